@@ -135,22 +135,22 @@ def _number(text: str | None) -> int | None:
     return int(re.sub(r"[^0-9]", "", text)) if text else None
 
 
-def _window(*, prompt_alone: bool) -> _Made:
-    """A pattern with the groups ``limit`` and ``asked``; *prompt_alone*: the provider counts no
-    output into what was asked for."""
+def _with_output(match: re.Match[str]) -> Overflow:
+    """A pattern with the groups ``limit`` and ``asked``, where the output may be counted into
+    what was asked for."""
+    groups = match.groupdict()
+    return Overflow(
+        kind="context_window",
+        limit_tokens=_number(groups.get("limit")),
+        requested_tokens=_number(groups.get("asked")),
+        prompt_tokens=_number(groups.get("prompt")),
+    )
 
-    def make(match: re.Match[str]) -> Overflow:
-        groups = match.groupdict()
-        requested = _number(groups.get("asked"))
-        prompt = _number(groups.get("prompt")) or (requested if prompt_alone else None)
-        return Overflow(
-            kind="context_window",
-            limit_tokens=_number(groups.get("limit")),
-            requested_tokens=requested,
-            prompt_tokens=prompt,
-        )
 
-    return make
+def _prompt_alone(match: re.Match[str]) -> Overflow:
+    """The same, where the provider counts no output into what was asked for."""
+    overflow = _with_output(match)
+    return msgspec.structs.replace(overflow, prompt_tokens=overflow.requested_tokens)
 
 
 def _input_and_output(match: re.Match[str]) -> Overflow:
@@ -184,144 +184,101 @@ def _too_many_bytes(_match: re.Match[str]) -> Overflow:
 _N = r"[\d,]+"
 _PARTS = rf"\((?P<prompt>{_N}) (?:of text input|in the messages)[^)]*\)"
 
-_BEFORE_THE_CAP: tuple[tuple[re.Pattern[str], _Made], ...] = (
-    # vLLM: a cap on the output by its words, but the prompt decides whether it fits.
-    (
-        re.compile(
-            r"tokens['`\"]* is too large: (?P<output>\d+)\. This model's maximum context length is"
-            r" (?P<limit>\d+) tokens and your request has (?P<prompt>\d+) input tokens",
-            re.I,
-        ),
-        _reply_room,
-    ),
+_REPLY_ROOM = re.compile(
+    r"tokens['`\"]* is too large: (?P<output>\d+)\. This model's maximum context length is"
+    r" (?P<limit>\d+) tokens and your request has (?P<prompt>\d+) input tokens",
+    re.I,
 )
+"""vLLM: a cap on the output by its words, but the prompt decides whether it fits."""
 
-_PATTERNS: tuple[tuple[re.Pattern[str], _Made], ...] = (
+_OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
     (
-        re.compile(
-            rf"request too large[\s\S]{{0,200}}?\(TPM\):? limit:? (?P<limit>{_N}),"
-            rf" requested:? (?P<asked>{_N})",
-            re.I,
-        ),
+        rf"request too large[\s\S]{{0,200}}?\(TPM\):? limit:? (?P<limit>{_N}),"
+        rf" requested:? (?P<asked>{_N})",
         _rate_of_tokens,
     ),
     (
-        re.compile(rf"prompt is too long: (?P<asked>{_N}) tokens > (?P<limit>{_N}) maximum", re.I),
-        _window(prompt_alone=True),
+        rf"prompt is too long: (?P<asked>{_N}) tokens > (?P<limit>{_N}) maximum",
+        _prompt_alone,
     ),
     (
-        re.compile(
-            r"input length and `?max_tokens`? exceed context limit: (?P<prompt>\d+) \+"
-            r" (?P<output>\d+) > (?P<limit>\d+)",
-            re.I,
-        ),
+        r"input length and `?max_tokens`? exceed context limit: (?P<prompt>\d+) \+"
+        r" (?P<output>\d+) > (?P<limit>\d+)",
         _input_and_output,
     ),
     (
-        re.compile(
-            rf"maximum context length is (?P<limit>{_N}) tokens[\s\S]{{0,80}}?messages resulted in"
-            rf" (?P<asked>{_N}) tokens",
-            re.I,
-        ),
-        _window(prompt_alone=True),
+        rf"maximum context length is (?P<limit>{_N}) tokens[\s\S]{{0,80}}?messages resulted in"
+        rf" (?P<asked>{_N}) tokens",
+        _prompt_alone,
     ),
     (
-        re.compile(
-            rf"maximum context length is (?P<limit>{_N}) tokens[\s\S]{{0,80}}?requested"
-            rf" (?:about )?(?P<asked>{_N}) tokens(?:\s*{_PARTS})?",
-            re.I,
-        ),
-        _window(prompt_alone=False),
+        rf"maximum context length is (?P<limit>{_N}) tokens[\s\S]{{0,80}}?requested"
+        rf" (?:about )?(?P<asked>{_N}) tokens(?:\s*{_PARTS})?",
+        _with_output,
     ),
     (
-        re.compile(
-            rf"maximum prompt length is (?P<limit>{_N}) but the request contains (?P<asked>{_N})"
-            r" tokens",
-            re.I,
-        ),
-        _window(prompt_alone=True),
+        rf"maximum prompt length is (?P<limit>{_N}) but the request contains (?P<asked>{_N})"
+        r" tokens",
+        _prompt_alone,
     ),
     (
-        re.compile(
-            rf"prompt contains (?P<asked>{_N}) tokens[\s\S]{{0,40}}?too large for model with"
-            rf" (?P<limit>{_N}) maximum context length",
-            re.I,
-        ),
-        _window(prompt_alone=True),
+        rf"prompt contains (?P<asked>{_N}) tokens[\s\S]{{0,40}}?too large for model with"
+        rf" (?P<limit>{_N}) maximum context length",
+        _prompt_alone,
     ),
     (
-        re.compile(
-            rf"input token count[^.]{{0,40}}?exceeds the maximum number of tokens allowed"
-            rf" \(?(?P<limit>{_N})\)?",
-            re.I,
-        ),
-        _window(prompt_alone=False),
+        rf"input token count[^.]{{0,40}}?exceeds the maximum number of tokens allowed"
+        rf" \(?(?P<limit>{_N})\)?",
+        _with_output,
     ),
     (
-        re.compile(
-            rf"(?P<asked>{_N}) tokens in the prompt exceeds|tokens in the prompt exceeds", re.I
-        ),
-        _window(prompt_alone=True),
+        rf"(?P<asked>{_N}) tokens in the prompt exceeds|tokens in the prompt exceeds",
+        _prompt_alone,
     ),
     (
-        re.compile(
-            rf"(?:request )?\((?P<asked>{_N}) tokens\) exceeds the available context size"
-            rf" \((?P<limit>{_N}) tokens\)",
-            re.I,
-        ),
-        _window(prompt_alone=True),
+        rf"(?:request )?\((?P<asked>{_N}) tokens\) exceeds the available context size"
+        rf" \((?P<limit>{_N}) tokens\)",
+        _prompt_alone,
     ),
     (
-        re.compile(rf"maximum context length is (?P<limit>{_N})(?: tokens)?", re.I),
-        _window(prompt_alone=False),
+        rf"maximum context length is (?P<limit>{_N})(?: tokens)?",
+        _with_output,
     ),
     (
-        re.compile(
-            r"input is too long for requested model"
-            r"|input tokens exceeded: number of input tokens exceeds maximum length"
-            r"|prompt is too long"
-            r"|please reduce the length of the (?:messages|prompt|input)"
-            r"|decrease input length or max_tokens"
-            r"|use a shorter prompt"
-            r"|exceeds the available context size"
-            r"|exceed_context_size_error"
-            r"|context_length_exceeded",
-            re.I,
-        ),
-        _window(prompt_alone=False),
+        r"input is too long for requested model"
+        r"|input tokens exceeded: number of input tokens exceeds maximum length"
+        r"|prompt is too long"
+        r"|please reduce the length of the (?:messages|prompt|input)"
+        r"|decrease input length or max_tokens"
+        r"|use a shorter prompt"
+        r"|exceeds the available context size"
+        r"|exceed_context_size_error"
+        r"|context_length_exceeded",
+        _with_output,
     ),
     (
-        re.compile(r"\brequest_too_large\b|request exceeds the maximum (?:allowed )?size", re.I),
+        r"\brequest_too_large\b|request exceeds the maximum (?:allowed )?size",
         _too_many_bytes,
     ),
 )
+_PATTERNS = tuple((re.compile(text, re.I), make) for text, make in _OVERFLOW_TEXTS)
 """In order; the first that matches decides, also where it decides against."""
 
-_VERTEX = re.compile(r"google request failed with status code 400", re.I)
-_VERTEX_SHARE = 0.8
 
-
-def find_overflow(
-    error: Any, *, estimated_prompt: int | None = None, max_ctx: int | None = None
-) -> Overflow | None:
+def find_overflow(error: Any) -> Overflow | None:
     """Does *error* say that the request was too large? None for anything else.
 
     *error* is an exception, decoded or encoded JSON, or text; anything else is None, and nothing
-    is raised. *estimated_prompt* and *max_ctx*, in tokens, are needed for the one answer that
-    names no reason (Vertex).
+    is raised.
     """
     text = _flatten(error)
-    for pattern, make in _BEFORE_THE_CAP:
-        if match := pattern.search(text):
-            return make(match)
+    if match := _REPLY_ROOM.search(text):
+        return _reply_room(match)
     if _OUTPUT_CAP.search(text) or _NOT_RECOVERABLE.search(text):
         return None
     for pattern, make in _PATTERNS:
         if match := pattern.search(text):
             return make(match)
-    share = (estimated_prompt or 0) / max_ctx if max_ctx else 0.0
-    if share >= _VERTEX_SHARE and _VERTEX.search(text):
-        return Overflow(kind="context_window")
     return None
 
 
@@ -363,8 +320,6 @@ def classify(
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
     now: float = 0.0,
-    estimated_prompt: int | None = None,
-    max_ctx: int | None = None,
 ) -> Failure:
     """How to treat *error*, the body of an answer with *status*, or of an error in its stream.
 
@@ -372,7 +327,7 @@ def classify(
     known is taken for the server's trouble, which passes. *now*, in seconds since the epoch, is
     for a delay that is given as a date.
     """
-    overflow = find_overflow(error, estimated_prompt=estimated_prompt, max_ctx=max_ctx)
+    overflow = find_overflow(error)
     if overflow is not None or status == 413:
         return Failure("overflow", 0.0, overflow or Overflow(kind="request_too_large"))
     delay_s = retry_delay_s(headers or {}, now=now)

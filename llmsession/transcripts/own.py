@@ -17,6 +17,7 @@ from llmsession.turns.messages import Message
 
 from .common.conversation import Conversation, Note
 from .common.jsonl import JsonLine, read_lines
+from .common.writing import path_of
 
 __all__ = ["FORMAT", "looks_own", "read_own", "write_own", "write_own_files"]
 
@@ -74,13 +75,9 @@ def write_own(conversation: Conversation) -> bytes:
 def write_own_files(conversations: Sequence[Conversation]) -> dict[str, bytes]:
     """A file for each of *conversations*, named by its place and id."""
     return {
-        f"{index:04}-{_file_name(conversation.id)}.jsonl": write_own(conversation)
+        path_of(index, conversation, ".jsonl"): write_own(conversation)
         for index, conversation in enumerate(conversations)
     }
-
-
-def _file_name(session: str) -> str:
-    return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in session)[:100]
 
 
 def _one_line(line: bytes) -> bytes:

@@ -14,12 +14,17 @@ from llmsession import (
     MemoryStore,
     OpenAIProvider,
     Provider,
+    Request,
+    RequestMessage,
     SessionConfig,
     SessionManager,
+    StepTag,
     TurnLimits,
 )
 from llmsession.testing import StrictServer
 from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.stream import StreamEvent
 from tests.session.actors import check_log
 
 Api: TypeAlias = Literal["anthropic", "openai"]
@@ -42,6 +47,17 @@ def make_provider(api: Api, server: StrictServer, **options: Any) -> Any:
     if api == "anthropic":
         return AnthropicProvider(base_url=server.url, **options)
     return OpenAIProvider(base_url=f"{server.url}/v1", **options)
+
+
+def greeting(api: Api) -> Request:
+    """A request with one word of the user's, and a system prompt."""
+    message = RequestMessage("user", encode_blocks("hi"))
+    return Request(model=MODELS[api], max_tokens=100, system="be kind", messages=(message,))
+
+
+async def read_reply(provider: Provider, request: Request) -> list[StreamEvent]:
+    """The events of the reply to *request*, sent for one step."""
+    return [event async for event in provider.stream(request, StepTag(7, 2, 1))]
 
 
 class Line:

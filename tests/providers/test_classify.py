@@ -210,16 +210,6 @@ def test_what_is_no_overflow_is_never_taken_for_one(name: str) -> None:
     assert find_overflow(NONE_OF_THEM[name]) is None
 
 
-@pytest.mark.parametrize(("prompt", "known"), [(799_999, False), (800_000, True)])
-def test_vertex_s_bare_refusal_counts_only_for_a_nearly_full_window(
-    prompt: int, known: bool
-) -> None:
-    found = find_overflow(
-        "Google request failed with status code 400", estimated_prompt=prompt, max_ctx=1_000_000
-    )
-    assert (found is not None) is known
-
-
 class _Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import anyio
@@ -12,34 +11,17 @@ from llmsession import (
     AnthropicProvider,
     InvalidConfig,
     OpenAIProvider,
-    Provider,
     ProviderError,
-    Request,
-    StepTag,
 )
 from llmsession.testing import StrictServer
-from llmsession.turns.blocks import encode_blocks
-from llmsession.turns.request import RequestMessage
-from llmsession.turns.stream import ReplyEnded, StreamEvent
-from tests.providers.over_http import APIS, KEYS, MODELS, Api, make_provider
+from llmsession.turns.stream import ReplyEnded
+from tests.providers.over_http import APIS, KEYS, Api, greeting, make_provider, read_reply
 
 PROVIDERS: dict[Api, Any] = {"anthropic": AnthropicProvider, "openai": OpenAIProvider}
-TAG = StepTag(7, 2, 1)
 over_both = pytest.mark.parametrize("api", APIS)
 
 
-@pytest.fixture(autouse=True)
-def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    for name in os.environ:
-        if name.startswith(("ANTHROPIC_", "OPENAI_", "AZURE_OPENAI_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
-
-
-async def read(provider: Provider, api: Api) -> list[StreamEvent]:
-    message = RequestMessage("user", encode_blocks("hi"))
-    request = Request(model=MODELS[api], max_tokens=100, system="be kind", messages=(message,))
-    return [event async for event in provider.stream(request, TAG)]
+pytestmark = pytest.mark.usefixtures("no_keys_from_outside")
 
 
 @over_both
@@ -95,7 +77,7 @@ def test_settings_that_cannot_work_are_refused_without_showing_the_key(
 async def test_a_request_carries_its_step_and_the_user_s_headers(api: Api) -> None:
     async with StrictServer(["hello"]) as server:
         async with make_provider(api, server, headers={"x-conversation": "c9"}) as provider:
-            assert isinstance((await read(provider, api))[-1], ReplyEnded)
+            assert isinstance((await read_reply(provider, greeting(api)))[-1], ReplyEnded)
         received = server.requests[0]
         assert received.conversation == "c9"
         assert received.headers["x-client-request-id"].endswith("-7.2.1")
@@ -110,11 +92,11 @@ async def test_a_provider_that_was_closed_opens_new_connections_when_it_is_used_
     async with StrictServer(["one", "two"]) as server:
         provider = make_provider(api, server)
         await provider.aclose()
-        await read(provider, api)
+        await read_reply(provider, greeting(api))
         await provider.aclose()
         await provider.aclose()
         await server.wait_for(lambda server: server.open_connections == 0)
-        await read(provider, api)
+        await read_reply(provider, greeting(api))
         await provider.aclose()
         assert server.accepted_connections == 2
 
@@ -131,7 +113,7 @@ def test_one_provider_serves_event_loops_one_after_the_other(backend: str) -> No
                 providers.append(make_provider("anthropic", server))
                 port[0] = int(server.url.rpartition(":")[2])
             async with providers[0] as provider:
-                assert await read(provider, "anthropic")
+                assert await read_reply(provider, greeting("anthropic"))
 
     for _ in range(2):
         anyio.run(use, backend=backend)
@@ -145,6 +127,6 @@ async def test_a_wrong_key_is_a_final_failure(api: Api) -> None:
         make_provider(api, server, api_key="sk-ant-wrong-key-1") as provider,
     ):
         with pytest.raises(ProviderError) as raised:
-            await read(provider, api)
+            await read_reply(provider, greeting(api))
     assert (raised.value.kind, raised.value.status) == ("fatal", 401)
     assert "wrong-key" not in str(raised.value)

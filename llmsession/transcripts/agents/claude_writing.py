@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
-from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
+from llmsession.turns.blocks import join_blocks, split_blocks, text_block
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
 from ..common.conversation import Conversation, Note
+from ..common.writing import json_lines, path_of
 from .claude_lines import ClaudeLine
 
 __all__ = ["FORMAT", "INTERRUPTED", "is_written", "read_written", "write_claude_code"]
@@ -48,15 +49,9 @@ _written = msgspec.json.Decoder(_Written)
 def write_claude_code(conversations: Sequence[Conversation]) -> dict[str, bytes]:
     """A file for each conversation, branches too, named by its place and id."""
     return {
-        f"{index:04}-{_safe(conversation.id)}.jsonl": b"".join(
-            encode_json(line) + b"\n" for line in _lines(conversation)
-        )
+        path_of(index, conversation, ".jsonl"): json_lines(_lines(conversation))
         for index, conversation in enumerate(conversations)
     }
-
-
-def _safe(session: str) -> str:
-    return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in session)[:100]
 
 
 def _lines(conversation: Conversation) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ from .vscode_task_folder import (
     Folder,
     find_folders,
     read_kept,
-    task_message,
+    task_messages,
     two_views,
 )
 
@@ -69,18 +69,11 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
         raise TranscriptError(f"{HISTORY}: not a list of messages")
     item = _history_item(folder, notes)
     id = folder.id or item.text("id") or FORMAT
-    messages: list[RecordedMessage | None] = []
-    for number, raw in enumerate(split_blocks(document), 1):
-        record = Record.of(raw, number)
-        if record.text("role") in ("user", "assistant"):
-            message = task_message(record, f"{id}#{number - 1}", notes)
-            message.interrupted = _is_cut(message)
-            messages.append(message)
-        elif strict:
-            raise TranscriptError(f"message {number}: no role of a message")
-        else:
-            messages.append(None)
-            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+    records = [Record.of(raw, number) for number, raw in enumerate(split_blocks(document), 1)]
+    messages = task_messages(records, id, notes, strict)
+    full = [message for message in messages if message is not None]
+    for message in full:
+        message.interrupted = _is_cut(message)
     overrides = read_kept(folder.files.get(_OVERRIDES), _OVERRIDES, notes)
     cut = _deleted_range(item, len(messages))
     visible = _shown(messages, cut, _new_texts(overrides), notes)
@@ -93,7 +86,7 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
         notes.append(Note(1, "other_file", name))
     return two_views(
         visible,
-        [message for message in messages if message is not None],
+        full,
         id,
         FORMAT,
         notes=notes,

@@ -24,7 +24,7 @@ from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
-from .vscode_task_folder import read_kept, task_message, two_views
+from .vscode_task_folder import read_kept, task_messages, two_views
 
 __all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk"]
 
@@ -77,7 +77,7 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
     base = path.removesuffix(_ENDING)
     id = whole.text("sessionId") or base.rpartition("/")[2] or FORMAT
     records = whole.records("messages")
-    full = _messages(records, id, notes, strict)
+    full = task_messages(records, id, notes, strict)
     sidecar = Record.of(read_kept(files.get(f"{base}.compaction.json"), "compaction.json", notes))
     manifest = read_kept(files.get(f"{base}.json"), "manifest", notes)
     extra = whole.rest(_KNOWN)
@@ -90,7 +90,7 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
         if _fits(sidecar, records):
             compacted = sidecar.records("messages")
             count = sidecar.count("source_message_count")
-            visible = [*_messages(compacted, f"{id}/compaction", notes, strict), *full[count:]]
+            visible = [*task_messages(compacted, f"{id}/compaction", notes, strict), *full[count:]]
             summary = _summary(compacted)
             detail = f"stands for the first {count} messages"
             notes.append(Note(1, "compaction", detail))
@@ -108,21 +108,6 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
         title=Record.of(manifest).record("metadata").text("title") or "",
         extra=extra,
     )
-
-
-def _messages(
-    records: Sequence[Record], id: str, notes: list[Note], strict: bool
-) -> list[RecordedMessage | None]:
-    messages: list[RecordedMessage | None] = []
-    for record in records:
-        if record.text("role") in ("user", "assistant"):
-            messages.append(task_message(record, f"{id}#{record.number - 1}", notes))
-        elif strict:
-            raise TranscriptError(f"message {record.number}: no role of a message")
-        else:
-            messages.append(None)
-            notes.append(Note(record.number, "bad_message", "no role of a message", visible=True))
-    return messages
 
 
 def _summary(messages: Sequence[Record]) -> str:

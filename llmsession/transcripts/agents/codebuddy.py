@@ -13,15 +13,14 @@ from typing import Any
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import block_type, clean_text, encode_json, text_block
+from llmsession.turns.blocks import clean_text, encode_json
 
 from ..common.assembly import assemble
 from ..common.conversation import Conversation, Note
 from ..common.format import Probe, only_file
 from ..common.jsonl import clip
 from ..common.message_list import SystemTexts
-from ..common.record import Record
-from ..common.recorded_message import RecordedMessage
+from ..common.recorded_message import RecordedMessage, text_blocks
 from ..common.times import seconds_of
 
 __all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy"]
@@ -34,8 +33,6 @@ _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "bot": "ass
 _MAX_ROWS = 1_000_000
 _COLUMNS = ("id", "agent_id", "message_content", "message_type", "timestamp", "session_id",
             "metadata")  # fmt: skip
-_KIND = "llmsession"
-"""In ``metadata``: what a row cannot say about a message of ours."""
 
 
 def looks_codebuddy(probe: Probe) -> bool:
@@ -182,24 +179,21 @@ def _message(
     row: dict[str, Any], number: int, session: str, text: str, *, is_reply: bool
 ) -> RecordedMessage:
     metadata = _text(row.get("metadata"))
-    recorded = Record.of(metadata.encode("utf-8", "replace") if metadata.startswith("{") else None)
-    ours = recorded.record(_KIND)
     extra: dict[str, Any] = {
         name: _kept(value)
         for name, value in row.items()
         if name not in _COLUMNS and value is not None
     }
-    if metadata and not ours.fields:
+    if metadata:
         extra["metadata"] = clean_text(metadata)
-    blocks = [bytes(raw) for raw in ours.items("blocks") if block_type(raw)]
     rowid = _text(row.get("id"))
     return RecordedMessage(
         number=number,
         role="assistant" if is_reply else "user",
-        blocks=blocks or ([text_block(text)] if text else []),
-        id=ours.text("id") or (f"{session}#{rowid}" if rowid else ""),
+        blocks=text_blocks(text),
+        id=f"{session}#{rowid}" if rowid else "",
         created_at=seconds_of(row.get("timestamp")),
-        extra=extra | ours.record("extra").fields,
+        extra=extra,
     )
 
 

@@ -32,7 +32,7 @@ from ..common.message_list import with_system
 from ..common.record import Record
 from ..common.recorded_message import RecordedMessage
 from ..common.times import iso_time, seconds_of
-from ..common.writing import BESIDE, path_of
+from ..common.writing import BESIDE, json_lines, path_of
 from ..message_lists.openai_chat import chat_usage
 from ..message_lists.openai_items import ItemReader, write_items
 
@@ -185,9 +185,7 @@ def _as_chat(usage: Record) -> Record:
 def write_codex(conversations: Sequence[Conversation]) -> Files:
     """A rollout for each conversation."""
     return {
-        path_of(index, conversation, ".jsonl"): b"".join(
-            encode_json(line) + b"\n" for line in _lines(conversation)
-        )
+        path_of(index, conversation, ".jsonl"): json_lines(_lines(conversation))
         for index, conversation in enumerate(conversations)
     }
 

@@ -16,7 +16,7 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, text_block
 
-from ..common.content_parts import has_other_fields, openai_blocks, split_thinking
+from ..common.content_parts import has_other_fields, openai_blocks, without_unsigned
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Probe
@@ -31,7 +31,7 @@ __all__ = ["FORMAT", "looks_continue", "read_continue"]
 FORMAT = "continue"
 
 _KNOWN = {"role", "content", "toolCalls", "toolCallId", "id"}
-_KNOWN_STATE = {"toolCallId", "toolCall", "status", "output", "resultId", "blocks"}
+_KNOWN_STATE = {"toolCallId", "toolCall", "status", "output"}
 _KNOWN_SESSION = {"sessionId", "title", "history"}
 
 
@@ -118,11 +118,8 @@ class _History:
     def _recorded(
         self, item: Record, message: Record, blocks: list[bytes], extra: dict[str, Any]
     ) -> RecordedMessage:
-        thoughts, unsigned = split_thinking(self.thinking)
+        thoughts = without_unsigned(self.thinking, item.number, self.listed.notes, extra)
         self.thinking = []
-        if unsigned:
-            extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
-            self.note(item.number, "unsigned_thinking", "kept in extra, never sent")
         return RecordedMessage(
             number=item.number,
             role="assistant",
@@ -175,9 +172,8 @@ class _History:
                 continue
             failed = True if state.text("status") == "errored" else None
             block = result_block(call_id, output, is_error=failed)
-            answer_id = state.text("resultId") or results_id(id)
             answers.append(
-                RecordedMessage(number=number, role="user", blocks=[block], id=answer_id)
+                RecordedMessage(number=number, role="user", blocks=[block], id=results_id(id))
             )
         extra = self._extra(item, message, {"toolCallStates"})
         if rests:
@@ -217,11 +213,8 @@ def _context_blocks(item: Record) -> list[bytes]:
     return [text_block(content) for content in contents if content]
 
 
-def _output(state: Record) -> str | list[bytes] | None:
+def _output(state: Record) -> str | None:
     """What a call was answered with; None if it was not."""
-    blocks = state.items("blocks")
-    if blocks:
-        return [bytes(raw) for raw in blocks]
     contents = [record.text("content") or "" for record in state.records("output")]
     if not contents and state.text("status") not in ("done", "errored"):
         return None

@@ -23,9 +23,16 @@ from ..common.conversation import Conversation, Note
 from ..common.format import Files
 from ..common.jsonl import JsonLine, clip, read_lines
 from ..common.record import Record
-from ..common.recorded_message import RecordedMessage, call_block, image_url, result_block
+from ..common.recorded_message import (
+    RecordedMessage,
+    call_block,
+    image_url,
+    result_block,
+    text_blocks,
+    thinking_block,
+)
 from ..common.times import iso_time, milliseconds
-from ..common.writing import BESIDE, path_of
+from ..common.writing import BESIDE, json_lines, path_of
 
 __all__ = ["FORMAT", "looks_pi", "read_pi", "write_pi"]
 
@@ -181,7 +188,7 @@ class _Session:
         for part, raw in zip(message.records("content"), message.items("content"), strict=True):
             kind = part.text("type")
             if kind == "text":
-                blocks += [text_block(part.text("text") or "")] if part.text("text") else []
+                blocks += text_blocks(part.text("text"))
             elif kind == "toolCall":
                 call = part.text("id") or ""
                 blocks.append(call_block(call, part.text("name") or "", part.raw("arguments")))
@@ -190,7 +197,7 @@ class _Session:
             elif kind == "thinking":
                 signed = part.text("thinkingSignature") if provider in _OWN_THINKING else None
                 if signed:
-                    blocks.append(_thinking(part.text("thinking") or "", signed))
+                    blocks.append(thinking_block(part.text("thinking") or "", signed))
                 else:
                     unsent.append(msgspec.Raw(bytes(raw)))
             elif kind:
@@ -278,14 +285,10 @@ def _begins(path: list[RecordedMessage], other: list[RecordedMessage]) -> bool:
     return len(path) <= len(other) and all(a is b for a, b in zip(path, other, strict=False))
 
 
-def _thinking(text: str, signature: str) -> bytes:
-    return encode_json({"type": "thinking", "thinking": text, "signature": signature})
-
-
 def _blocks(holder: Record) -> list[bytes]:
     text = holder.text("content")
     if text is not None:
-        return [text_block(text)] if text else []
+        return text_blocks(text)
     blocks = []
     for part, raw in zip(holder.records("content"), holder.items("content"), strict=True):
         if part.text("type") == "text":
@@ -334,9 +337,8 @@ def write_pi(conversations: Sequence[Conversation]) -> Files:
     ids = {conversation.id for conversation in conversations}
     trees = [item for item in conversations if item.parent not in ids or item.parent == item.id]
     return {
-        path_of(index, main, ".jsonl"): b"".join(
-            encode_json(row) + b"\n"
-            for row in _Written(main, [b for b in conversations if b.parent == main.id]).rows()
+        path_of(index, main, ".jsonl"): json_lines(
+            _Written(main, [b for b in conversations if b.parent == main.id]).rows()
         )
         for index, main in enumerate(trees)
     }

@@ -17,7 +17,7 @@ from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.usage import Usage
 
 from ..common.assembly import assemble, branch_of
-from ..common.content_parts import blocks_of, split_thinking
+from ..common.content_parts import blocks_of, without_unsigned
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files
@@ -31,6 +31,7 @@ __all__ = [
     "find_folders",
     "read_kept",
     "task_message",
+    "task_messages",
     "two_views",
 ]
 
@@ -80,13 +81,9 @@ def task_message(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
     """A message in Anthropic's words with what a task keeps beside it. *id* is the one that it
     gets if it has none."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
-    blocks, unsigned = split_thinking(blocks)
-    foreign = [raw for raw in blocks if block_type(raw) == "reasoning"]
     extra = record.rest(_KNOWN)
-    if unsigned or foreign:
-        extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in [*unsigned, *foreign]]
-        notes.append(Note(record.number, "unsigned_thinking", "kept in extra, never sent"))
-    blocks, rests = _plain_results([raw for raw in blocks if block_type(raw) != "reasoning"])
+    blocks = without_unsigned(blocks, record.number, notes, extra, foreign="reasoning")
+    blocks, rests = _plain_results(blocks)
     if rests:
         extra["results"] = rests
     is_reply = record.text("role") == "assistant"
@@ -102,6 +99,23 @@ def task_message(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
         usage=_usage(record.record("metrics")) if is_reply else None,
         extra=extra,
     )
+
+
+def task_messages(
+    records: Sequence[Record], id: str, notes: list[Note], strict: bool
+) -> list[RecordedMessage | None]:
+    """The messages of the task *id*; None in place of what is none. Raises TranscriptError for
+    that if *strict*."""
+    messages: list[RecordedMessage | None] = []
+    for record in records:
+        if record.text("role") in ("user", "assistant"):
+            messages.append(task_message(record, f"{id}#{record.number - 1}", notes))
+        elif strict:
+            raise TranscriptError(f"message {record.number}: no role of a message")
+        else:
+            messages.append(None)
+            notes.append(Note(record.number, "bad_message", "no role of a message", visible=True))
+    return messages
 
 
 def _plain_results(blocks: Sequence[bytes]) -> tuple[list[bytes], dict[str, Any]]:

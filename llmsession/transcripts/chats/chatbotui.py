@@ -90,16 +90,8 @@ def read_chatbot_ui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
         reading, kept = Reading(strict=strict), {}
     if not conversations:
         raise TranscriptError("not a Chatbot UI export: no conversation in it")
-    conversations[-1] = _with_notes(conversations[-1], reading)
+    conversations[-1] = reading.added_to(conversations[-1])
     return tuple(conversations)
-
-
-def _with_notes(conversation: Conversation, reading: Reading) -> Conversation:
-    return msgspec.structs.replace(
-        conversation,
-        notes=(*conversation.notes, *reading.notes),
-        records=(*conversation.records, *reading.records),
-    )
 
 
 def _conversation(record: Record, reading: Reading, kept: dict[str, Any]) -> Conversation:

@@ -78,11 +78,7 @@ def read_chatgpt(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...
         conversations += _read_one(record, reading)
     if not conversations:
         raise TranscriptError("not a ChatGPT export: no conversation with a mapping in it")
-    conversations[-1] = msgspec.structs.replace(
-        conversations[-1],
-        notes=(*conversations[-1].notes, *notes.notes),
-        records=(*conversations[-1].records, *notes.records),
-    )
+    conversations[-1] = notes.added_to(conversations[-1])
     return tuple(conversations)
 
 

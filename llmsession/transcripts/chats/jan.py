@@ -21,7 +21,7 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock, encode_json
 
-from ..common.chat_records import Reading, beside, expand, id_of, kept_fields
+from ..common.chat_records import Reading, beside, expand, id_of, kept_fields, without_metadata
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
@@ -32,6 +32,7 @@ from ..common.recorded_message import (
     call_block_of_value,
     image_block,
     image_url,
+    output_text,
     result_block,
     result_text,
     text_blocks,
@@ -39,7 +40,7 @@ from ..common.recorded_message import (
 )
 from ..common.times import milliseconds
 from ..common.trees import Branching, families, paths, read_paths, without_unplaced, written_path
-from ..common.writing import safe_name
+from ..common.writing import json_lines, safe_name
 
 __all__ = ["FORMAT", "looks_jan", "read_jan", "write_jan"]
 
@@ -48,6 +49,8 @@ FORMAT = "jan"
 _THREAD = "thread.json"
 _MESSAGES = "messages.jsonl"
 _THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
+_TREE = {"parentId", "activeChildId"}
+"""Fields of a message's metadata that are its place in the tree."""
 _OPEN_STATES = ("pending", "stopped")
 
 
@@ -219,7 +222,7 @@ class _Thread:
             self.reading.note(record.number, "inline_files", detail, visible=True)
         parts = expand(message) if is_reply else [message]
         links = ("id", "thread_id")
-        parts[0].extra = beside(_without_links(record), _record(parts), without=links)
+        parts[0].extra = beside(without_metadata(record, _TREE), _record(parts), without=links)
         return parts
 
     def _blocks(
@@ -246,15 +249,6 @@ class _Thread:
         yield from _older_calls(metadata, id)
 
 
-def _without_links(record: Record) -> Record:
-    """*record* without its place in the tree, which is written anew."""
-    metadata = record.record("metadata").rest({"parentId", "activeChildId"})
-    if metadata == record.record("metadata").fields:
-        return record
-    fields = record.rest({"metadata"}) | ({"metadata": metadata} if metadata else {})
-    return Record.of(encode_json(fields), record.number)
-
-
 def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
     text = part.record("text").text("value")
     text = part.text("text") or "" if text is None else text
@@ -272,7 +266,7 @@ def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
             )
             output = part.value("output")
             if output is not None:
-                yield result_block(call_id, _as_text(output))
+                yield result_block(call_id, output_text(output))
 
 
 def _texts(text: str, is_reply: bool) -> Iterator[bytes]:
@@ -284,10 +278,6 @@ def _texts(text: str, is_reply: bool) -> Iterator[bytes]:
             yield thinking_block(match[1])
         index = match.end()
     yield from text_blocks(text[index:])
-
-
-def _as_text(output: Any) -> str:
-    return output if isinstance(output, str) else encode_json(output).decode()
 
 
 def _older_calls(metadata: Record, id: str) -> Iterator[bytes]:
@@ -320,7 +310,7 @@ def write_jan(conversations: Sequence[Conversation]) -> Files:
         if f"{folder}/{_THREAD}" in files:
             folder = f"{folder}-{index}"
         files[f"{folder}/{_THREAD}"] = encode_json(_thread(family)) + b"\n"
-        files[f"{folder}/{_MESSAGES}"] = b"".join(encode_json(row) + b"\n" for row in _rows(family))
+        files[f"{folder}/{_MESSAGES}"] = json_lines(_rows(family))
     return files
 
 

@@ -28,6 +28,7 @@ from ..common.recorded_message import (
     call_block_of_value,
     image_block,
     image_url,
+    output_text,
     result_block,
     result_text,
     text_blocks,
@@ -189,8 +190,7 @@ def _add_call(call: Record, otherwise: str, blocks: list[bytes], results: list[b
     output = call.value("output")
     output = function.value("output") if output is None else output
     if output is not None:
-        text = output if isinstance(output, str) else encode_json(output).decode()
-        results.append(result_block(call_id, text))
+        results.append(result_block(call_id, output_text(output)))
 
 
 def _part(part: Record) -> list[bytes]:

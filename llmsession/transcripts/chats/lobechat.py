@@ -19,7 +19,7 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import ThinkingBlock, encode_json, split_blocks
 from llmsession.turns.usage import Usage
 
-from ..common.chat_records import Reading, beside, id_of, kept_fields, read_usage
+from ..common.chat_records import Reading, beside, id_of, kept_fields, read_usage, without_metadata
 from ..common.conversation import Conversation
 from ..common.document import read_document
 from ..common.format import Files, Probe
@@ -256,21 +256,11 @@ class _Topic:
             error=encode_json(error).decode() if error and is_reply else None,
             raw=encode_json(record.fields),
         )
-        message.extra = beside(_without_branch(record), next(iter(_rows(message))), without=_LINKS)
+        rest = without_metadata(record, {"activeBranchIndex"})
+        message.extra = beside(rest, next(iter(_rows(message))), without=_LINKS)
         if row.plugin.fields:
             message.extra["plugin"] = msgspec.Raw(encode_json(row.plugin.fields))
         return message
-
-
-def _without_branch(record: Record) -> Record:
-    """*record* without the index of its active branch: that is a link, and written anew."""
-    metadata: dict[str, Any] = record.record("metadata").rest({"activeBranchIndex"})
-    if "metadata" not in record.fields or metadata == record.record("metadata").fields:
-        return record
-    fields: dict[str, Any] = record.rest({"metadata"}) | (
-        {"metadata": metadata} if metadata else {}
-    )
-    return Record.of(encode_json(fields), record.number)
 
 
 def _usage(record: Record) -> Usage | None:

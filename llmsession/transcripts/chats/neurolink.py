@@ -26,6 +26,7 @@ from ..common.record import Record
 from ..common.recorded_message import (
     RecordedMessage,
     call_block_of_value,
+    output_text,
     result_block,
     text_blocks,
 )
@@ -138,7 +139,7 @@ def _result(row: Record, call_id: str) -> bytes:
     result = row.value("result")
     text = row.text("content") or ""
     if not text and result is not None:
-        text = result if isinstance(result, str) else encode_json(result).decode()
+        text = output_text(result)
     failed = row.record("result").raw("error") is not None or row.record("metadata").flag("isError")
     return result_block(call_id, text, is_error=failed)
 

@@ -104,11 +104,7 @@ def read_open_webui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
         conversations += _read_chat(record, chat, reading)
     if not conversations:
         raise TranscriptError("not an Open WebUI export: no chat with a history in it")
-    conversations[-1] = msgspec.structs.replace(
-        conversations[-1],
-        notes=(*conversations[-1].notes, *notes.notes),
-        records=(*conversations[-1].records, *notes.records),
-    )
+    conversations[-1] = notes.added_to(conversations[-1])
     return tuple(conversations)
 
 

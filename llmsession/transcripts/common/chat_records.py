@@ -7,7 +7,7 @@ is read and written again loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ __all__ = [
     "outgoing",
     "read_usage",
     "with_results",
+    "without_metadata",
 ]
 
 
@@ -61,6 +62,14 @@ class Reading:
         if self.strict:
             raise TranscriptError(f"{self.where}record {number}: {what}")
         self.leave_out(number, "bad_record", bytes(raw), what, visible=True)
+
+    def added_to(self, conversation: Conversation) -> Conversation:
+        """*conversation* with the notes and records of this one, too."""
+        return msgspec.structs.replace(
+            conversation,
+            notes=(*conversation.notes, *self.notes),
+            records=(*conversation.records, *self.records),
+        )
 
 
 def read_usage(reported: Record) -> Usage | None:
@@ -119,6 +128,16 @@ def beside(
         for name, raw in record.fields.items()
         if name not in without and not (name in written and _is_same(raw, written[name]))
     }
+
+
+def without_metadata(record: Record, names: Collection[str]) -> Record:
+    """*record* without some fields of its metadata: its place in the tree, written anew."""
+    metadata = record.record("metadata")
+    rest = metadata.rest(names)
+    if "metadata" not in record.fields or rest == metadata.fields:
+        return record
+    fields = record.rest({"metadata"}) | ({"metadata": rest} if rest else {})
+    return Record.of(encode_json(fields), record.number)
 
 
 def _is_same(raw: msgspec.Raw, value: Any) -> bool:

@@ -20,7 +20,7 @@ __all__ = [
     "openai_blocks",
     "openai_parts",
     "result_content",
-    "split_thinking",
+    "without_unsigned",
 ]
 
 Parts: TypeAlias = Literal["chat", "user_items", "assistant_items"]
@@ -54,14 +54,25 @@ def blocks_of(content: bytes | None, number: int, notes: list[Note]) -> list[byt
     return blocks
 
 
-def split_thinking(blocks: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Blocks that can be sent, and thinking that cannot, because nobody signed it."""
-    kept: list[bytes] = []
-    unsigned: list[bytes] = []
-    for raw in blocks:
-        is_unsigned = block_type(raw) == "thinking" and not Record.of(raw).text("signature")
-        (unsigned if is_unsigned else kept).append(raw)
-    return kept, unsigned
+def without_unsigned(
+    blocks: Sequence[bytes],
+    number: int,
+    notes: list[Note],
+    extra: dict[str, Any],
+    foreign: str = "",
+) -> list[bytes]:
+    """The blocks of the message *number* that can be sent. Thinking that cannot, because nobody
+    signed it, is kept in *extra*, and blocks of the type *foreign* behind it."""
+    unsigned = [
+        raw
+        for raw in blocks
+        if block_type(raw) == "thinking" and not Record.of(raw).text("signature")
+    ]
+    unsent = unsigned + [raw for raw in blocks if foreign and block_type(raw) == foreign]
+    if unsent:
+        extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsent]
+        notes.append(Note(number, "unsigned_thinking", "kept in extra, never sent"))
+    return [raw for raw in blocks if raw not in unsent]
 
 
 def openai_blocks(content: bytes | None, number: int, notes: list[Note]) -> list[bytes]:

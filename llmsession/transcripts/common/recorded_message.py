@@ -30,6 +30,7 @@ __all__ = [
     "image_block",
     "image_url",
     "joined",
+    "output_text",
     "result_block",
     "result_text",
     "text_blocks",
@@ -188,6 +189,11 @@ def result_block(
     blocks = content if isinstance(content, str) else [msgspec.Raw(bytes(raw)) for raw in content]
     fields: dict[str, Any] = {"type": "tool_result", "tool_use_id": call, "content": blocks}
     return encode_json(fields | ({"is_error": True} if is_error else {}))
+
+
+def output_text(output: Any) -> str:
+    """What a tool gave, as text: itself, or its JSON."""
+    return output if isinstance(output, str) else encode_json(output).decode()
 
 
 def result_text(block: ToolResultBlock) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from llmsession.turns.blocks import block_type, split_blocks
+from llmsession.turns.blocks import block_type, encode_json, split_blocks
 from llmsession.turns.messages import Message
 
 from .conversation import Conversation
@@ -18,6 +18,7 @@ __all__ = [
     "Attached",
     "attached_results",
     "given_ids",
+    "json_lines",
     "path_of",
     "plain_text",
     "results_id",
@@ -36,6 +37,11 @@ def path_of(index: int, conversation: Conversation, ending: str) -> str:
 def safe_name(name: str) -> str:
     """*name* as a part of a file's name."""
     return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in name)[:100] or "_"
+
+
+def json_lines(rows: Iterable[Any]) -> bytes:
+    """A line of JSON for each of *rows*."""
+    return b"".join(encode_json(row) + b"\n" for row in rows)
 
 
 def given_ids(messages: Sequence[Message], groups: Sequence[Sequence[dict[str, Any]]]) -> None:

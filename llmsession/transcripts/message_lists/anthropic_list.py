@@ -15,7 +15,7 @@ from llmsession.turns.blocks import encode_json, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..common.content_parts import blocks_of, split_thinking
+from ..common.content_parts import blocks_of, without_unsigned
 from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
@@ -105,11 +105,8 @@ def read_anthropic_messages(
 def read_anthropic_message(record: Record, notes: list[Note]) -> RecordedMessage:
     """One message, of a list or as the provider replied."""
     blocks = blocks_of(record.raw("content"), record.number, notes)
-    blocks, unsigned = split_thinking(blocks)
     extra = record.rest(_KNOWN)
-    if unsigned:
-        extra["unsigned_thinking"] = [msgspec.Raw(raw) for raw in unsigned]
-        notes.append(Note(record.number, "unsigned_thinking", "kept in extra, never sent"))
+    blocks = without_unsigned(blocks, record.number, notes, extra)
     is_reply = record.text("role") == "assistant"
     return RecordedMessage(
         number=record.number,

@@ -10,33 +10,15 @@ import anthropic
 import httpx2
 import pytest
 
-from llmsession import AnthropicProvider, InvalidConfig, Profile, ProviderError, Request, StepTag
+from llmsession import AnthropicProvider, InvalidConfig, Profile, ProviderError, Request
 from llmsession.providers.models import ANTHROPIC
 from llmsession.testing import StrictServer
-from llmsession.turns.blocks import encode_blocks
-from llmsession.turns.request import RequestMessage
-from llmsession.turns.stream import ReplyEnded, StreamEvent
-from tests.providers.over_http import MODELS, make_provider
+from llmsession.turns.stream import ReplyEnded
+from tests.providers.over_http import greeting, make_provider, read_reply
 
 KEY = "sk-ant-not-a-real-key"
-TAG = StepTag(7, 2, 1)
-REQUEST = Request(
-    model=MODELS["anthropic"],
-    max_tokens=100,
-    system="be kind",
-    messages=(RequestMessage("user", encode_blocks("hi")),),
-)
-
-
-@pytest.fixture(autouse=True)
-def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    for name in ("API_KEY", "AUTH_TOKEN", "BASE_URL", "PROFILE", "CUSTOM_HEADERS"):
-        monkeypatch.delenv(f"ANTHROPIC_{name}", raising=False)
-    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
-
-
-async def read(provider: AnthropicProvider, request: Request = REQUEST) -> list[StreamEvent]:
-    return [event async for event in provider.stream(request, TAG)]
+REQUEST = greeting("anthropic")
+pytestmark = pytest.mark.usefixtures("no_keys_from_outside")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +48,7 @@ async def test_betas_are_sent_in_their_header() -> None:
             request = Request(
                 model=REQUEST.model, max_tokens=9, messages=REQUEST.messages, options=betas
             )
-            await read(provider, request)
+            await read_reply(provider, request)
         assert server.requests[0].headers["anthropic-beta"] == "context-management-2025-06-27,other"
 
 
@@ -75,7 +57,7 @@ async def test_an_answer_that_is_no_event_stream_is_a_broken_one() -> None:
     answer = httpx2.Response(200, text="<html>hello</html>")
     async with _client(lambda _request: answer) as client:
         with pytest.raises(ProviderError, match="before its end"):
-            await read(AnthropicProvider(client=client))
+            await read_reply(AnthropicProvider(client=client), REQUEST)
 
 
 def _client(handle: Any) -> anthropic.AsyncAnthropic:
@@ -106,7 +88,7 @@ async def test_vertex_is_reached_through_the_sdk_s_own_client() -> None:
         region="europe-west1", project_id="p", access_token="t" * 20, http_client=http_client
     )
     async with client:
-        events = await read(AnthropicProvider(client=client))
+        events = await read_reply(AnthropicProvider(client=client), REQUEST)
     assert isinstance(events[-1], ReplyEnded)
     assert seen[0].url.path.endswith(f"/models/{REQUEST.model}:streamRawPredict")
     body = json.loads(seen[0].content)
@@ -119,7 +101,7 @@ async def test_a_client_of_one_s_own_is_used_as_it_is_and_not_closed() -> None:
     answer = lambda _request: httpx2.Response(200, text=STREAM)  # noqa: E731  # a handler
     async with _client(answer) as client:
         async with AnthropicProvider(client=client) as provider:
-            assert await read(provider)
+            assert await read_reply(provider, REQUEST)
         assert not client.is_closed()
 
 

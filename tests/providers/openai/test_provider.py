@@ -15,32 +15,14 @@ from llmsession import (
     OpenAIProvider,
     Profile,
     Request,
-    StepTag,
 )
 from llmsession.providers.models import COMPATIBLE
-from llmsession.turns.blocks import encode_blocks
-from llmsession.turns.request import RequestMessage
-from llmsession.turns.stream import ReplyEnded, StreamEvent
-from tests.providers.over_http import MODELS
+from llmsession.turns.stream import ReplyEnded
+from tests.providers.over_http import greeting, read_reply
 
 KEY = "sk-not-a-real-key"
-TAG = StepTag(7, 2, 1)
-REQUEST = Request(
-    model=MODELS["openai"],
-    max_tokens=100,
-    system="be kind",
-    messages=(RequestMessage("user", encode_blocks("hi")),),
-)
-
-
-@pytest.fixture(autouse=True)
-def no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-
-
-async def read(provider: OpenAIProvider, request: Request = REQUEST) -> list[StreamEvent]:
-    return [event async for event in provider.stream(request, TAG)]
+REQUEST = greeting("openai")
+pytestmark = pytest.mark.usefixtures("no_keys_from_outside")
 
 
 def test_profiles_are_the_model_table_s_also_those_of_claude_without_its_thinking() -> None:
@@ -83,8 +65,10 @@ async def test_the_dialect_is_the_host_s(url: str, limit: str, usage: bool) -> N
     seen: list[httpx2.Request] = []
     client = openai.AsyncOpenAI(api_key=KEY, base_url=url, http_client=_handler(seen))
     async with client:
-        assert await read(OpenAIProvider(client=client))
-        assert await read(OpenAIProvider(client=client, dialect=ChatDialect(usage=False)))
+        assert await read_reply(OpenAIProvider(client=client), REQUEST)
+        assert await read_reply(
+            OpenAIProvider(client=client, dialect=ChatDialect(usage=False)), REQUEST
+        )
     first, second = (json.loads(each.content) for each in seen)
     assert first[limit] == 100
     assert ("stream_options" in first) is usage
@@ -101,7 +85,7 @@ async def test_azure_is_reached_by_its_deployment() -> None:
         http_client=_handler(seen),
     )
     async with client:
-        events = await read(OpenAIProvider(client=client))
+        events = await read_reply(OpenAIProvider(client=client), REQUEST)
     assert isinstance(events[-1], ReplyEnded)
     assert seen[0].url.path == "/openai/deployments/gpt-4o/chat/completions"
     assert json.loads(seen[0].content)["max_completion_tokens"] == 100
@@ -111,7 +95,7 @@ async def test_azure_is_reached_by_its_deployment() -> None:
 async def test_a_server_that_never_says_done_is_understood() -> None:
     client = openai.AsyncOpenAI(api_key=KEY, http_client=_handler([], STREAM))
     async with client:
-        events = await read(OpenAIProvider(client=client))
+        events = await read_reply(OpenAIProvider(client=client), REQUEST)
     assert events[-1] == ReplyEnded("end_turn")
 
 
@@ -135,6 +119,6 @@ async def test_a_request_carries_its_work_in_a_header_and_its_tools_come_back_by
         model="m", max_tokens=5, tools=(msgspec.Raw(tool),), messages=REQUEST.messages
     )
     async with openai.AsyncOpenAI(api_key=KEY, http_client=http_client) as client:
-        events = await read(OpenAIProvider(client=client), request)
+        events = await read_reply(OpenAIProvider(client=client), request)
     assert name in str([bytes(each.block) for each in events if hasattr(each, "block")])
     assert seen[0].headers["x-client-request-id"].endswith("-7.2.1")

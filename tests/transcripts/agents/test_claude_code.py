@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -9,6 +10,8 @@ from llmsession.errors import TranscriptError
 from llmsession.transcripts import Conversation, Note, read_claude_code
 from llmsession.turns.blocks import ThinkingBlock, ToolUseBlock
 from llmsession.turns.usage import Usage
+from tests.transcripts.conftest import ClaudeFile
+from tests.transcripts.shapes import noted, said, shape
 
 MARKER = [{"type": "text", "text": "[Request interrupted by user]"}]
 
@@ -18,20 +21,242 @@ def read(file: Any, **options: Any) -> Conversation:
     return conversation
 
 
-def noted(conversation: Conversation, what: str) -> Note:
-    """The only note of this kind."""
-    (note,) = [note for note in conversation.notes if note.what == what]
-    return note
+class Line(NamedTuple):
+    """A call of a method of `ClaudeFile`. The id of line n is ``uuid-n``."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    fields: dict[str, Any]
 
 
-def shape(conversation: Conversation) -> list[str]:
-    """Turn ids with what each message holds: t text, c call, r result, o anything else."""
-    letters = {"TextBlock": "t", "ToolUseBlock": "c", "ToolResultBlock": "r"}
-    return [
-        f"{message.turn_id}:"
-        + "".join(letters.get(type(block).__name__, "o") for block in message.content)
-        for message in conversation.messages
+def user(content: Any, **fields: Any) -> Line:
+    return Line("user", (content,), fields)
+
+
+def meta(content: str, **fields: Any) -> Line:
+    return user(content, isMeta=True, **fields)
+
+
+def says(response: str, text: str, **fields: Any) -> Line:
+    return Line("says", (response, text), fields)
+
+
+def calls(response: str, *ids: str, **fields: Any) -> Line:
+    return Line("calls", (response, *ids), fields)
+
+
+def result(call: str, text: str = "done", **fields: Any) -> Line:
+    return Line("result", (call, text), fields)
+
+
+def line(type: str, **fields: Any) -> Line:
+    return Line("line", (type,), fields)
+
+
+def bare(type: str, **fields: Any) -> Line:
+    return Line("bare", (type,), fields)
+
+
+def queue(operation: str, **fields: Any) -> Line:
+    return bare("queue-operation", operation=operation, **fields)
+
+
+def attached(**attachment: Any) -> Line:
+    return line("attachment", attachment=attachment)
+
+
+def file_of(*lines: Line) -> ClaudeFile:
+    file = ClaudeFile()
+    for line in lines:
+        getattr(file, line.method)(*line.arguments, **line.fields)
+    return file
+
+
+class Case(NamedTuple):
+    lines: list[Line]
+    shape: str
+    notes: Sequence[str] = ()
+    """Line, kind, "!" if the model saw what is not there, and detail."""
+    interrupted: tuple[int, ...] = ()
+    said: list[str] | None = None
+    unanswered: tuple[str, ...] = ()
+    unfinished: tuple[int, ...] | None = None
+    id: str = "s1"
+
+
+CASES = {
+    "parallel results out of order become one message in call order": Case(
+        [user("go"), calls("m1", "c1"), calls("m1", "c2"), result("c2", "two"),
+         result("c1", "one", parentUuid="uuid-2"), says("m2", "done")],
+        "u1:t a1:cc u1:rr a1:t",
+    ),
+    "a result between two lines of one response stands after the response": Case(
+        [user("go"), calls("m1", "c1"), result("c1"), calls("m1", "c2", parentUuid="uuid-2"),
+         result("c2"), says("m2", "done")],
+        "u1:t a1:cc u1:rr a1:t",
+    ),
+    "sidechains are noted and left out": Case(
+        [user("go"), says("m1", "hi"), user("a task", isSidechain=True, parentUuid=None),
+         user("more", parentUuid="uuid-2")],
+        "u1:t a1:t u2:t", ["3 sidechain user"],
+    ),
+    "a file of only sidechains is the sub-agent's conversation": Case(
+        [user("a task", isSidechain=True), says("m1", "hi", isSidechain=True)], "u1:t a1:t"
+    ),
+    "history goes on across a compaction without its summary": Case(
+        [user("go"), calls("m1", "c1"), result("c1"),
+         line("system", subtype="compact_boundary", parentUuid=None, logicalParentUuid="uuid-3"),
+         user("It was about ...", isCompactSummary=True, isVisibleInTranscriptOnly=True),
+         says("m2", "done")],
+        "u1:t a1:c u1:r a1:t", ["4 compact_boundary", "5 compact_summary! It was about ..."],
+    ),
+    "a synthetic reply never was a request": Case(
+        [user("<command-name>/exit</command-name>"),
+         says("m1", "No response requested.", message={"model": "<synthetic>"}),
+         user("go on"), says("m2", "yes")],
+        "u1:tt a1:t", ["2 synthetic No response requested."],
+    ),
+    "an API error ends its turn as interrupted": Case(
+        [user("go"), says("m1", "Oh", message={"model": "<synthetic>"}, isApiErrorMessage=True),
+         user("again"), says("m2", "yes")],
+        "u1:t u2:t a2:t", ["2 synthetic Oh"], interrupted=(1,),
+    ),
+    "an interrupt marker ends its turn and is noted": Case(
+        [user("go"), user(MARKER), user("go there"), calls("m1", "c1"),
+         result("c1", "The user doesn't want to proceed"),
+         user([{"type": "text", "text": "[Request interrupted by user for tool use]"}]),
+         user("stop"), says("m2", "ok")],
+        "u1:t u2:t a2:c u2:r u3:t a3:t", ["2 interrupt_marker! [Request interrupted by user]",
+         "6 interrupt_marker! [Request interrupted by user for tool use]"],
+        interrupted=(1, 2), unfinished=(1, 2),
+    ),
+    "a marker after a partial reply interrupts a turn that looks finished": Case(
+        [user("go"), Line("assistant", ("m1", {"type": "thinking", "thinking": "hm"}), {}),
+         user(MARKER)],
+        "u1:t a1:k",
+        ["3 interrupt_marker! [Request interrupted by user]"], interrupted=(1,), unfinished=(),
+    ),
+    "a new prompt in a tool loop starts a turn and marks the one before": Case(
+        [user("go"), calls("m1", "c1"), result("c1"), user("no, the other"), says("m2", "ok")],
+        "u1:t a1:c u1:r u2:t a2:t", interrupted=(1,),
+    ),
+    "a text beside a result is a steer and stands after the results": Case(
+        [user("go"), calls("m1", "c1", "c2"),
+         user([{"type": "tool_result", "tool_use_id": "c2", "content": "done"},
+               {"type": "text", "text": "mind the tests"}]),
+         result("c1"), says("m2", "ok")],
+        "u1:t a1:cc u1:rrt a1:t",
+    ),
+    # Seen: the prompt is taken out between two lines of one response, before its call.
+    "a queued prompt that is taken out before a call is a steer of the open step": Case(
+        [user("go"), says("m1", "I look"), queue("enqueue", content="any tests?"),
+         queue("remove"), calls("m1", "c1"), result("c1"), says("m2", "no tests")],
+        "u1:t a1:tc u1:rt a1:t",
+        ["3 queue enqueue any tests?", "4 steer is part of a user message of turn 1"],
+        said=["go", "I look", "any tests?", "no tests"],
+    ),
+    "a queued prompt that is taken out after a result is a steer of the open step": Case(
+        [user("go"), says("m1", "I look"), queue("enqueue", content="any tests?"),
+         calls("m1", "c1"), result("c1"), queue("remove"), says("m2", "no tests")],
+        "u1:t a1:tc u1:rt a1:t",
+        ["3 queue enqueue any tests?", "6 steer is part of a user message of turn 1"],
+        said=["go", "I look", "any tests?", "no tests"],
+    ),
+    "a queued prompt that became a line of its own is there once": Case(
+        [user("go"), queue("enqueue", content="next"), says("m1", "ok"), queue("dequeue"),
+         user("next")],
+        "u1:t a1:t u2:t", ["2 queue enqueue next", "4 queue dequeue next"],
+    ),
+    "an attached queued prompt is a steer and is there once": Case(
+        [user("go"), calls("m1", "c1"), queue("enqueue", content="mind"), result("c1"),
+         queue("remove"), attached(type="queued_command", prompt="mind"), says("m2", "ok")],
+        "u1:t a1:c u1:rt a1:t", ["3 queue enqueue mind",
+         "5 queue remove mind",
+         "6 steer is part of a user message of turn 1"],
+    ),
+    "other attachments were seen by the model and are noted so": Case(
+        [user("go"), attached(type="todo_reminder")], "u1:t", ["2 attachment! todo_reminder"],
+    ),
+    "meta text before a prompt is a block of its message": Case(
+        [meta("Caveat: ..."), user("<local-command-stdout>ok</local-command-stdout>"),
+         user("go"), says("m1", "ok")],
+        "u1:ttt a1:t", ["1 meta is part of the user message of turn 1"],
+    ),
+    "a skill's text stands after the result that brought it": Case(
+        [user("go"), calls("m1", "c1"), result("c1"), meta("A skill", sourceToolUseID="c1"),
+         calls("m1", "c2", parentUuid="uuid-2"), result("c2"), says("m2", "ok")],
+        "u1:t a1:cc u1:rrt a1:t", ["4 meta is part of the user message of turn 1"],
+    ),
+    "an orphan call stays unanswered in the messages": Case(
+        [user("go"), calls("m1", "c1", "c2"), result("c2")], "u1:t a1:cc u1:r",
+        unanswered=("c1",), unfinished=(1,),
+    ),
+    "an orphan result is noted and left out": Case(
+        [result("c9"), user("go")], "u1:t",
+        ["1 orphan_result! no call c9 in the recording"],
+    ),
+    "a second result of a call is noted and left out": Case(
+        [user("go"), calls("m1", "c1"), result("c1", "first"), result("c1", "second")],
+        "u1:t a1:c u1:r", ["4 duplicate! call c1 has its result; the first one stays"],
+    ),
+    "a uuid that comes back with other content is a visible loss": Case(
+        [user("go"), user("stop", uuid="uuid-1")], "u1:t",
+        ["2 duplicate! line uuid-1 was there before, with other content"], said=["go"],
+    ),
+    "a call id that comes back is noted and left out": Case(
+        [user("go"), calls("m1", "c1"), calls("m1", "c1"), result("c1")], "u1:t a1:c u1:r",
+        ["3 duplicate! call c1 was there before"],
+    ),
+    "a rewound branch is noted block by block": Case(
+        [user("go"), says("m1", "hi"), user("left"), calls("m2", "c1"), result("c1"),
+         user("right", parentUuid="uuid-2"), says("m3", "ok")],
+        "u1:t a1:t u2:t a2:t", ["3 branch! user text left",
+         "4 branch! assistant tool_use c1",
+         "5 branch! user tool_result c1"], said=["go", "hi", "right", "ok"],
+    ),
+    "where a parent is missing the line before stands in": Case(
+        [user("go"), says("m1", "hi"), line("progress", parentUuid="lost"), user("more")],
+        "u1:t a1:t u2:t", ["3 missing_parent! lost", "3 progress"],
+    ),
+    "parents that go in a circle end the walk": Case(
+        [user("go", parentUuid="uuid-2"), says("m1", "hi")], "u1:t a1:t",
+    ),
+    "a reply before any user text is noted and left out": Case(
+        [says("m0", "late"), user("go")], "u1:t",
+        ["1 no_user_message! a reply before any user text"],
+    ),
+    "bookkeeping lines are noted and only an unknown one with a message is a loss": Case(
+        [user("go"), line("progress"), line("system", subtype="turn_duration"),
+         bare("file-history-snapshot", messageId="x", snapshot={}),
+         bare("summary", summary="About", leafUuid="elsewhere"), bare("last-prompt"),
+         bare("something-new"), bare("something-said", message={"role": "user", "content": "x"})],
+        "u1:t",
+        ["2 progress", "3 turn_duration", "4 snapshot", "5 summary About", "6 last_prompt",
+         "7 unknown_type something-new", "8 unknown_type! something-said"],
+    ),
+    "a resumed session under a new id is one conversation": Case(
+        [user("one"), says("m1", "1"), user("two", sessionId="s2")], "u1:t a1:t u2:t", id="s2",
+    ),
+    "a lone surrogate becomes a replacement character": Case(
+        [user("a\ud800b")], "u1:t", ["1 surrogates 1 objects"], said=["a\ufffdb"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_lines_become_turns_and_what_is_left_out_is_noted(case: Case) -> None:
+    conversation = read(file_of(*case.lines))
+    assert " ".join(shape(conversation)) == case.shape
+    notes = [
+        f"{note.line} {note.what}{'!' if note.visible else ''} {note.detail}".strip()
+        for note in conversation.notes
     ]
+    assert notes == list(case.notes)
+    assert conversation.interrupted == case.interrupted
+    assert case.said in (None, said(conversation))
+    assert conversation.unanswered == case.unanswered
+    assert case.unfinished in (None, conversation.unfinished)
+    assert conversation.id == case.id
 
 
 def test_lines_of_one_response_become_one_message_with_its_usage_counted_once(
@@ -72,239 +297,6 @@ def test_messages_carry_ids_turns_and_times_in_seconds(claude_file: Any) -> None
     assert (conversation.id, conversation.format) == ("s1", "claude-code")
 
 
-def test_parallel_results_out_of_order_become_one_message_in_call_order(claude_file: Any) -> None:
-    claude_file.user("go")
-    first = claude_file.calls("m1", "c1")
-    second = claude_file.calls("m1", "c2")
-    claude_file.result("c2", "two", parentUuid=second)
-    claude_file.result("c1", "one", parentUuid=first)
-    claude_file.says("m2", "done")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:cc", "u1:rr", "a1:t"]
-    assert [result.text for result in conversation.messages[2].tool_results] == ["one", "two"]
-    assert conversation.notes == ()
-
-
-def test_a_result_between_two_lines_of_one_response_stands_after_the_response(
-    claude_file: Any,
-) -> None:
-    claude_file.user("go")
-    first = claude_file.calls("m1", "c1")
-    claude_file.result("c1", parentUuid=first)
-    claude_file.calls("m1", "c2", parentUuid=first)
-    claude_file.result("c2")
-    claude_file.says("m2", "done")
-    assert shape(read(claude_file)) == ["u1:t", "a1:cc", "u1:rr", "a1:t"]
-
-
-def test_sidechains_are_noted_and_left_out(claude_file: Any) -> None:
-    claude_file.user("go")
-    here = claude_file.says("m1", "hi")
-    claude_file.user("a task", isSidechain=True, parentUuid=None)
-    claude_file.last = here
-    claude_file.user("more")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:t", "u2:t"]
-    assert noted(conversation, "sidechain") == Note(3, "sidechain", "user")
-
-
-def test_a_file_of_only_sidechains_is_the_sub_agents_conversation(claude_file: Any) -> None:
-    claude_file.user("a task", isSidechain=True)
-    claude_file.says("m1", "hi", isSidechain=True)
-    assert shape(read(claude_file)) == ["u1:t", "a1:t"]
-
-
-def test_history_goes_on_across_a_compaction_without_its_summary(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.calls("m1", "c1")
-    end = claude_file.result("c1")
-    claude_file.line("system", subtype="compact_boundary", parentUuid=None, logicalParentUuid=end)
-    claude_file.user("It was about ...", isCompactSummary=True, isVisibleInTranscriptOnly=True)
-    claude_file.says("m2", "done")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:c", "u1:r", "a1:t"]
-    assert noted(conversation, "compact_summary") == Note(
-        5, "compact_summary", "It was about ...", visible=True
-    )
-    assert not noted(conversation, "compact_boundary").visible
-
-
-def test_a_synthetic_reply_never_was_a_request(claude_file: Any) -> None:
-    claude_file.user("<command-name>/exit</command-name>")
-    claude_file.says("m1", "No response requested.", message={"model": "<synthetic>"})
-    claude_file.user("go on")
-    claude_file.says("m2", "yes")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:tt", "a1:t"]
-    assert noted(conversation, "synthetic") == Note(2, "synthetic", "No response requested.")
-
-
-def test_an_api_error_ends_its_turn_as_interrupted(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.says("m1", "API Error", message={"model": "<synthetic>"}, isApiErrorMessage=True)
-    claude_file.user("again")
-    claude_file.says("m2", "yes")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "u2:t", "a2:t"]
-    assert conversation.interrupted == (1,)
-
-
-def test_an_interrupt_marker_ends_its_turn_and_is_noted(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.user(MARKER)
-    claude_file.user("go there")
-    claude_file.calls("m1", "c1")
-    claude_file.result("c1", "The user doesn't want to proceed")
-    claude_file.user([{"type": "text", "text": "[Request interrupted by user for tool use]"}])
-    claude_file.user("stop")
-    claude_file.says("m2", "ok")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "u2:t", "a2:c", "u2:r", "u3:t", "a3:t"]
-    assert conversation.interrupted == conversation.unfinished == (1, 2)
-    assert [note.line for note in conversation.notes] == [2, 6]
-    assert {(note.what, note.visible) for note in conversation.notes} == {
-        ("interrupt_marker", True)
-    }
-
-
-def test_a_marker_after_a_partial_reply_interrupts_a_turn_that_looks_finished(
-    claude_file: Any,
-) -> None:
-    claude_file.user("go")
-    claude_file.assistant("m1", {"type": "thinking", "thinking": "hm"})
-    claude_file.user(MARKER)
-    conversation = read(claude_file)
-    assert (conversation.interrupted, conversation.unfinished) == ((1,), ())
-
-
-def test_a_new_prompt_in_a_tool_loop_starts_a_turn_and_marks_the_one_before(
-    claude_file: Any,
-) -> None:
-    claude_file.user("go")
-    claude_file.calls("m1", "c1")
-    claude_file.result("c1")
-    claude_file.user("no, the other")
-    claude_file.says("m2", "ok")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:c", "u1:r", "u2:t", "a2:t"]
-    assert conversation.interrupted == (1,)
-
-
-def test_a_text_beside_a_result_is_a_steer_and_stands_after_the_results(claude_file: Any) -> None:
-    claude_file.user("go")
-    first = claude_file.calls("m1", "c1", "c2")
-    steer = {"type": "text", "text": "mind the tests"}
-    result = {"type": "tool_result", "tool_use_id": "c2", "content": "done"}
-    claude_file.user([result, steer], parentUuid=first)
-    claude_file.result("c1")
-    claude_file.says("m2", "ok")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:cc", "u1:rrt", "a1:t"]
-    assert conversation.interrupted == ()
-
-
-@pytest.mark.parametrize("removed_first", [True, False])
-def test_a_queued_prompt_that_was_taken_out_is_a_steer_of_the_open_step(
-    claude_file: Any, removed_first: bool
-) -> None:
-    claude_file.user("go")
-    claude_file.says("m1", "I look")
-    claude_file.bare("queue-operation", operation="enqueue", content="any tests?")
-    # Seen: the prompt is taken out between two lines of one response, before its call.
-    if removed_first:
-        claude_file.bare("queue-operation", operation="remove")
-    claude_file.calls("m1", "c1")
-    claude_file.result("c1")
-    if not removed_first:
-        claude_file.bare("queue-operation", operation="remove")
-    claude_file.says("m2", "no tests")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:tc", "u1:rt", "a1:t"]
-    assert conversation.messages[2].text == "any tests?"
-    assert not noted(conversation, "steer").visible
-
-
-def test_a_queued_prompt_that_became_a_line_of_its_own_is_there_once(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.bare("queue-operation", operation="enqueue", content="next")
-    claude_file.says("m1", "ok")
-    claude_file.bare("queue-operation", operation="dequeue")
-    claude_file.user("next")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:t", "u2:t"]
-    assert conversation.count_notes() == {"queue": 2}
-
-
-def test_an_attached_queued_prompt_is_a_steer_and_is_there_once(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.calls("m1", "c1")
-    claude_file.bare("queue-operation", operation="enqueue", content="mind")
-    claude_file.result("c1")
-    claude_file.bare("queue-operation", operation="remove")
-    claude_file.line("attachment", attachment={"type": "queued_command", "prompt": "mind"})
-    claude_file.says("m2", "ok")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:c", "u1:rt", "a1:t"]
-
-
-def test_other_attachments_were_seen_by_the_model_and_are_noted_so(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.line("attachment", attachment={"type": "todo_reminder"})
-    note = noted(read(claude_file), "attachment")
-    assert note == Note(2, "attachment", "todo_reminder", visible=True)
-
-
-def test_meta_text_before_a_prompt_is_a_block_of_its_message(claude_file: Any) -> None:
-    claude_file.user("Caveat: ...", isMeta=True)
-    claude_file.user("<local-command-stdout>ok</local-command-stdout>")
-    claude_file.user("go")
-    claude_file.says("m1", "ok")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:ttt", "a1:t"]
-    assert not noted(conversation, "meta").visible
-
-
-def test_a_skills_text_stands_after_the_result_that_brought_it(claude_file: Any) -> None:
-    claude_file.user("go")
-    first = claude_file.calls("m1", "c1")
-    brought = claude_file.result("c1", parentUuid=first)
-    claude_file.user("A skill", isMeta=True, sourceToolUseID="c1", parentUuid=brought)
-    second = claude_file.calls("m1", "c2", parentUuid=first)
-    claude_file.result("c2", parentUuid=second)
-    claude_file.says("m2", "ok")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:cc", "u1:rrt", "a1:t"]
-    assert conversation.interrupted == ()
-
-
-def test_an_orphan_call_stays_unanswered_in_the_messages(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.calls("m1", "c1", "c2")
-    claude_file.result("c2")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:cc", "u1:r"]
-    assert conversation.unanswered == ("c1",)
-    assert conversation.unfinished == (1,)
-
-
-def test_an_orphan_result_is_noted_and_left_out(claude_file: Any) -> None:
-    claude_file.result("c9")
-    claude_file.user("go")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t"]
-    assert noted(conversation, "orphan_result").visible
-
-
-def test_a_second_result_of_a_call_is_noted_and_the_first_one_stays(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.calls("m1", "c1")
-    claude_file.result("c1", "first")
-    claude_file.result("c1", "second")
-    conversation = read(claude_file)
-    assert [result.text for result in conversation.messages[2].tool_results] == ["first"]
-    assert noted(conversation, "duplicate").visible
-
-
 def test_a_line_that_is_there_twice_counts_once(claude_file: Any) -> None:
     claude_file.user("go")
     claude_file.says("m1", "hi")
@@ -313,81 +305,6 @@ def test_a_line_that_is_there_twice_counts_once(claude_file: Any) -> None:
     assert shape(conversation) == ["u1:t", "a1:t"]
     assert noted(conversation, "duplicate").line == 3
     assert not noted(conversation, "duplicate").visible
-
-
-def test_a_uuid_that_comes_back_with_other_content_is_a_visible_loss(claude_file: Any) -> None:
-    first = claude_file.user("go")
-    claude_file.user("stop", uuid=first)
-    conversation = read(claude_file)
-    assert conversation.messages[0].text == "go"
-    assert noted(conversation, "duplicate").visible
-
-
-def test_a_call_id_that_comes_back_is_noted_and_left_out(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.calls("m1", "c1")
-    claude_file.calls("m1", "c1")
-    claude_file.result("c1")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:c", "u1:r"]
-    assert noted(conversation, "duplicate").visible
-
-
-def test_a_rewound_branch_is_noted_block_by_block(claude_file: Any) -> None:
-    root = claude_file.user("go")
-    answer = claude_file.says("m1", "hi", parentUuid=root)
-    claude_file.user("left")
-    claude_file.calls("m2", "c1")
-    claude_file.result("c1")
-    claude_file.user("right", parentUuid=answer)
-    claude_file.says("m3", "ok")
-    conversation = read(claude_file)
-    assert [message.text for message in conversation.messages] == ["go", "hi", "right", "ok"]
-    branch = [note for note in conversation.notes if note.what == "branch"]
-    assert [note.line for note in branch] == [3, 4, 5]
-    assert all(note.visible for note in branch)
-
-
-def test_where_a_parent_is_missing_the_line_before_stands_in(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.says("m1", "hi")
-    claude_file.line("progress", parentUuid="lost")
-    claude_file.user("more")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t", "a1:t", "u2:t"]
-    assert noted(conversation, "missing_parent") == Note(3, "missing_parent", "lost", visible=True)
-
-
-def test_parents_that_go_in_a_circle_end_the_walk(claude_file: Any) -> None:
-    claude_file.user("go", parentUuid="uuid-2")
-    claude_file.says("m1", "hi")
-    assert shape(read(claude_file)) == ["u1:t", "a1:t"]
-
-
-def test_a_reply_before_any_user_text_is_noted_and_left_out(claude_file: Any) -> None:
-    claude_file.says("m0", "late")
-    claude_file.user("go")
-    conversation = read(claude_file)
-    assert shape(conversation) == ["u1:t"]
-    assert noted(conversation, "no_user_message").visible
-
-
-def test_bookkeeping_lines_are_noted_as_not_visible(claude_file: Any) -> None:
-    claude_file.user("go")
-    claude_file.line("progress")
-    claude_file.line("system", subtype="turn_duration")
-    claude_file.bare("file-history-snapshot", messageId="x", snapshot={})
-    claude_file.bare("summary", summary="About", leafUuid="elsewhere")
-    claude_file.bare("last-prompt")
-    claude_file.bare("something-new")
-    claude_file.bare("something-said", message={"role": "user", "content": "x"})
-    conversation = read(claude_file)
-    assert conversation.count_notes() == {
-        "progress": 1, "turn_duration": 1, "snapshot": 1, "summary": 1, "last_prompt": 1,
-        "unknown_type": 2,
-    }  # fmt: skip
-    assert [note.line for note in conversation.notes if note.visible] == [8]
-    assert conversation.title == ""
 
 
 def test_the_title_is_the_summary_of_this_session_or_the_users_own(claude_file: Any) -> None:
@@ -406,14 +323,6 @@ def test_sessions_that_are_not_linked_are_conversations_of_their_own(claude_file
     first, second = read_claude_code(claude_file.bytes())
     assert (first.id, shape(first)) == ("s1", ["u1:t"])
     assert (second.id, shape(second)) == ("s2", ["u1:t", "a1:t"])
-
-
-def test_a_resumed_session_under_a_new_id_is_one_conversation(claude_file: Any) -> None:
-    claude_file.user("one")
-    claude_file.says("m1", "1")
-    claude_file.user("two", sessionId="s2")
-    assert shape(read(claude_file)) == ["u1:t", "a1:t", "u2:t"]
-    assert read(claude_file).id == "s2"
 
 
 def test_blocks_keep_their_bytes() -> None:
@@ -454,13 +363,6 @@ def test_a_line_with_fields_of_the_wrong_kind_is_a_bad_line(claude_file: Any) ->
     assert noted(read(claude_file), "bad_line").line == 2
     with pytest.raises(TranscriptError, match=r"^line 2: "):
         read(claude_file, strict=True)
-
-
-def test_a_lone_surrogate_becomes_a_replacement_character(claude_file: Any) -> None:
-    claude_file.user("a\ud800b")
-    conversation = read(claude_file)
-    assert conversation.messages[0].text == "a\ufffdb"
-    assert noted(conversation, "surrogates").line == 1
 
 
 def test_bytes_that_are_not_utf8_are_replaced_or_in_strict_mode_refused(claude_file: Any) -> None:
