@@ -1,4 +1,4 @@
-"""The checker on records that were broken by hand: each time exactly the breach that is in it."""
+"""The checker on recordings that were broken by hand: it names exactly the violation in each."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def replaced(records: Sequence[r.Record], place: int, /, **fields: Any) -> list[
     ]
 
 
-def test_a_record_in_which_every_promise_was_kept_has_no_breach() -> None:
+def test_a_record_in_which_every_promise_was_kept_has_no_violation() -> None:
     assert check(kept_promises()) == ()
     assert check(with_log(lambda records: records)) == ()
 
