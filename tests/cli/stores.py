@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from llmsession import SessionConfig, SessionManager, Store, Tool
@@ -33,6 +34,11 @@ class Ran(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        """The JSON object on each line of the output."""
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ran:

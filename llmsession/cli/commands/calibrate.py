@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from llmsession.errors import InvalidInput, SessionError
+from llmsession.errors import SessionError
 from llmsession.lab.accuracy import Accuracy, Measured, measure, summed
 from llmsession.lab.counters import COUNTERS, find_tiktoken
-from llmsession.transcripts import FORMATS, read
+from llmsession.transcripts import read
 
 from ..common.exit_codes import USAGE
+from ..common.files import FormatName, RecordedFiles, check_format, one_line, print_failure
 
 __all__ = ["calibrate", "print_rows"]
 
@@ -31,17 +31,10 @@ _FIGURES_WIDTH = max(map(len, COUNTERS)) + sum(max(len(name), 7) for name in _FI
 
 
 def calibrate(
-    # Typer would refuse the whole call for one file that may not be read.
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
-    ],
+    files: RecordedFiles,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
-    format: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
-    ] = None,
+    format: FormatName = None,
 ) -> None:
     """Compare token counters with the usage that providers reported. Sends nothing.
 
@@ -49,8 +42,7 @@ def calibrate(
     A row a file, model and counter, then one over all files. Pairs that cannot tell are left out
     and counted by reason. Exit code 2: a file could not be read (the others are compared).
     """
-    if format is not None and format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    check_format(format)
     tiktoken = find_tiktoken()
     measured: list[Measured] = []
     failed = False
@@ -59,10 +51,7 @@ def calibrate(
             measured += measure(str(path), read(path.read_bytes(), format), tiktoken)
         except (OSError, SessionError) as error:
             failed = True
-            message = (
-                error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            )
-            print(f"llmsession: {path}: {' '.join(message.split())}", file=sys.stderr)
+            print_failure(path, one_line(error))
     if len({pair.row.file for pair in measured}) > 1:
         measured += summed(measured)
     rows = [pair.row for pair in measured]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ import typer
 from llmsession.errors import InvalidInput
 from llmsession.testing.checker.checker import MARGIN_S, check
 from llmsession.testing.recording.entries import Begun, Recording, decode_lines
-from llmsession.testing.recording.violation import INVARIANTS
+from llmsession.testing.recording.violation import INVARIANTS, Violation
 
 from ..common.exit_codes import BROKEN_PROMISE
 from ..common.violations import print_violations
@@ -41,9 +43,8 @@ def check_record(
     if not any(isinstance(entry, Begun) for entry in recording.entries):
         raise InvalidInput(f"{record} is not a recording of a run: it has no `begun` entry")
     violations = check(recording, margin_s=_margin_s(recording) if margin is None else margin)
-    figures = _figures(recording, [violation.invariant for violation in violations])
+    figures = _figures(recording, violations)
     if as_json:
-        figures["broken"] = [str(violation) for violation in violations]
         print(msgspec.json.encode(figures).decode())
     else:
         _print_table(figures)
@@ -57,7 +58,8 @@ def _margin_s(recording: Recording) -> float:
     return MARGIN_S if margin_s is None else margin_s
 
 
-def _figures(recording: Recording, broken: list[int]) -> dict[str, Any]:
+def _figures(recording: Recording, violations: Sequence[Violation]) -> dict[str, Any]:
+    counts = Counter(violation.invariant for violation in violations)
     return {
         "sessions": len(recording.sessions),
         "entries": len(recording.entries),
@@ -65,15 +67,15 @@ def _figures(recording: Recording, broken: list[int]) -> dict[str, Any]:
         "seed": recording.begun.seed,
         "whole": recording.left is not None,
         "missing": recording.missing,
-        "breaches": len(broken),
-        "invariants": {str(number): broken.count(number) for number in INVARIANTS},
+        "violations": [str(violation) for violation in violations],
+        "invariants": {str(number): counts[number] for number in INVARIANTS},
     }
 
 
 def _print_table(figures: dict[str, Any]) -> None:
     for name in ("sessions", "entries", "records", "seed"):
         print(f"{name:<10} {figures[name]:>10,}")
-    print(f"{'violations':<10} {figures['breaches']:>10,}")
+    print(f"{'violations':<10} {len(figures['violations']):>10,}")
     if not figures["whole"]:
         print("the recording ends before its run did: commands that were open then have no answer")
     if figures["missing"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,8 +10,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import make_policy, policy_names
@@ -20,11 +17,11 @@ from llmsession.errors import InvalidInput, SessionError
 from llmsession.lab.comparing import Compared, compare, ready, summed
 from llmsession.lab.report import html_report
 from llmsession.session.values.price_file import load_prices
-from llmsession.transcripts import FORMATS, Files, read
+from llmsession.transcripts import Files, read
 from llmsession.turns.spending.prices import PriceTable
 
 from ..common.exit_codes import BROKEN_PROMISE, USAGE
-from ..common.files import sources
+from ..common.files import FormatName, check_format, one_line, print_failure, progress_bar, sources
 from .lab_table import print_caveats, print_markdown, print_rows
 
 __all__ = ["lab"]
@@ -87,10 +84,7 @@ def lab(
     html: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write a report that needs nothing else.")
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
-    ] = None,
+    format: FormatName = None,
 ) -> None:
     """Replay recorded conversations under several policies. Asks no model, sends nothing.
 
@@ -99,8 +93,7 @@ def lab(
     counterfactual: the recorded model did not see the shorter context. Exit code 1: a request was
     invalid; 2: a file could not be read (the others are compared).
     """
-    if format is not None and format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    check_format(format)
     if as_json and as_markdown:
         raise InvalidInput("--json and --markdown exclude each other")
     bench = _Bench(
@@ -117,7 +110,8 @@ def lab(
         for compared in results.sums if only_sums else _totals(results):
             _print_json(compared)
     else:
-        rows = [compared.row for compared in (results.sums if only_sums else _shown(results))]
+        shown = results.sums if only_sums else [*results.rows, *_totals(results)]
+        rows = [compared.row for compared in shown]
         if as_markdown:
             print_markdown(rows)
         else:
@@ -142,7 +136,7 @@ def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Resul
         try:
             parts = sources(path, bench.format)
         except (OSError, SessionError) as error:
-            _tell(path, error)
+            print_failure(path, one_line(error))
             results.failed = True
             continue
         rows: list[Compared] = []
@@ -153,7 +147,7 @@ def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Resul
                     if alone:
                         _print_json(compared)
             except SessionError as error:
-                _tell(where, error)
+                print_failure(where, one_line(error))
                 results.failed = True
         results.rows += rows
         results.sums += summed(str(path), rows)
@@ -182,18 +176,8 @@ def _compare_file(where: Path, written: Files, bench: _Bench) -> Iterator[Compar
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[partial[None]]:
     """A bar on a terminal, nothing elsewhere; gone when the file is done."""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        task: TaskID = progress.add_task(name, total=total)
-        yield partial(progress.advance, task)
+    with progress_bar("{task.percentage:.0f} %") as progress:
+        yield partial(progress.advance, progress.add_task(name, total=total))
 
 
 def _totals(results: _Results) -> list[Compared]:
@@ -202,17 +186,8 @@ def _totals(results: _Results) -> list[Compared]:
     return [total for total in results.sums if len(rows) > 1 and total.row.file not in rows]
 
 
-def _shown(results: _Results) -> list[Compared]:
-    return [*results.rows, *_totals(results)]
-
-
 def _print_json(compared: Compared) -> None:
     print(msgspec.json.encode(compared.row).decode(), flush=True)
-
-
-def _tell(path: Path, error: Exception) -> None:
-    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    print(f"llmsession: {path}: {' '.join(message.split())}", file=sys.stderr)
 
 
 def _exit(results: _Results) -> None:
@@ -220,8 +195,7 @@ def _exit(results: _Results) -> None:
     for compared in results.rows:
         for fault in compared.faults:
             row = compared.row
-            message = f"{row.file}: {row.policy}, window {row.window}: {fault}"
-            print(f"llmsession: {message}", file=sys.stderr)
+            print_failure(row.file, f"{row.policy}, window {row.window}: {fault}")
     if any(compared.row.invalid_requests for compared in results.rows):
         raise typer.Exit(BROKEN_PROMISE)
     if results.failed:

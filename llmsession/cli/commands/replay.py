@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -18,9 +16,10 @@ from llmsession.session import CompactionConfig
 from llmsession.testing.replay.driver import Advanced
 from llmsession.testing.replay.remote_replay import replay_at
 from llmsession.testing.replay.replay import DriveOptions, DriveReport
-from llmsession.transcripts import FORMATS, Conversation
+from llmsession.transcripts import Conversation
 
 from ..common.exit_codes import BROKEN_PROMISE, USAGE
+from ..common.files import FormatName, RecordedFiles, check_format, print_failure
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
 from .replay_table import print_table
 from .replayed import Drive, ReplayedFile, drive_files
@@ -36,11 +35,7 @@ class Policy(StrEnum):
 
 
 def replay(
-    # Typer would refuse the whole call for one file that may not be read.
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
-    ],
+    files: RecordedFiles,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
     interrupt_every: Annotated[
@@ -70,10 +65,7 @@ def replay(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a file with a line that is broken.")
     ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
-    ] = None,
+    format: FormatName = None,
     connect: ConnectTo = None,
     token_file: TokenFile = None,
     ca: CaFile = None,
@@ -88,8 +80,7 @@ def replay(
     service = service_at(connect, token_file, ca)
     if service is not None and len(files) != 1:
         raise InvalidInput("a service plays one recording: give one FILE with --connect")
-    if format is not None and format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    check_format(format)
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise InvalidInput(f"unknown policy {policy!r}; known policies: {known}")
@@ -107,7 +98,7 @@ def replay(
     for result in drive_files(files, options, format=format, strict=strict, drive=drive):
         replayed.append(result)
         if result.error is not None:
-            print(f"llmsession: {result.file}: {result.error}", file=sys.stderr)
+            print_failure(result.file, result.error)
         if as_json:
             print(msgspec.json.encode(result.figures()).decode(), flush=True)
     if not as_json:

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 import anyio
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.testing.replay.replay import DriveOptions, DriveReport, replay_conversation
 from llmsession.transcripts import FORMATS, Conversation, detect, read
+
+from ..common.files import one_line, progress_bar
 
 __all__ = ["Drive", "ReplayedFile", "drive_files"]
 
@@ -89,7 +89,7 @@ def _replay_file(
         file.format = format or detect(written)
         conversations = read(written, file.format, strict=strict)
     except (OSError, SessionError) as error:
-        file.error = _message(error)
+        file.error = one_line(error)
         file.report.skipped_reasons["unreadable"] += 1
         return file
     file.conversations = len(conversations)
@@ -99,7 +99,7 @@ def _replay_file(
     try:
         _drive_all(conversations, options, file, drive)
     except InvalidInput as error:
-        file.error = _message(error)
+        file.error = one_line(error)
         return file
     file.seconds = time.perf_counter() - started
     refused = file.report.skipped_reasons
@@ -127,32 +127,13 @@ def _lacking(conversations: Sequence[Conversation], format: str | None) -> tuple
     return (*lacks, *(name for name, is_missing in missing.items() if messages and is_missing))
 
 
-def _message(error: Exception) -> str:
-    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(message.split())
-
-
 def _drive_all(
     conversations: Sequence[Conversation], options: DriveOptions, file: ReplayedFile, drive: Drive
 ) -> None:
     total = sum(len(conversation.messages) for conversation in conversations)
     rounds = 1 if options.interrupt_every is None else 2
-    with _progress() as progress:
+    with progress_bar("{task.completed:.0f}/{task.total:.0f} messages") as progress:
         task = progress.add_task(Path(file.file).name, total=total * rounds)
         for conversation in conversations:
             replay = partial(drive, conversation, options, advanced=partial(progress.advance, task))
             file.report.add(anyio.run(replay))
-
-
-def _progress() -> Progress:
-    """A bar on a terminal, nothing elsewhere; gone when the file is done."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} messages"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

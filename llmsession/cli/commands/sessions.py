@@ -3,8 +3,9 @@ store only delete takes one; at a service ``show`` opens it there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -70,9 +71,13 @@ def list_sessions(
     before = datetime.now(UTC).timestamp() - parse_span(idle) if parse_span(idle) else None
     search = Search(labels={**parse_labels(label)}, touched_before=before)
     if service is not None:
-        rows = using_service(service, lambda sessions: _rows_of(sessions, search))
+        rows = using_service(service, lambda there: _all_rows(partial(there.list, search=search)))
     else:
-        rows = using_store(a_store(store), key_file, lambda opened: _rows(opened, search))
+        rows = using_store(
+            a_store(store),
+            key_file,
+            lambda opened: _all_rows(partial(begun_rows, opened, search=search)),
+        )
     if as_json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
@@ -85,20 +90,10 @@ def list_sessions(
     Console().print(table if rows else "no sessions", highlight=False)
 
 
-async def _rows(store: Store, search: Search) -> list[SessionRow]:
+async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> list[SessionRow]:
+    """The rows of every page. *read* gives the page after an id."""
     rows: list[SessionRow] = []
-    while page := await begun_rows(
-        store, after=rows[-1].session if rows else "", limit=PAGE, search=search
-    ):
-        rows += page
-    return rows
-
-
-async def _rows_of(sessions: ManagerInterface, search: Search) -> list[SessionRow]:
-    rows: list[SessionRow] = []
-    while page := await sessions.list(
-        after=rows[-1].session if rows else "", limit=PAGE, search=search
-    ):
+    while page := await read(after=rows[-1].session if rows else "", limit=PAGE):
         rows += page
     return rows
 

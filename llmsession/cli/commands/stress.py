@@ -121,7 +121,7 @@ def _print_stress(report: StressReport, *, as_json: bool) -> None:
     if as_json:
         print(msgspec.json.encode(figures).decode())
     else:
-        _print_figures(figures, "sessions", "turns", "interrupts", "breaches", "seed")
+        _print_figures(figures, "sessions", "turns", "interrupts", "violations", "seed")
         print(f"{'turns a second':<18} {report.turns_per_second:>10,.1f}")
         print(f"{'interrupt p50':<18} {report.interrupt_p50_ms:>10,.1f} ms")
         print(f"{'interrupt p99':<18} {report.interrupt_p99_ms:>10,.1f} ms")
@@ -145,13 +145,12 @@ def _stress_figures(report: StressReport) -> dict[str, Any]:
         "sessions": report.plan.sessions,
         "turns": report.turns,
         "interrupts": report.counts.get("interrupts", 0),
-        "breaches": len(report.violations),
         "interrupt_p50_ms": report.interrupt_p50_ms,
         "interrupt_p99_ms": report.interrupt_p99_ms,
         "turns_per_second": round(report.turns_per_second, 1),
         "seconds": round(report.seconds, 3),
         "seed": report.plan.seed,
-        "broken": [str(violation) for violation in report.violations],
+        "violations": [str(violation) for violation in report.violations],
         "counts": report.counts,
     }
 
@@ -167,7 +166,7 @@ def _simulate(plan: SimulationPlan, *, as_json: bool, record: Path | None) -> No
     if as_json:
         print(msgspec.json.encode(figures).decode())
     else:
-        _print_figures(figures, "seeds", "turns", "breaches", "seed")
+        _print_figures(figures, "seeds", "turns", "violations", "seed")
         print(
             f"{'took':<18} {report.seconds:>10,.1f} s for {report.virtual_s:,.0f} virtual seconds"
         )
@@ -192,7 +191,9 @@ def _simulation_figures(report: SimulationReport) -> dict[str, Any]:
         "seed": report.plan.seed,
         "seeds": report.runs,
         "turns": report.turns,
-        "breaches": sum(len(failure.violations) for failure in report.failures),
+        "violations": [
+            str(violation) for failure in report.failures for violation in failure.violations
+        ],
         "seconds": round(report.seconds, 3),
         "virtual_seconds": round(report.virtual_s, 3),
         "reached": dict(sorted(report.reached.items())),
@@ -203,7 +204,7 @@ def _simulation_figures(report: SimulationReport) -> dict[str, Any]:
                 "steps": len(failure.schedule.steps),
                 "shortest": len(failure.run.schedule.steps),
                 "schedule": str(failure.run.schedule),
-                "broken": [str(violation) for violation in failure.violations],
+                "violations": [str(violation) for violation in failure.violations],
             }
             for failure in report.failures
         ],
@@ -230,8 +231,8 @@ def _write(record: Path | None, recording: Recording) -> None:
 
 def _print_figures(figures: Mapping[str, Any], *names: str) -> None:
     for name in names:
-        label = "violations" if name == "breaches" else name
-        print(f"{label:<18} {figures[name]:>10,}")
+        figure = figures[name]
+        print(f"{name:<18} {len(figure) if isinstance(figure, list) else figure:>10,}")
 
 
 def _print_counts(counts: Mapping[str, int], *, width: int = 40) -> None:

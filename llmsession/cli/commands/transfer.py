@@ -21,7 +21,7 @@ from llmsession.testing.replay.recorded_turns import recorded_tools
 from llmsession.transcripts import FORMATS, Conversation, Files, read, write
 from llmsession.transport.interface import ManagerInterface
 
-from ..common.files import sources
+from ..common.files import FormatName, check_format, sources
 from ..common.service import (
     CaFile,
     ConnectTo,
@@ -46,10 +46,7 @@ def import_files(
     ],
     *,
     store: StoreAddress,
-    format: Annotated[
-        str | None,
-        typer.Option("--from", metavar="NAME", help=f"One of: {', '.join(FORMATS)}."),
-    ] = None,
+    format: FormatName = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The sessions' model; else the last one recorded."),
@@ -78,8 +75,7 @@ def import_files(
 
 
 def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
-    if format is not None and format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+    check_format(format)
     conversations: list[Conversation] = []
     for where, files in sources(path, format):
         try:

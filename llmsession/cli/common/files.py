@@ -1,14 +1,38 @@
-"""What a command reads at once: a file, a folder that holds one history, or each file of it."""
+"""Files of recorded conversations: the options that name them, and how a command reads them."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput
-from llmsession.transcripts import Files, detect
+from llmsession.transcripts import FORMATS, Files, detect
 
-__all__ = ["MAX_FOLDER_BYTES", "sources"]
+__all__ = [
+    "MAX_FOLDER_BYTES",
+    "FormatName",
+    "RecordedFiles",
+    "check_format",
+    "one_line",
+    "print_failure",
+    "progress_bar",
+    "sources",
+]
+
+# Typer would refuse the whole call for one file that may not be read.
+RecordedFiles: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
+]
+FormatName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
+]
 
 MAX_FOLDER_BYTES = 2 << 30
 """A folder that holds more is surely not the one that was meant."""
@@ -34,5 +58,36 @@ def sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
     known = [source for source in alone if detect(source[1]) is not None]
     for where, _ in alone:
         if where not in {file for file, _ in known}:
-            print(f"llmsession: {where}: no known transcript format; left out", file=sys.stderr)
+            print_failure(where, "no known transcript format; left out")
     return known
+
+
+def check_format(format: str | None) -> None:
+    """Raises InvalidInput for a format that does not exist; None stands for any."""
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+
+
+def one_line(error: Exception) -> str:
+    """The message of *error*, without a file's name and on one line."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split())
+
+
+def print_failure(path: Path | str, message: str) -> None:
+    """Say on stderr why *path* was not read."""
+    print(f"llmsession: {path}: {message}", file=sys.stderr)
+
+
+def progress_bar(figure: str) -> Progress:
+    """A bar with *figure* behind it, on a terminal; it vanishes at the end. Elsewhere nothing."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(figure),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

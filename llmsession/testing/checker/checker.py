@@ -19,10 +19,11 @@ from .callers import check_callers
 from .forgotten import ForgottenRules
 from .history import HistoryRules
 from .interrupts import check_interrupts
-from .log import CompactionRules, IdRules, Rules, TurnRules
+from .log import CompactionRules, IdRules, TurnRules
 from .owners import OwnerRules
 from .readers import StateRules, check_histories, check_outcomes, check_subscribers
 from .requests import RequestRules
+from .rules import Rules
 from .times import TimeRules
 from .turns import CourseRules
 

@@ -12,6 +12,7 @@ from llmsession.turns import records as r
 from ..recording.entries import SessionRecording
 from ..recording.violation import Violations
 from .callers import token_of
+from .rules import Rules
 
 __all__ = ["ForgottenRules"]
 
@@ -19,7 +20,7 @@ MIN_BYTES = 48
 """So long is what was said at least that is looked for: less may stand in a record by chance."""
 
 
-class ForgottenRules:
+class ForgottenRules(Rules):
     """Invariant 12, for words: of a turn that was forgotten neither what was sent is in the log as
     the store has it, nor what was said or answered in the record that said it. By the words
     themselves, not by the rule that takes them out."""
@@ -74,9 +75,6 @@ class ForgottenRules:
         if astray:
             text = f"record {min(astray)} has words that were forgotten by record {seq}"
             self._violations.add(12, text, seqs=[min(astray), seq])
-
-    def end(self, state: SessionState) -> None:
-        pass
 
 
 def _words(record: r.Record) -> Iterator[bytes]:

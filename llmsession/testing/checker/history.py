@@ -11,11 +11,12 @@ from llmsession.turns.messages import Message
 
 from ..recording.fingerprints import state_parts
 from ..recording.violation import Violations, of_record
+from .rules import Rules
 
 __all__ = ["HistoryRules"]
 
 
-class HistoryRules:
+class HistoryRules(Rules):
     """Invariant 1 along a log, and 12 for what was taken out of it: *rewritten* are the records
     that the store has now in place of others. Nothing that was to be forgotten is in them, and
     the log that they are part of folds to the same state."""

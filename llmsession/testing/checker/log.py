@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from llmsession.compaction.planning.boundaries import is_safe_cut
 from llmsession.compaction.tokens.messages import context_tokens
@@ -16,27 +15,12 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
 from ..recording.violation import Violations, of_record
+from .rules import Rules
 
-__all__ = ["CompactionRules", "IdRules", "Rules", "TurnRules"]
-
-
-class Rules(Protocol):
-    """Rules that walk along a log: asked before and after each record is folded."""
-
-    def before(self, state: SessionState, record: r.Record) -> None:
-        """*record* is next; *state* is the fold of all before it."""
-        ...
-
-    def after(self, state: SessionState, record: r.Record) -> None:
-        """*record* was folded into *state*."""
-        ...
-
-    def end(self, state: SessionState) -> None:
-        """The log is over."""
-        ...
+__all__ = ["CompactionRules", "IdRules", "TurnRules"]
 
 
-class TurnRules:
+class TurnRules(Rules):
     """Invariants 2 and 4: the ends of turns, and what they leave in the history."""
 
     def __init__(self, violations: Violations) -> None:
@@ -86,7 +70,7 @@ class TurnRules:
             self._violations.add_of_turn(2, f"turn {turn} was accepted and never ended", turn)
 
 
-class IdRules:
+class IdRules(Rules):
     """Invariants 6 and 13: turn numbers, call ids and seqs are used once; epochs grow."""
 
     def __init__(self, violations: Violations) -> None:
@@ -142,14 +126,8 @@ class IdRules:
                 self._violations.add(13, text, seqs=[record.seq])
             self._answered[answer.call_id] = record.seq
 
-    def after(self, state: SessionState, record: r.Record) -> None:
-        pass
 
-    def end(self, state: SessionState) -> None:
-        pass
-
-
-class CompactionRules:
+class CompactionRules(Rules):
     """Invariant 9: it frees tokens, by its own count and by ours; it never goes back."""
 
     def __init__(self, violations: Violations, profile: Profile) -> None:
@@ -216,9 +194,6 @@ class CompactionRules:
             if place > messages:
                 text = f"after {of_record(record)} the {name} is {place} of {messages} messages"
                 self._violations.add(9, text, seqs=[record.seq])
-
-    def end(self, state: SessionState) -> None:
-        pass
 
 
 def _cuts_astray(

@@ -6,6 +6,7 @@ from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 
 from ..recording.violation import Violations, of_record
+from .rules import Rules
 
 __all__ = ["OwnerRules"]
 
@@ -16,7 +17,7 @@ _MAY_COME_FIRST = (
 record, which drops what was open, and the erasing that the last owner left undone."""
 
 
-class OwnerRules:
+class OwnerRules(Rules):
     """Invariants 2 and 13, where an epoch ends with a turn running."""
 
     def __init__(self, violations: Violations) -> None:
@@ -55,9 +56,3 @@ class OwnerRules:
             if answer.settled == "crash" and answer.call_id in callers:
                 text = f"the caller's call {answer.call_id!r} was settled as lost in a crash"
                 self._violations.add_of_turn(13, text, record.turn)
-
-    def after(self, state: SessionState, record: r.Record) -> None:
-        pass
-
-    def end(self, state: SessionState) -> None:
-        pass

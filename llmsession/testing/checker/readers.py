@@ -20,11 +20,12 @@ from ..recording.entries import (
 from ..recording.fingerprints import digest, state_parts
 from ..recording.violation import Violations
 from .interrupts import status_of
+from .rules import Rules
 
 __all__ = ["StateRules", "check_histories", "check_outcomes", "check_subscribers"]
 
 
-class StateRules:
+class StateRules(Rules):
     """Invariant 12: the live state at a place in the log is the fold up to there."""
 
     def __init__(self, violations: Violations, reads: Sequence[StateRead]) -> None:
@@ -32,9 +33,6 @@ class StateRules:
         self._by_seq: dict[int, list[StateRead]] = {}
         for read in reads:
             self._by_seq.setdefault(read.seq, []).append(read)
-
-    def before(self, state: SessionState, record: r.Record) -> None:
-        pass
 
     def after(self, state: SessionState, record: r.Record) -> None:
         reads = self._by_seq.pop(state.head, ())

@@ -21,6 +21,7 @@ from llmsession.turns.request import Frame, Profile, Request, RequestMessage, si
 from ..recording.entries import Requested
 from ..recording.fingerprints import digest
 from ..recording.violation import Violations
+from .rules import Rules
 
 __all__ = ["RequestRules", "extends"]
 
@@ -66,7 +67,7 @@ class _Config(msgspec.Struct):
         )
 
 
-class RequestRules:
+class RequestRules(Rules):
     """Invariants 4 and 10. A step's requests are built after its first record and before its
     next; in between only a compaction changes what is shown. So each request must be the
     projection of one of those states, in their order."""

@@ -10,6 +10,7 @@ from llmsession.turns import records as r
 
 from ..recording.entries import SessionRecording
 from ..recording.violation import Violations, of_record
+from .rules import Rules
 
 __all__ = ["TimeRules"]
 
@@ -38,7 +39,7 @@ class _Config(msgspec.Struct, frozen=True):
         return self.tool_deadline_s if own is None else own
 
 
-class TimeRules:
+class TimeRules(Rules):
     """Invariant 2, where a turn or a call has a limit: it ends then, in the life that it began in.
     ``late_s`` is how much later its record may be written."""
 
@@ -97,9 +98,3 @@ class TimeRules:
         if max_s is not None and at - began > max_s + self._late_s:
             text = f"turn {record.turn} took {at - began:.3f} s, of at most {max_s:.3f} s"
             self._violations.add_of_turn(2, text, record.turn)
-
-    def after(self, state: SessionState, record: r.Record) -> None:
-        pass
-
-    def end(self, state: SessionState) -> None:
-        pass

@@ -14,6 +14,7 @@ from llmsession.turns.receipts import receipt_text
 from ..recording.entries import Invoked, OutcomeSeen, SessionRecording
 from ..recording.violation import Violations, of_record
 from .callers import token_of
+from .rules import Rules
 
 __all__ = ["CourseRules"]
 
@@ -21,7 +22,7 @@ _READ_ALL = "end_turn"
 """A turn that ends by itself has read its steers: while some wait it goes on."""
 
 
-class CourseRules:
+class CourseRules(Rules):
     """Invariants 2, 3 and 13 along a log, from the session's own first record on."""
 
     def __init__(self, violations: Violations, session: SessionRecording) -> None:
@@ -149,9 +150,3 @@ class CourseRules:
         if spent != record.usage:
             text = f"turn {record.turn} says that it used {record.usage}, its requests {spent}"
             self._violations.add_of_turn(12, text, record.turn)
-
-    def after(self, state: SessionState, record: r.Record) -> None:
-        pass
-
-    def end(self, state: SessionState) -> None:
-        pass

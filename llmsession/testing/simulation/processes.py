@@ -253,11 +253,6 @@ class Host:
         """Whether the process is running."""
         return self._up.is_set()
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the process is stopped."""
-        return not self._life.link.flows.is_set()
-
     async def incarnation(self) -> Incarnation:
         """The current incarnation, or the next one if there is none."""
         await self._up.wait()

@@ -1,16 +1,18 @@
-"""``llmsession lab`` as it is called: a process with arguments."""
+"""``llmsession lab``: rows, tables and reports, and what it refuses."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from llmsession.transcripts import write
+from tests.cli.stores import Ran, run
 from tests.lab.talks import long_talk
 from tests.lab.test_table import COLUMNS
 
@@ -18,14 +20,13 @@ RUN = "from llmsession.cli import main; main()"
 TWO = ("--policies", "balanced,full_history")
 
 
-def lab(*arguments: str | Path, columns: int = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, "lab", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": str(columns)},
-    )
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def lab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "120")
+    return partial(run, capsys, "lab")
 
 
 @pytest.fixture
@@ -36,10 +37,10 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_row_of_json_a_window_and_policy(recording: Path) -> None:
+def test_a_row_of_json_a_window_and_policy(lab: Run, recording: Path) -> None:
     done = lab("--json", *TWO, "--window", "16000", "--window", "200000", recording)
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.code, done.err) == (0, "")
+    rows = done.figures
     assert [(row["window"], row["policy"]) for row in rows] == [
         (16_000, "balanced"), (16_000, "full_history"),
         (200_000, "balanced"), (200_000, "full_history"),
@@ -50,35 +51,49 @@ def test_a_row_of_json_a_window_and_policy(recording: Path) -> None:
         assert row["invalid_requests"] == 0
 
 
+def process(*arguments: str | Path, code: str = "") -> subprocess.CompletedProcess[str]:
+    """``lab`` in a process of its own, which runs *code* first."""
+    return subprocess.run(
+        [sys.executable, "-c", code + RUN, "lab", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_the_same_call_says_the_same(recording: Path) -> None:
-    calls = [lab("--json", *TWO, "--window", "16000", recording).stdout for _ in range(2)]
+    # In two processes: the order of a set differs between them.
+    calls = [process("--json", *TWO, "--window", "16000", recording).stdout for _ in range(2)]
     assert calls[0] == calls[1] != ""
 
 
-def test_without_policies_all_there_are_are_compared(recording: Path) -> None:
+def test_without_policies_all_there_are_are_compared(lab: Run, recording: Path) -> None:
     done = lab("--json", recording)
-    names = [json.loads(line)["policy"] for line in done.stdout.splitlines()]
+    names = [row["policy"] for row in done.figures]
     assert names[0] == "balanced"
     assert {"full_history", "swap_tool_results"} <= set(names)
 
 
-def test_the_tables_say_what_they_are_worth(recording: Path) -> None:
-    done = lab(*TWO, "--window", "16000", recording, columns=80)
-    assert done.returncode == 0
-    assert "recording.jsonl, window 16,000, costs in plain input tokens" in done.stdout
-    assert "* balanced" in done.stdout
-    assert "counterfactual" in done.stdout
-    assert "extractive" in done.stdout
-    header = next(line for line in done.stdout.splitlines() if "policy" in line)
+def test_the_tables_say_what_they_are_worth(
+    lab: Run, recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = lab(*TWO, "--window", "16000", recording)
+    assert done.code == 0
+    assert "recording.jsonl, window 16,000, costs in plain input tokens" in done.out
+    assert "* balanced" in done.out
+    assert "counterfactual" in done.out
+    assert "extractive" in done.out
+    header = next(line for line in done.out.splitlines() if "policy" in line)
     assert header.split()[1:] == [
         "cost", "retained", "+recall", "recalls", "rewrites", "sums", "peak", "invalid", "large",
     ]  # fmt: skip
 
 
-def test_markdown_has_a_line_a_policy_and_a_column_a_window(recording: Path) -> None:
+def test_markdown_has_a_line_a_policy_and_a_column_a_window(lab: Run, recording: Path) -> None:
     done = lab("--markdown", *TWO, "--window", "16000", "--window", "200000", recording)
-    assert done.returncode == 0
-    _, _, head, line, balanced, full, _ = done.stdout.split("\n", 6)
+    assert done.code == 0
+    _, _, head, line, balanced, full, _ = done.out.split("\n", 6)
     assert head == "| policy | 16,000 | 200,000 |"
     assert line == "| --- | --- | --- |"
     assert balanced.startswith("| `balanced` | **")
@@ -86,44 +101,44 @@ def test_markdown_has_a_line_a_policy_and_a_column_a_window(recording: Path) -> 
     assert full.endswith(", 100.0%** |")
 
 
-def test_a_folder_is_read_whole_and_summed(tmp_path: Path, recording: Path) -> None:
+def test_a_folder_is_read_whole_and_summed(lab: Run, tmp_path: Path, recording: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     for name in ("a.jsonl", "b.jsonl"):
         (folder / name).write_bytes(recording.read_bytes())
     done = lab("--json", *TWO, folder)
-    files = [json.loads(line)["file"] for line in done.stdout.splitlines()]
+    files = [row["file"] for row in done.figures]
     assert (
         files
         == [str(folder / name) for name in ("a.jsonl", "b.jsonl") for _ in TWO] + [str(folder)] * 2
     )
     only = lab("--json", "--sums", *TWO, folder, recording)
-    rows = [json.loads(line) for line in only.stdout.splitlines()]
+    rows = only.figures
     assert [row["file"] for row in rows] == [
         name for name in (str(folder), str(recording), "all") for _ in TWO
     ]
     assert rows[0]["requests"] == 2 * rows[2]["requests"]
 
 
-def test_small_conversations_are_left_out_if_asked(recording: Path) -> None:
+def test_small_conversations_are_left_out_if_asked(lab: Run, recording: Path) -> None:
     done = lab("--json", *TWO, "--min-tokens", "1000000", recording)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.code, done.out) == (0, "")
 
 
-def test_prices_of_a_file_make_it_dollars(tmp_path: Path, recording: Path) -> None:
+def test_prices_of_a_file_make_it_dollars(lab: Run, tmp_path: Path, recording: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text('["claude-opus-4-6"]\ninput = 2\noutput = 10\ncache_read = "0.2"\n')
     done = lab("--json", *TWO, "--prices", prices, recording)
-    row = json.loads(done.stdout.splitlines()[0])
+    row = done.figures[0]
     assert row["unit"] == "usd"
     read, written = row["cache_read"], row["cache_write"]
     assert row["cost"] == pytest.approx((read * 0.2 + written * 2) / 1e6, abs=1e-6)
 
 
-def test_a_report_is_written(tmp_path: Path, recording: Path) -> None:
+def test_a_report_is_written(lab: Run, tmp_path: Path, recording: Path) -> None:
     out = tmp_path / "report.html"
     done = lab(*TWO, "--html", out, recording)
-    assert done.returncode == 0
+    assert done.code == 0
     html = out.read_text("utf-8")
     assert html.startswith("<!DOCTYPE html>")
     assert "counterfactual" in html
@@ -131,16 +146,16 @@ def test_a_report_is_written(tmp_path: Path, recording: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_one_line_and_the_others_are_compared(
-    tmp_path: Path, recording: Path
+    lab: Run, tmp_path: Path, recording: Path
 ) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_bytes(b"not json\n")
     done = lab("--json", *TWO, broken, tmp_path / "missing", recording)
-    assert done.returncode == 2
-    first, second = done.stderr.splitlines()
+    assert done.code == 2
+    first, second = done.err.splitlines()
     assert first.startswith(f"llmsession: {broken}: ")
     assert second.startswith(f"llmsession: {tmp_path / 'missing'}: ")
-    assert str(recording) in done.stdout
+    assert str(recording) in done.out
 
 
 @pytest.mark.parametrize(
@@ -156,11 +171,11 @@ def test_a_file_that_cannot_be_read_is_one_line_and_the_others_are_compared(
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
-    arguments: tuple[str, ...], named: str
+    lab: Run, arguments: tuple[str, ...], named: str
 ) -> None:
     done = lab(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    assert (done.code, done.out) == (2, "")
+    (line,) = done.err.splitlines()
     assert named in line
 
 
@@ -179,12 +194,7 @@ def test_an_invalid_request_is_named_and_is_exit_code_1(recording: Path) -> None
         "Tears.name = 'tears'\n"
         "register(Tears)\n"
     ).replace("    name = 'tears'\n", "    pass\n")
-    done = subprocess.run(
-        [sys.executable, "-c", tears + RUN, "lab", "--json", "--policies", "tears", str(recording)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = process("--json", "--policies", "tears", recording, code=tears)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["invalid_requests"] > 0
     assert all(f"{recording}: tears, window 200000: before message" in line

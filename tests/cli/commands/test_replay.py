@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from llmsession.cli import main
 from llmsession.cli.commands import replayed
 from llmsession.session.values.config import CompactionConfig
 from llmsession.testing.replay.replay import DriveOptions, DriveReport
 from llmsession.transcripts import Conversation, Note, write_own
 from llmsession.turns.usage import Usage
+from tests.cli.stores import Ran
+from tests.cli.stores import run as run_command
 from tests.testing.conversations import recording, text, tool_loop
 
 FIGURES = {
@@ -25,30 +26,13 @@ FIGURES = {
 }  # fmt: skip
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def figures(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in self.out.splitlines()]
-
-
 Run = Callable[..., Ran]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("COLUMNS", "100")
-
-    def replay(*arguments: object) -> Ran:
-        with pytest.raises(SystemExit) as stopped:
-            main(["replay", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return Ran(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return replay
+    return partial(run_command, capsys, "replay")
 
 
 @pytest.fixture

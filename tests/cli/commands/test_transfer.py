@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from llmsession.cli import main
 from llmsession.transcripts import FORMATS, read, write, write_own
 from llmsession.turns.messages import Message
+from tests.cli.stores import Ran
+from tests.cli.stores import run as run_command
 from tests.testing.conversations import recording, text, tool_loop
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def figures(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in self.out.splitlines()]
-
 
 Run = Callable[..., Ran]
 
@@ -32,14 +22,7 @@ Run = Callable[..., Ran]
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("LLMSESSION_STORE", f"sqlite:{tmp_path / 'kept.db'}")
-
-    def ran(*arguments: object) -> Ran:
-        with pytest.raises(SystemExit) as stopped:
-            main([str(each) for each in arguments])
-        captured = capfd.readouterr()
-        return Ran(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return ran
+    return partial(run_command, capfd)
 
 
 @pytest.fixture

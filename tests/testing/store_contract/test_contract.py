@@ -225,7 +225,7 @@ BROKEN = [
 ]
 
 
-async def breaches(store: type[MemoryStore]) -> list[str]:
+async def violations(store: type[MemoryStore]) -> list[str]:
     """The promises that *store* does not keep."""
 
     class Contract(StoreContract):
@@ -245,13 +245,15 @@ async def breaches(store: type[MemoryStore]) -> list[str]:
 
 
 async def test_a_store_that_keeps_every_promise_passes() -> None:
-    assert await breaches(MemoryStore) == []
+    assert await violations(MemoryStore) == []
 
 
 @pytest.mark.parametrize("store", BROKEN, ids=lambda store: store.__name__)
 async def test_a_store_that_breaks_a_promise_is_found(store: type[MemoryStore]) -> None:
-    assert await breaches(store) != []
+    assert await violations(store) != []
 
 
 async def test_only_the_race_finds_an_epoch_that_is_given_out_twice() -> None:
-    assert await breaches(RacesOnAcquire) == ["test_two_owners_that_race_never_write_one_position"]
+    assert await violations(RacesOnAcquire) == [
+        "test_two_owners_that_race_never_write_one_position"
+    ]

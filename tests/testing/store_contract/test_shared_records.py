@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from llmsession.store import AppendResult, Batch, Lease, MemoryStore, Owner, Search, SessionRow
 from llmsession.store.protocol import EVERYTHING
-from tests.testing.store_contract.test_contract import breaches
+from tests.testing.store_contract.test_contract import violations
 
 
 class ForksEverything(MemoryStore):
@@ -302,4 +302,4 @@ BROKEN: dict[type[MemoryStore], str] = {
 
 @pytest.mark.parametrize("store", BROKEN, ids=lambda store: store.__name__)
 async def test_a_store_that_breaks_a_promise_is_found_by_it(store: type[MemoryStore]) -> None:
-    assert BROKEN[store] in await breaches(store)
+    assert BROKEN[store] in await violations(store)
