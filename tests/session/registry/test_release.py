@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from llmsession import (
-    InterruptOutcome,
     InterruptResult,
     MemoryStore,
     SessionClosed,
@@ -22,6 +21,7 @@ from tests.session.actors import (
     Waiting,
     faulty_stage,
     first,
+    meanwhile,
     settled,
     stage,
     unread_send,
@@ -119,19 +119,11 @@ async def test_a_turn_whose_end_is_decided_ends_though_its_session_is_released()
 
 async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_session_goes() -> None:
     tool = SwallowingCancellation(5)
-    tools = [Tool(name="t", run=tool)]
-    async with stage([call("t", id="c")], tools=tools) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
         await on.session.send("next")
         await tool.started.wait()
-        answers: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            answers.append(await on.session.interrupt("u1"))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            await settled()
+        async with meanwhile(lambda: on.session.interrupt("u1")) as answers:
             assert answers == []  # its tool has its grace
             (released,) = await on.manager.release()
         assert [answer.result for answer in answers] == [InterruptResult.ABORTED]
@@ -143,7 +135,7 @@ async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_sessi
 
 async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> None:
     tool = Waiting()
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
         await tool.started.wait()
         (released,) = await on.manager.release()

@@ -15,12 +15,11 @@ from llmsession import (
     SessionBusy,
     Tool,
     ToolResult,
-    ToolUse,
     TurnId,
 )
 from llmsession.session.handles.session import Turn
 from llmsession.testing.scripted import call, never, say
-from tests.session.actors import at_once, faulty_stage, first, settled, stage
+from tests.session.actors import at_once, faulty_stage, settled, stage
 
 
 async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None:
@@ -171,8 +170,7 @@ async def test_a_repeated_interrupt_while_the_first_is_on_its_way_ends_one_turn_
 
 async def test_repeated_results_are_no_duplicates() -> None:
     async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         results = [ToolResult("c", "42")]
         await on.session.submit_tool_results(results, command_id="k")
         await on.session.submit_tool_results(results, command_id="k")
