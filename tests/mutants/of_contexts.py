@@ -480,7 +480,7 @@ PROJECTION = (
         "return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING",
         "return self.run.turn.phase is not Phase.BUILDING",
         "session/actor/test_request_build.py",
-        "test_a_build_does_nothing_more_once_a_newer_one_has_taken_its_place",
+        "test_a_build_does_nothing_more_once_its_turn_or_a_newer_one_has_outdated_it",
     ),
     Mutant(
         "a build that waits is not dropped when another owner takes its turn",
@@ -489,7 +489,7 @@ PROJECTION = (
         "return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING",
         "return self._builds.current is not self",
         "session/actor/test_request_build.py",
-        "test_a_build_whose_turn_was_taken_over_does_nothing_more",
+        "test_a_build_does_nothing_more_once_its_turn_or_a_newer_one_has_outdated_it",
     ),
     Mutant(
         "a build that could not be made smaller, of a turn that stopped, holds up the next turn's",

@@ -22,10 +22,9 @@ from llmsession import (
     TurnAborted,
 )
 from llmsession.session.handles.session import Turn
-from llmsession.session.values import commands as c
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
-from llmsession.turns.blocks import TextBlock, encode_blocks
+from llmsession.turns.blocks import TextBlock
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.usage import Usage
@@ -35,11 +34,13 @@ from tests.session.actors import (
     Stage,
     SwallowingCancellation,
     Waiting,
+    at_once,
     faulty_stage,
     first,
     meanwhile,
     settled,
     stage,
+    unread_send,
 )
 from tests.virtual_time import loop_turns
 
@@ -161,14 +162,7 @@ async def test_queued_sends_that_an_interrupt_covers_get_their_turns_and_come_ba
 async def test_twenty_interrupts_get_twenty_answers_and_one_abort() -> None:
     async with stage([never()]) as on:
         await on.session.send("hello")
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            outcomes.append(await on.session.interrupt())
-
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(interrupt)
+        outcomes = await at_once(*[on.session.interrupt] * 20)
         assert [outcome.result for outcome in outcomes] == [InterruptResult.ABORTED] * 20
         assert (await on.kinds()).count("turn.aborted") == 1
 
@@ -178,15 +172,12 @@ async def test_an_interrupt_during_the_grace_gets_the_answer_of_the_first() -> N
     async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
-        outcomes: list[InterruptOutcome] = []
 
-        async def interrupt(after_s: float) -> None:
+        async def interrupt(after_s: float) -> InterruptOutcome:
             await anyio.sleep(after_s)
-            outcomes.append(await on.session.interrupt())
+            return await on.session.interrupt()
 
-        async with anyio.create_task_group() as group:
-            for after_s in (0.0, 0.03, 0.06):
-                group.start_soon(interrupt, after_s)
+        outcomes = await at_once(*(partial(interrupt, after_s) for after_s in (0.0, 0.03, 0.06)))
         assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
         assert len(outcomes) == 3
 
@@ -196,15 +187,8 @@ async def test_a_drop_within_the_grace_of_a_keep_wins() -> None:
     async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt(policy: InterruptPolicy) -> None:
-            outcomes.append(await on.session.interrupt(policy=policy))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt, "keep_steps")
-            await settled()
-            group.start_soon(interrupt, "drop_turn")
+        async with meanwhile(lambda: on.session.interrupt(policy="keep_steps")) as outcomes:
+            outcomes.append(await on.session.interrupt(policy="drop_turn"))
         assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
         assert on.session.conversation() == ()
 
@@ -553,11 +537,7 @@ async def test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_the
         actor = on.session.reference.actor
         # All three are unread when the actor comes to them.
         one = actor.put_interrupt(None, None, None)
-        sent = c.Send(
-            actor.mailbox.number(), None,
-            body=encode_blocks("between"), when_busy="queue", expected_head=None,
-        )  # fmt: skip
-        actor.put(sent)
+        sent = unread_send(on.session)
         other = actor.put_interrupt(None, None, None)
         with anyio.fail_after(10):
             assert await sent.promise.wait() == 2

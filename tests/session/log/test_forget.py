@@ -30,18 +30,22 @@ from llmsession.session.log.state import fold
 from llmsession.store.protocol import Lease, Store
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import PATIENCE_S, Quick, Stage, contents, faulty_stage, settled, stage
+from tests.session.actors import (
+    PATIENCE_S,
+    Quick,
+    contents,
+    faulty_stage,
+    meanwhile,
+    same_as_its_log,
+    settled,
+    stage,
+)
 from tests.session.probes import log_of
 
 
 async def said_in(store: Store, word: str, session: str = "s") -> list[int]:
     """The seqs of the records that say *word*, in whatever field."""
     return [each.seq for each in await store.read(session) if word.encode() in each.body]
-
-
-async def same_as_its_log(on: Stage, session: LLMSession) -> None:
-    log = await log_of(on.store, session.id)
-    assert contents(fold(session.id, log)) == contents(live_state(session))
 
 
 class Doubtful(MemoryStore):
@@ -629,18 +633,11 @@ async def test_a_close_waits_until_it_is_out_of_the_log() -> None:
     async with stage(["marker"], store=store) as on:
         await on.say("first")
         store.hold_back = anyio.Event()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.clear(purge=True))
-            await settled()
-            closed = anyio.Event()
-
-            async def close() -> None:
-                await on.session.close()
-                closed.set()
-
-            group.start_soon(close)
-            await settled()
-            assert not closed.is_set()
+        async with (
+            meanwhile(lambda: on.session.clear(purge=True)),
+            meanwhile(on.session.close) as closed,
+        ):
+            assert closed == []
             store.hold_back.set()
-        assert closed.is_set()
+        assert len(closed) == 1
         assert await said_in(store, "marker") == []

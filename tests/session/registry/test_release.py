@@ -13,7 +13,6 @@ from llmsession import (
     Tool,
     ToolResult,
     ToolUse,
-    TurnOutcome,
 )
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from tests.session.actors import (
@@ -102,15 +101,7 @@ async def test_a_turn_whose_end_is_decided_ends_though_its_session_is_released()
         turn = await on.session.send("hello")
         store.delay()
         await store.wait_delayed()
-        outcomes: list[TurnOutcome] = []
-
-        async def wait() -> None:
-            outcomes.append(await turn.outcome())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            group.start_soon(on.manager.release)
-            await settled()
+        async with meanwhile(turn.outcome) as outcomes, meanwhile(on.manager.release):
             assert outcomes == []
             store.deliver()
         assert [outcome.status for outcome in outcomes] == ["committed"]
