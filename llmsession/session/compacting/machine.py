@@ -112,18 +112,15 @@ TRANSITIONS: Table = {
         e.PlanDue: P.PLANNING,
         e.CompactionRequested: P.PLANNING,
         e.RequestTooLarge: P.FORCING,
-        **_stay(P.IDLE, e.Cancelled, e.Reconfigured, e.ChangeBegan),
-        e.Closed: P.CLOSED,
-        e.Ended: P.CLOSED,
+        **_stay(P.IDLE, e.ChangeBegan),
+        **_STOPPABLE,
     },
     P.PLANNING: {
         e.PlanMade: P.READY,
         e.PlanRejected: P.IDLE,
         e.PlanLost: P.IDLE,
-        # The plan on its way is the caller's as well.
-        **_stay(P.PLANNING, e.CompactionRequested),
-        # Whether the plan still fits is seen when it is there.
-        **_stay(P.PLANNING, e.ChangeBegan),
+        # The plan on its way is the caller's as well. Whether it still fits is seen later.
+        **_stay(P.PLANNING, e.CompactionRequested, e.ChangeBegan),
         e.RequestTooLarge: P.FORCING,
         **_STOPPABLE,
     },
