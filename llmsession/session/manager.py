@@ -221,7 +221,7 @@ class SessionManager:
             session_id, takeover=takeover, tools=tools, recovery=recovery
         )
         if tools:
-            actor.settings.bind(tools)
+            actor.configuration.bind(tools)
         return LLMSession(self._runtime, actor)
 
     async def list(

@@ -176,8 +176,8 @@ COMMANDS = {
     ),
     "a configuration takes effect during a turn": in_actor(
         "docs/embedding.md",
-        "self.settings.configure(command, now=self.turns.current is None)",
-        "self.settings.configure(command, now=True)",
+        "self.configuration.configure(command, now=self.turns.current is None)",
+        "self.configuration.configure(command, now=True)",
         "test_a_configuration_during_a_turn_takes_effect_after_it_and_before_the_next",
         suite="session/actor/test_configure_and_clear.py",
     ),

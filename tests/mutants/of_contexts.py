@@ -362,13 +362,13 @@ PROJECTION = {
         "rule 3",
         "return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING",
         "return self.run.turn.phase is not Phase.BUILDING",
-        "test_a_build_does_nothing_more_once_a_newer_one_has_taken_its_place",
+        "test_a_build_does_nothing_more_once_its_turn_or_a_newer_one_has_outdated_it",
     ),
     "a build that waits is not dropped when another owner takes its turn": in_request_build(
         "rule 3",
         "return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING",
         "return self._builds.current is not self",
-        "test_a_build_whose_turn_was_taken_over_does_nothing_more",
+        "test_a_build_does_nothing_more_once_its_turn_or_a_newer_one_has_outdated_it",
     ),
     "a stopped turn's build that cannot be made smaller holds up the next one": in_request_build(
         "invariant 11",

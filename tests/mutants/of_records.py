@@ -163,13 +163,14 @@ DURABLE = {
     "a record is published before it is folded": in_actor(
         "rule 5",
         "        self.state.apply(record)\n        if terminal",
-        "        self.core.hub.publish(self.session, record)\n"
+        "        self.core.subscriptions.publish(self.session, record)\n"
         "        self.state.apply(record)\n        if terminal",
         "test_a_record_is_in_the_state_before_anybody_is_told_of_it",
         also=(
             Edit(
                 "session/actor/actor.py",
-                "        self.core.hub.publish(self.session, record)\n        self.core.counters",
+                "        self.core.subscriptions.publish(self.session, record)\n"
+                "        self.core.counters",
                 "        self.core.counters",
             ),
         ),

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool, Turn
+from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool, ToolUse, Turn
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor
 from llmsession.session.handles.session import live_state
@@ -54,9 +54,10 @@ class Stage:
             reply = await (await self.session.send(content)).text()
         return reply
 
-    async def interrupted(self, content: str) -> Turn:
-        """Send, and interrupt once nothing more happens by itself."""
+    async def interrupted(self, content: str, *, after_s: float = 0.0) -> Turn:
+        """Send, and interrupt *after_s* later, once nothing more happens by itself."""
         turn = await self.begin(content)
+        await anyio.sleep(after_s)
         await self.session.interrupt()
         return turn
 
@@ -64,6 +65,12 @@ class Stage:
         """Send, and wait until all has happened that can happen without time passing."""
         turn = await self.session.send(content, **options)
         await settled()
+        return turn
+
+    async def offered(self, content: str, **options: Any) -> Turn:
+        """Send, and wait until the caller is offered the turn's first call."""
+        turn = await self.session.send(content, **options)
+        await first(turn, ToolUse)
         return turn
 
     async def names(self) -> list[str]:
@@ -137,6 +144,7 @@ async def stage(
     script: Iterable[Any] | Callable[[Request, StepTag], Scripted] = (),
     *,
     tools: Sequence[Tool] = (),
+    tool: Callable[..., Any] | None = None,
     store: Store | None = None,
     profile: Profile | None = None,
     logger: Any = None,
@@ -146,7 +154,9 @@ async def stage(
     **config: Any,
 ) -> AsyncIterator[Stage]:
     """A manager, and the session ``s`` of a model ``m``; both are closed at the end. With
-    *reopen* it is the session that *store* has, and of *config* only ``recovery`` is used."""
+    *reopen* it is the session that *store* has, and of *config* only ``recovery`` is used. *tool*
+    is the one tool ``t``."""
+    tools = tools if tool is None else [Tool(name="t", run=tool)]
     provider = ScriptedProvider(script, profile=profile)
     kept: Store = store if store is not None else MemoryStore()
     with anyio.fail_after(PATIENCE_S):
@@ -171,7 +181,7 @@ async def stage(
 
 @asynccontextmanager
 async def faulty_stage(
-    script: Iterable[Any] = (), **options: Any
+    script: Iterable[Any] | Callable[[Request, StepTag], Scripted] = (), **options: Any
 ) -> AsyncIterator[tuple[Stage, FaultyStore]]:
     """A stage, and its store, whose faults the test chooses."""
     store = FaultyStore(MemoryStore())
@@ -203,17 +213,31 @@ def unread_send(session: LLMSession) -> c.Send:
     return send
 
 
-async def at_once(*calls: Callable[[], Awaitable[T]]) -> list[T]:
-    """What *calls* return, which are started in this order; in the order in which they end."""
-    results: list[T] = []
+@asynccontextmanager
+async def meanwhile(
+    *calls: Callable[[], Awaitable[Any]], refused: tuple[type[Exception], ...] = ()
+) -> AsyncIterator[list[Any]]:
+    """*calls* are performed beside the body, which begins once all of them wait. The list has
+    what they return, and errors of the types *refused*; it is complete after the body."""
+    results: list[Any] = []
 
-    async def run(call: Callable[[], Awaitable[T]]) -> None:
-        results.append(await call())
+    async def run(call: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            results.append(await call())
+        except refused as error:
+            results.append(error)
 
     async with anyio.create_task_group() as group:
         for call in calls:
             group.start_soon(run, call)
-    return results
+        await settled()
+        yield results
+
+
+async def at_once(*calls: Callable[[], Awaitable[T]]) -> list[T]:
+    """What *calls* return, which are started in this order; in the order in which they end."""
+    async with meanwhile(*calls) as results:
+        return results
 
 
 async def settled() -> None:

@@ -36,7 +36,6 @@ from llmsession import (
 from llmsession.compaction.policies import Balanced
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile, Request, StepTag
@@ -53,6 +52,8 @@ from tests.session.actors import (
     Quick,
     SwallowingCancellation,
     Waiting,
+    faulty_stage,
+    meanwhile,
     settled,
     stage,
     texts_of,
@@ -85,10 +86,8 @@ async def test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone() -> Non
 
 
 async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage([never()], store=store) as on:
-        await on.session.send("first")
-        await settled()
+    async with faulty_stage([never()]) as (on, store):
+        await on.begin("first")
         answers: list[Any] = []
 
         async def interrupt() -> None:
@@ -112,12 +111,10 @@ async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() 
 
 async def test_an_id_that_an_interrupt_has_on_its_way_cannot_be_a_sends() -> None:
     tool = SwallowingCancellation(1)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("first")
         await tool.started.wait()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.interrupt(command_id="i"))
-            await settled()
+        async with meanwhile(lambda: on.session.interrupt(command_id="i")):
             with pytest.raises(KeyReused):
                 await on.session.send("second", command_id="i")
 
@@ -159,9 +156,8 @@ def compacting() -> tuple[list[Any], dict[str, Any]]:
 
 
 async def test_a_store_that_fails_under_a_compaction_leaves_no_task_behind() -> None:
-    store = FaultyStore(MemoryStore())
     script, config = compacting()
-    async with stage(script, store=store, **config) as on:
+    async with faulty_stage(script, **config) as (on, store):
         for _ in range(12):
             await on.say("go")
         store.fail_next()
@@ -343,7 +339,7 @@ async def test_thinking_without_a_signature_is_kept_and_not_sent_back() -> None:
 
 async def test_a_call_id_that_providers_refuse_is_made_one_that_they_take() -> None:
     script = [call("t", id="functions.t:0"), call("t", id="functions.t:0"), "ok"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         assert await on.say("x") == "ok"
         ids = [one.id for message in on.session.conversation() for one in message.tool_calls]
         assert ids == ["functions_t_0", "functions_t_0_2"]
@@ -374,7 +370,7 @@ async def test_a_tools_exception_that_cannot_be_printed_is_an_error_result() -> 
     async def tool() -> None:
         raise Unprintable
 
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
         assert await on.say("x") == "ok"
         assert "Unprintable" in texts_of(on.provider.requests[-1])[-1]
 
@@ -519,12 +515,10 @@ async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
 
 async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
     tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
         turn = await on.session.send("x")
         await tool.started.wait()
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.close)
-            await settled()
+        async with meanwhile(on.session.close):
             opened_again = await on.manager.open("s")
         assert (await turn.outcome()).stop_reason == "closed"
         on.session = opened_again
@@ -594,8 +588,7 @@ async def test_a_subscription_to_a_closed_session_reads_the_log_and_ends() -> No
 async def test_the_events_of_a_turn_that_another_owner_took_over_end() -> None:
     store = MemoryStore()
     async with stage([never()], store=store) as on:
-        turn = await on.session.send("x")
-        await settled()
+        turn = await on.begin("x")
         async with SessionManager(provider=ScriptedProvider([]), store=store) as other:
             await other.open("s", takeover=True)
             with pytest.raises(SessionMoved):

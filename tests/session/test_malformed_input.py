@@ -90,8 +90,7 @@ async def test_a_lone_surrogate_from_the_model_is_replaced() -> None:
 
 async def test_a_lone_surrogate_in_a_result_is_replaced() -> None:
     async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         await on.session.submit_tool_results(
             [ToolResult("c", "a \ud83d b", compact_summary="\ud83d")]
         )
@@ -100,7 +99,7 @@ async def test_a_lone_surrogate_in_a_result_is_replaced() -> None:
 
 
 async def test_a_lone_surrogate_in_a_summary_that_comes_later_is_replaced() -> None:
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=Quick()) as on:
         await on.say("go")
         await on.session.store_compact_summaries({"c": "a \ud83d b"})
         assert on.session.reference.actor.state.summaries["c"] == "a � b"
@@ -132,8 +131,7 @@ async def test_unknown_blocks_and_unknown_fields_are_kept_byte_for_byte() -> Non
 @pytest.mark.real_time
 async def test_a_result_of_50_mb_is_refused_and_a_smaller_one_taken() -> None:
     async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         with pytest.raises(InvalidMessage, match="bytes"):
             await on.session.submit_tool_results([ToolResult("c", "x" * 50_000_000)])
         await on.session.submit_tool_results([ToolResult("c", "small")])
@@ -145,7 +143,7 @@ async def test_a_callable_that_returns_50_mb_is_an_error_result() -> None:
     async def huge() -> str:
         return "x" * 50_000_000
 
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=huge)]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=huge) as on:
         assert await on.say("go") == "ok"
         assert on.session.conversation()[2].tool_results[0].is_error
 
@@ -165,8 +163,7 @@ NO_RESULTS: dict[str, Any] = {
 @pytest.mark.parametrize("results", NO_RESULTS.values(), ids=NO_RESULTS.keys())
 async def test_what_is_no_result_is_refused_and_the_call_stays_open(results: Any) -> None:
     async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         with pytest.raises(InvalidInput):
             await on.session.submit_tool_results(results)
         await on.session.submit_tool_results([ToolResult("c", "x")])
@@ -299,7 +296,7 @@ async def test_an_unknown_call_is_named_even_before_any_turn() -> None:
 async def test_a_request_that_breaks_a_rule_is_not_sent_and_its_turn_fails_by_name() -> None:
     cached = {"type": "thinking", "thinking": "hm", "signature": "s", "cache_control": {}}
     script = [block(cached) + call("t", id="c"), "next"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         outcome = await (await on.session.send("hello")).outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "invalid_request")
         assert "messages[1].content[0].cache_control" in (outcome.error or "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from llmsession.session.handles.session import LLMSession
 from llmsession.session.manager import SessionManager
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
@@ -15,6 +18,7 @@ from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
+from tests.session.actors import meanwhile
 from tests.session.probes import delivering, log_of, settle
 
 
@@ -28,14 +32,35 @@ def _reply(request: Request, _tag: StepTag) -> ScriptedReply:
 CONFIG = SessionConfig(model="m", tools=[Tool(name="mine")])
 
 
+@asynccontextmanager
+async def slow_session(
+    script: Callable[[Request, StepTag], ScriptedReply] = _reply, config: SessionConfig = CONFIG
+) -> AsyncIterator[tuple[LLMSession, FaultyStore]]:
+    """A session, and its store, which the test holds up."""
+    store = FaultyStore(MemoryStore())
+    provider = ScriptedProvider(script)
+    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
+        yield await manager.create(config, session_id="s"), store
+
+
+async def answer_when_durable(store: FaultyStore, command: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of *command*, which does not come before what it wrote is durable."""
+    store.delay()
+    with anyio.fail_after(100):
+        async with meanwhile(command) as answers:
+            await store.wait_delayed()
+            await settle(5.0)
+            assert answers == []
+            store.deliver()
+    (answer,) = answers
+    return answer
+
+
 @pytest.mark.parametrize(
     "command", ["send", "queue", "steer", "submit", "configure", "clear", "summaries"]
 )
 async def test_a_command_is_answered_when_it_is_durable_and_not_before(command: str) -> None:
-    store = FaultyStore(MemoryStore())
-    provider = ScriptedProvider(_reply)
-    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
-        session = await manager.create(CONFIG, session_id="s")
+    async with slow_session() as (session, store):
         if command in ("queue", "steer", "submit", "summaries"):
             await session.send("use tools")
             await settle()
@@ -48,29 +73,13 @@ async def test_a_command_is_answered_when_it_is_durable_and_not_before(command: 
             "clear": session.clear,
             "summaries": lambda: session.store_compact_summaries({"d": "short"}),
         }
-        answered: list[str] = []
-
-        async def ask() -> None:
-            await commands[command]()
-            answered.append(command)
-
+        await answer_when_durable(store, commands[command])
         with anyio.fail_after(100):
-            store.delay()
-            async with anyio.create_task_group() as group:
-                group.start_soon(ask)
-                await store.wait_delayed()
-                await settle(5.0)
-                assert answered == []
-                store.deliver()
-            assert answered == [command]
             await session.interrupt()
 
 
 async def test_an_interrupt_is_answered_after_its_record_is_durable_and_not_before() -> None:
-    store = FaultyStore(MemoryStore())
-    provider = ScriptedProvider(_reply)
-    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
-        session = await manager.create(CONFIG, session_id="s")
+    async with slow_session() as (session, store):
         turn = await session.send("use tools")
         await settle()
         published: list[str] = []
@@ -99,10 +108,7 @@ async def test_an_interrupt_is_answered_after_its_record_is_durable_and_not_befo
 
 
 async def test_what_comes_while_a_batch_is_on_its_way_follows_in_one_batch_in_order() -> None:
-    store = FaultyStore(MemoryStore())
-    provider = ScriptedProvider(_reply)
-    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
-        session = await manager.create(CONFIG, session_id="s")
+    async with slow_session() as (session, store):
         store.delay()
         turns: list[int] = []
 
@@ -139,48 +145,18 @@ async def test_what_comes_while_a_batch_is_on_its_way_follows_in_one_batch_in_or
 async def test_a_logged_interrupt_of_an_idle_session_is_answered_when_its_answer_is_durable() -> (
     None
 ):
-    store = FaultyStore(MemoryStore())
-    provider = ScriptedProvider(_reply)
-    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
-        session = await manager.create(CONFIG, session_id="s")
-        answers: list[str] = []
-
-        async def interrupt() -> None:
-            answers.append((await session.interrupt(command_id="i1")).result.value)
-
-        store.delay()
-        with anyio.fail_after(100):
-            async with anyio.create_task_group() as group:
-                group.start_soon(interrupt)
-                await store.wait_delayed()
-                await settle(5.0)
-                assert answers == []
-                store.deliver()
-        assert answers == ["not_running"]
+    async with slow_session() as (session, store):
+        interrupt = partial(session.interrupt, command_id="i1")
+        assert (await answer_when_durable(store, interrupt)).result == "not_running"
 
 
 async def test_an_interrupt_of_one_queued_turn_is_answered_when_its_end_is_durable() -> None:
-    store = FaultyStore(MemoryStore())
-    provider = ScriptedProvider(_reply)
-    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
-        session = await manager.create(CONFIG, session_id="s")
+    async with slow_session() as (session, store):
         await session.send("use tools")
         queued = await session.send("queued")
-        answers: list[str] = []
-
-        async def interrupt() -> None:
-            answers.append((await session.interrupt(queued.id)).result.value)
-
         await settle()
-        store.delay()
-        with anyio.fail_after(100):
-            async with anyio.create_task_group() as group:
-                group.start_soon(interrupt)
-                await store.wait_delayed()
-                await settle(5.0)
-                assert answers == []
-                store.deliver()
-        assert answers == ["aborted"]
+        interrupt = partial(session.interrupt, queued.id)
+        assert (await answer_when_durable(store, interrupt)).result == "aborted"
 
 
 async def test_a_compaction_is_answered_when_it_is_durable_and_not_before() -> None:
@@ -190,28 +166,12 @@ async def test_a_compaction_is_answered_when_it_is_durable_and_not_before() -> N
     async def long_output() -> str:
         return "a line of output that says something\n" * 200
 
-    store = FaultyStore(MemoryStore())
     config = SessionConfig(
         model="m",
         tools=[Tool(name="t", run=long_output)],
         compaction=CompactionConfig(keep_recent_turns=1, threshold=0.99),
     )
-    provider = ScriptedProvider(script)
-    async with SessionManager(provider=provider, store=store) as manager, delivering(store):
-        session = await manager.create(config, session_id="s")
+    async with slow_session(script, config) as (session, store):
         for _ in range(3):
             await (await session.send("work")).text()
-        answers: list[bool] = []
-
-        async def compact() -> None:
-            answers.append((await session.compact()).applied)
-
-        store.delay()
-        with anyio.fail_after(100):
-            async with anyio.create_task_group() as group:
-                group.start_soon(compact)
-                await store.wait_delayed()
-                await settle(5.0)
-                assert answers == []
-                store.deliver()
-        assert answers == [True]
+        assert (await answer_when_durable(store, session.compact)).applied

@@ -86,9 +86,11 @@ class Actor:
             services=services,
         )
         self.keys = IdempotencyKeys(state)
-        self.settings = Configuration(self.core, self.keys, self._reconfiguring, self._reconfigured)
-        self.turns = TurnQueue(self.core, self.keys.forget, self.settings.apply_waiting)
-        self.changes = HistoryCommands(
+        self.configuration = Configuration(
+            self.core, self.keys, self._reconfiguring, self._reconfigured
+        )
+        self.turns = TurnQueue(self.core, self.keys.forget, self.configuration.apply_waiting)
+        self.history_commands = HistoryCommands(
             self.core,
             self.keys,
             self.turns,
@@ -130,7 +132,7 @@ class Actor:
             not self.turns.runs
             and self.mailbox.is_empty
             and self.core.journal.is_idle
-            and self.changes.is_idle
+            and self.history_commands.is_idle
             and self.turns.runner.compactor.is_idle
             and self.turns.runner.compactor.results.is_idle
         )
@@ -267,10 +269,10 @@ class Actor:
             self._command(item)
         else:
             item()
-        self.changes.go_on()
+        self.history_commands.go_on()
         runner = self.turns.runner
         # A pending change makes another history or view. A ready plan is checked against that one.
-        if runner.may_compact() and self.changes.is_idle and self.settings.is_idle:
+        if runner.may_compact() and self.history_commands.is_idle and self.configuration.is_idle:
             runner.compactor.apply_if_ready()
 
     # Commands.
@@ -297,14 +299,14 @@ class Actor:
             case c.Compact():
                 self.turns.runner.compactor.request(command.promise, self.core.size_now())
             case c.Clear() | c.Rewind() | c.Forget() | c.Fork():
-                self.changes.begin(command)
+                self.history_commands.begin(command)
             case c.Label():
                 noted = c.remembered(command.command_id, command.digest, None)
                 labels = {**command.labels, **reserved_labels(self.state.labels)}
                 labelled = r.SessionLabelled(labels=labels, commands=noted)
                 self.core.journal.write(labelled, self.keys.answer(command))
             case c.Configure():
-                self.settings.configure(command, now=self.turns.current is None)
+                self.configuration.configure(command, now=self.turns.current is None)
             case c.StoreSummaries():
                 self._store_summaries(command)
             case c.SetSummary():
@@ -406,7 +408,7 @@ class Actor:
             run = self.turns.runs.get(terminal.turn)
             still_running = run.still_running if run else ()
             self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, still_running))
-        self.core.hub.publish(self.session, record)
+        self.core.subscriptions.publish(self.session, record)
         self.core.counters.count(record)
         self.core.services.observers.recorded(self.session, record)
 
@@ -440,8 +442,8 @@ class Actor:
             closed = SessionClosed(message)
             self._error = closed
             self.turns.leave(closed)
-        self.settings.refuse_waiting(closed)
-        self.changes.refuse_waiting(closed)
+        self.configuration.refuse_waiting(closed)
+        self.history_commands.refuse_waiting(closed)
         for command in self.mailbox.take_work(lambda command: True):
             command.promise.fail(closed)
         self.turns.runner.compactor.close()
@@ -456,7 +458,7 @@ class Actor:
             except Exception as error:  # a store may be anybody's code
                 self.core.log.trouble("session.not_released", error=error_text(error))
         self._end("closed")
-        self.core.hub.end(self.session)
+        self.core.subscriptions.end(self.session)
         if self._close is not None:
             self._close.promise.set(self._closed())
 
@@ -487,12 +489,12 @@ class Actor:
         self._end(status)
         self.turns.abandon(error, fenced=status == "moved")
         self.turns.runner.compactor.fail(error)
-        self.settings.refuse_waiting(error)
+        self.configuration.refuse_waiting(error)
         self.mailbox.drain()
         self.keys.fail_all(error)
         if status == "cold":
-            self.core.hub.lag_all(self.session)
+            self.core.subscriptions.lag_all(self.session)
         else:
-            self.core.hub.end(self.session)
+            self.core.subscriptions.end(self.session)
         if self._close is not None:
             self._close.promise.set(self._closed())

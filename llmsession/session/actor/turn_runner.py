@@ -206,7 +206,7 @@ class TurnRunner:
                 if is_first:
                     is_first = False
                     core.services.observers.began(core.session, tag.turn)
-                core.hub.preview(core.session, preview)
+                core.subscriptions.preview(core.session, preview)
 
         return await read_reply(core.provider, request, tag, builder=builder, show=show)
 

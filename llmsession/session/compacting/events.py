@@ -6,8 +6,6 @@ data there are two events, and the compactor, which knows the data, says which o
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import msgspec
 
 from llmsession.compaction.view.plan import Plan
@@ -20,7 +18,6 @@ from .snapshot import PlanRequest
 
 __all__ = [
     "AnswerCallers",
-    "AnyEffect",
     "Cancelled",
     "ChangeBegan",
     "Closed",
@@ -219,17 +216,3 @@ class ReportExhausted(Effect, frozen=True):
 
 class ResumeBuild(Effect, frozen=True):
     """Let the build that waits, if there is one, go on."""
-
-
-AnyEffect: TypeAlias = (
-    MakePlan
-    | FindHardestPlan
-    | PrepareContext
-    | WriteRecord
-    | StopWork
-    | LogApplied
-    | LogDiscarded
-    | AnswerCallers
-    | ReportExhausted
-    | ResumeBuild
-)

@@ -112,18 +112,15 @@ TRANSITIONS: Table = {
         e.PlanDue: P.PLANNING,
         e.CompactionRequested: P.PLANNING,
         e.RequestTooLarge: P.FORCING,
-        **_stay(P.IDLE, e.Cancelled, e.Reconfigured, e.ChangeBegan),
-        e.Closed: P.CLOSED,
-        e.Ended: P.CLOSED,
+        **_stay(P.IDLE, e.ChangeBegan),
+        **_STOPPABLE,
     },
     P.PLANNING: {
         e.PlanMade: P.READY,
         e.PlanRejected: P.IDLE,
         e.PlanLost: P.IDLE,
-        # The plan on its way is the caller's as well.
-        **_stay(P.PLANNING, e.CompactionRequested),
-        # Whether the plan still fits is seen when it is there.
-        **_stay(P.PLANNING, e.ChangeBegan),
+        # The plan on its way is the caller's as well. Whether it still fits is seen later.
+        **_stay(P.PLANNING, e.CompactionRequested, e.ChangeBegan),
         e.RequestTooLarge: P.FORCING,
         **_STOPPABLE,
     },
@@ -191,7 +188,7 @@ def is_stalled(compaction: Compaction, tokens: int, config: SessionConfig) -> bo
     return stall.config is config and stall.tokens <= tokens < enough
 
 
-Moved: TypeAlias = tuple[Compaction, tuple[e.AnyEffect, ...]]
+Moved: TypeAlias = tuple[Compaction, tuple[e.Effect, ...]]
 
 _CANCELLED = e.AnswerCallers(outcome=CompactionOutcome(False, "cancelled"))
 _CHANGED = e.AnswerCallers(outcome=CompactionOutcome(False, "the conversation changed meanwhile"))
@@ -270,7 +267,7 @@ def _to_idle(compaction: Compaction, event: e.Event) -> Moved:
     return _next(compaction, P.IDLE, plan=None, request=None, stall=stall), effects
 
 
-def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.AnyEffect, ...]:
+def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.Effect, ...]:
     """What a compaction that ends with *event* leaves to do."""
     stop = _stop(compaction)
     resume = (e.ResumeBuild(),) if compaction.phase in APPLYING else ()
@@ -294,7 +291,7 @@ def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.AnyEffect
             return (*stop, _CANCELLED, *resume)
 
 
-def _applied(compaction: Compaction) -> tuple[e.AnyEffect, ...]:
+def _applied(compaction: Compaction) -> tuple[e.Effect, ...]:
     plan = compaction.plan
     assert plan is not None  # it is there from READY on
     outcome = CompactionOutcome(True, plan.reason, plan.tokens_before, plan.tokens_after)
@@ -307,7 +304,7 @@ def _to_closing(compaction: Compaction, event: e.Event) -> Moved:
 
 
 def _to_closed(compaction: Compaction, event: e.Event) -> Moved:
-    effects: tuple[e.AnyEffect, ...] = _stop(compaction)
+    effects: tuple[e.Effect, ...] = _stop(compaction)
     if isinstance(event, e.RecordWritten):
         effects = _applied(compaction)
     elif isinstance(event, e.Closed):

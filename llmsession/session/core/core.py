@@ -48,8 +48,8 @@ class Services:
     """What all sessions of one manager share: provider, clock, works, prices and so on."""
 
     __slots__ = (
-        "_frame", "_shared", "calibrations", "clock", "counter", "hub", "logger", "observers",
-        "prices", "provider", "summariser", "tenants", "timers", "tool_threads", "works",
+        "_frame", "_shared", "calibrations", "clock", "counter", "logger", "observers", "prices",
+        "provider", "subscriptions", "summariser", "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +58,7 @@ class Services:
         provider: Provider,
         works: Works,
         timers: Timers,
-        hub: Subscriptions,
+        subscriptions: Subscriptions,
         clock: Callable[[], float],
         logger: Any | None,
         prices: PriceTable,
@@ -76,7 +76,7 @@ class Services:
         self.tenants = tenants
         self.works = works
         self.timers = timers
-        self.hub = hub
+        self.subscriptions = subscriptions
         self.clock = clock
         self.logger = logger
         # Not the backend's own threads: hanging tools must not block the threads of compaction.
@@ -128,27 +128,9 @@ class Core:
     """
 
     __slots__ = (
-        "account",
-        "budget_tokens",
-        "builder",
-        "capping",
-        "config",
-        "context_size",
-        "counted_at",
-        "counters",
-        "hub",
-        "journal",
-        "late_reports",
-        "log",
-        "policy",
-        "provider",
-        "report",
-        "services",
-        "session",
-        "state",
-        "still_running",
-        "timers",
-        "works",
+        "account", "budget_tokens", "builder", "capping", "config", "context_size", "counted_at",
+        "counters", "journal", "late_reports", "log", "policy", "provider", "report", "services",
+        "session", "state", "still_running", "subscriptions", "timers", "works",
     )  # fmt: skip
 
     def __init__(
@@ -169,7 +151,7 @@ class Core:
         self.provider = services.provider
         self.works = services.works
         self.timers = services.timers
-        self.hub = services.hub
+        self.subscriptions = services.subscriptions
         self.log = SessionLog(services.logger, state.session, content=config.log_content)
         profile = profile_of(services.provider, config)
         self.builder = ContextBuilder(

@@ -103,7 +103,7 @@ class Subscription:
 
     def __init__(
         self,
-        hub: Subscriptions,
+        subscriptions: Subscriptions,
         session: str,
         *,
         after: int,
@@ -112,7 +112,7 @@ class Subscription:
         replay: Replay | None = None,
         open_calls: Callable[[], Sequence[ToolUse]] = tuple,
     ) -> None:
-        self._hub = hub
+        self._subscriptions = subscriptions
         self._session = session
         self._turn = turn
         self._cursor = self._begun_after = after
@@ -129,7 +129,7 @@ class Subscription:
         self._lagged = False
         self._ended = False
         self.previews_lost = 0
-        hub.add(session, self, head)
+        subscriptions.add(session, self, head)
 
     @property
     def cursor(self) -> int:
@@ -158,7 +158,7 @@ class Subscription:
         self._buffer.clear()
         self._durable = self._preview_chars = 0
         self._lagged = True
-        self._hub.remove(self._session, self)
+        self._subscriptions.remove(self._session, self)
         self._notify()
 
     def offer_preview(self, preview: Preview) -> None:
@@ -184,7 +184,7 @@ class Subscription:
 
     def close(self) -> None:
         """Stop receiving events. This interrupts no turn."""
-        self._hub.remove(self._session, self)
+        self._subscriptions.remove(self._session, self)
         self._buffer.clear()
         self._backlog.clear()
         self._expanded.clear()
@@ -245,7 +245,7 @@ class Subscription:
             if turn_of(record) != self._turn:
                 return None
             if is_terminal(record) or isinstance(record, TurnImported):
-                self._hub.remove(self._session, self)
+                self._subscriptions.remove(self._session, self)
                 self._buffer.clear()
                 self._backlog.clear()
                 self._replay, self._ended = None, True

@@ -393,7 +393,7 @@ class LLMSession:
             counted_at=core.counted_at,
             budget_tokens=core.budget_tokens,
             compacted_before=state.view.compacted_before,
-            jobs=actor.turns.runner.compactor.jobs + actor.changes.jobs,
+            jobs=actor.turns.runner.compactor.jobs + actor.history_commands.jobs,
             late_reports=core.late_reports,
             still_running=tuple(sorted(core.still_running)),
             open_calls=tuple(call.id for call in actor.open_calls),
@@ -461,7 +461,7 @@ class LLMSession:
         if after is not None and not (isinstance(after, int) and 0 <= after <= head):
             raise InvalidInput(f"cursor {after!r} is not in this log; its head is {head}")
         subscription = Subscription(
-            actor.core.hub,
+            actor.core.subscriptions,
             self.id,
             after=head if after is None else after,
             head=head,

@@ -133,7 +133,7 @@ class Runtime:
             summariser=self._summariser,
             works=self._works,
             timers=self._timers,
-            hub=self.subscriptions,
+            subscriptions=self.subscriptions,
             clock=self.clock,
             logger=self._logger,
             prices=self._prices,

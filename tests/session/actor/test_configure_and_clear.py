@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from llmsession import InvalidConfig, MemoryStore, SessionBusy, SessionClosed, Tool, ToolUse
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import Quick, Waiting, first, settled, stage
+from tests.session.actors import Quick, Waiting, first, meanwhile, stage
 
 
 async def test_a_configuration_takes_effect_at_once_between_turns() -> None:
@@ -26,13 +25,11 @@ async def test_a_configuration_takes_effect_at_once_between_turns() -> None:
 async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_the_next() -> None:
     tool = Waiting()
     script = [call("t", id="c"), "one", "two"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         running = await on.session.send("first")
         queued = await on.session.send("second")
         await tool.started.wait()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.configure(model="n"))
-            await settled()
+        async with meanwhile(lambda: on.session.configure(model="n")):
             assert on.session.config.model == "m"
             tool.go.set()
             await running.text()
@@ -43,9 +40,7 @@ async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_th
 async def test_a_configuration_that_waits_is_applied_when_the_turn_is_interrupted() -> None:
     async with stage([never(), "hi"]) as on:
         await on.session.send("first")
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.configure(model="n"))
-            await settled()
+        async with meanwhile(lambda: on.session.configure(model="n")):
             await on.session.interrupt()
         assert on.session.config.model == "n"
 
@@ -53,11 +48,10 @@ async def test_a_configuration_that_waits_is_applied_when_the_turn_is_interrupte
 async def test_two_configurations_that_wait_are_both_applied() -> None:
     async with stage([never(), "hi"]) as on:
         await on.session.send("first")
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.configure(model="n"))
-            await settled()
-            group.start_soon(lambda: on.session.configure(system="be brief"))
-            await settled()
+        async with meanwhile(
+            lambda: on.session.configure(model="n"),
+            lambda: on.session.configure(system="be brief"),
+        ):
             await on.session.interrupt()
         assert (on.session.config.model, on.session.config.system) == ("n", "be brief")
 
@@ -65,21 +59,14 @@ async def test_two_configurations_that_wait_are_both_applied() -> None:
 async def test_a_configuration_that_does_not_go_with_one_before_it_is_refused_by_name() -> None:
     async with stage([never(), "hi"]) as on:
         await on.session.send("first")
-        refused: list[InvalidConfig] = []
-
-        async def configure(**changes: Any) -> None:
-            try:
-                await on.session.configure(**changes)
-            except InvalidConfig as error:
-                refused.append(error)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: configure(window_tokens=10_000))
-            await settled()
-            group.start_soon(lambda: configure(max_tokens=20_000))
-            await settled()
+        async with (
+            meanwhile(lambda: on.session.configure(window_tokens=10_000)),
+            meanwhile(
+                lambda: on.session.configure(max_tokens=20_000), refused=(InvalidConfig,)
+            ) as refused,
+        ):
             await on.session.interrupt()
-        assert len(refused) == 1
+        assert [type(error) for error in refused] == [InvalidConfig]
         assert on.session.config.window_tokens == 10_000
         assert await on.say("again") == "hi"
 
@@ -87,19 +74,11 @@ async def test_a_configuration_that_does_not_go_with_one_before_it_is_refused_by
 async def test_a_configuration_that_waits_fails_by_name_when_the_session_is_closed() -> None:
     async with stage([never()]) as on:
         await on.session.send("first")
-        raised: list[BaseException] = []
-
-        async def configure() -> None:
-            try:
-                await on.session.configure(model="n")
-            except SessionClosed as error:
-                raised.append(error)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(configure)
-            await settled()
+        async with meanwhile(
+            lambda: on.session.configure(model="n"), refused=(SessionClosed,)
+        ) as raised:
             await on.session.close()
-        assert len(raised) == 1
+        assert [type(error) for error in raised] == [SessionClosed]
 
 
 @pytest.mark.parametrize("change", ["model", "system", "tools"])
@@ -188,7 +167,7 @@ async def test_the_log_keeps_what_was_cleared() -> None:
 
 
 async def test_call_ids_are_unique_across_a_clear() -> None:
-    async with stage([call("t", id="c"), "ok"] * 2, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([call("t", id="c"), "ok"] * 2, tool=Quick()) as on:
         await on.say("go")
         await on.session.clear()
         await on.say("go")
@@ -207,7 +186,7 @@ async def test_tokens_spent_before_a_clear_stay_counted() -> None:
 async def test_the_last_tool_cannot_go_while_the_history_holds_calls() -> None:
     tool = Quick()
     script = [call("t", id="c"), "done", "again"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         assert await on.say("hello") == "done"
         with pytest.raises(InvalidConfig, match="tools is empty"):
             await on.session.configure(tools=[])

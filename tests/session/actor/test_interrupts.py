@@ -14,7 +14,6 @@ from llmsession import (
     InterruptOutcome,
     InterruptResult,
     InvalidInput,
-    MemoryStore,
     ProviderError,
     TextDelta,
     Tool,
@@ -23,11 +22,9 @@ from llmsession import (
     TurnAborted,
 )
 from llmsession.session.handles.session import Turn
-from llmsession.session.values import commands as c
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
-from llmsession.turns.blocks import TextBlock, encode_blocks
+from llmsession.turns.blocks import TextBlock
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.usage import Usage
@@ -37,9 +34,13 @@ from tests.session.actors import (
     Stage,
     SwallowingCancellation,
     Waiting,
+    at_once,
+    faulty_stage,
     first,
+    meanwhile,
     settled,
     stage,
+    unread_send,
 )
 from tests.virtual_time import loop_turns
 
@@ -87,7 +88,7 @@ async def test_after_many_steps_of_a_dropped_turn_the_history_is_the_same_object
     def script(request: Any, tag: Any) -> Scripted:
         return "hi" if tag.turn == 1 else (call("t", id="c") if tag.step < 30 else never())
 
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         await on.say("hello")
         base = on.session.conversation()
         await on.session.send("work")
@@ -134,12 +135,10 @@ async def test_an_interrupt_never_cancels_a_send_enqueued_after_it_while_a_tool_
 ):
     tool = SwallowingCancellation(0.05)
     script = [call("t", id="c"), "the later one"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         await on.session.send("first")
         await tool.started.wait()
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.interrupt)
-            await settled()
+        async with meanwhile(on.session.interrupt):
             later = await on.session.send("later")
         assert await later.text() == "the later one"
 
@@ -163,68 +162,43 @@ async def test_queued_sends_that_an_interrupt_covers_get_their_turns_and_come_ba
 async def test_twenty_interrupts_get_twenty_answers_and_one_abort() -> None:
     async with stage([never()]) as on:
         await on.session.send("hello")
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            outcomes.append(await on.session.interrupt())
-
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(interrupt)
+        outcomes = await at_once(*[on.session.interrupt] * 20)
         assert [outcome.result for outcome in outcomes] == [InterruptResult.ABORTED] * 20
         assert (await on.kinds()).count("turn.aborted") == 1
 
 
 async def test_an_interrupt_during_the_grace_gets_the_answer_of_the_first() -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
-        outcomes: list[InterruptOutcome] = []
 
-        async def interrupt(after_s: float) -> None:
+        async def interrupt(after_s: float) -> InterruptOutcome:
             await anyio.sleep(after_s)
-            outcomes.append(await on.session.interrupt())
+            return await on.session.interrupt()
 
-        async with anyio.create_task_group() as group:
-            for after_s in (0.0, 0.03, 0.06):
-                group.start_soon(interrupt, after_s)
+        outcomes = await at_once(*(partial(interrupt, after_s) for after_s in (0.0, 0.03, 0.06)))
         assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
         assert len(outcomes) == 3
 
 
 async def test_a_drop_within_the_grace_of_a_keep_wins() -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt(policy: InterruptPolicy) -> None:
-            outcomes.append(await on.session.interrupt(policy=policy))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt, "keep_steps")
-            await settled()
-            group.start_soon(interrupt, "drop_turn")
+        async with meanwhile(lambda: on.session.interrupt(policy="keep_steps")) as outcomes:
+            outcomes.append(await on.session.interrupt(policy="drop_turn"))
         assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
         assert on.session.conversation() == ()
 
 
 async def test_an_interrupt_after_the_decision_is_too_late_and_the_turn_commits() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with faulty_stage(["hi"]) as (on, store):
         turn = await on.session.send("hello")
         store.delay()
         await store.wait_delayed()
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            outcomes.append(await on.session.interrupt())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            await settled()
+        async with meanwhile(on.session.interrupt) as outcomes:
             # Decided, not yet durable: it does not wait for the commit.
             assert [outcome.result for outcome in outcomes] == [InterruptResult.TOO_LATE]
             assert on.session.conversation() == ()
@@ -264,18 +238,10 @@ async def test_an_unknown_policy_is_refused() -> None:
 
 
 async def test_an_interrupt_is_answered_after_its_record_is_durable() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage([never()], store=store) as on:
-        await on.session.send("hello")
-        await settled()
+    async with faulty_stage([never()]) as (on, store):
+        await on.begin("hello")
         store.delay()
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            outcomes.append(await on.session.interrupt())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
+        async with meanwhile(on.session.interrupt) as outcomes:
             await store.wait_delayed()
             await settled()
             assert outcomes == []
@@ -285,7 +251,7 @@ async def test_an_interrupt_is_answered_after_its_record_is_durable() -> None:
 
 async def test_cancelling_the_caller_of_an_interrupt_does_not_take_it_back() -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         turn = await on.session.send("hello")
         await tool.started.wait()
         with anyio.move_on_after(0.01):
@@ -296,10 +262,8 @@ async def test_cancelling_the_caller_of_an_interrupt_does_not_take_it_back() -> 
 async def test_the_tokens_of_a_dropped_turn_stay_counted() -> None:
     spent = Usage(input_tokens=100, output_tokens=7)
     script = [call("t", id="c").costing(spent), say("streaming").costing(spent).hanging(at=3)]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
-        turn = await on.session.send("hello")
-        await anyio.sleep(1)
-        await on.session.interrupt()
+    async with stage(script, tool=Quick()) as on:
+        turn = await on.interrupted("hello", after_s=1)
         assert (await turn.outcome()).usage == spent + spent
         assert on.session.usage().total == spent + spent
         assert on.session.usage().turns == {1: spent + spent}
@@ -337,7 +301,7 @@ async def test_keeping_settles_open_calls_with_neutral_errors_in_call_order(
 
 async def test_keep_steps_drops_the_step_that_streams_and_keeps_the_complete_ones() -> None:
     script = [call("t", id="a"), say("half a reply").hanging(at=3), "next reply"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         await on.session.send("hello")
         await anyio.sleep(1)
         outcome = await on.session.interrupt(policy="keep_steps")
@@ -379,8 +343,7 @@ async def test_with_nothing_to_keep_both_act_as_a_drop(policy: InterruptPolicy) 
     async with stage(["hi", never()]) as on:
         await on.say("hello")
         base = on.session.conversation()
-        await on.session.send("dropped")
-        await settled()
+        await on.begin("dropped")
         outcome = await on.session.interrupt(policy=policy)
         assert outcome.result is InterruptResult.ABORTED
         assert on.session.conversation() is base
@@ -390,8 +353,7 @@ async def test_with_nothing_to_keep_both_act_as_a_drop(policy: InterruptPolicy) 
 async def test_the_configured_policy_is_used_without_another() -> None:
     waiting = Waiting()
     script = [call("t", id="a")]
-    tools = [Tool(name="t", run=waiting)]
-    async with stage(script, tools=tools, interrupt_policy="keep_steps") as on:
+    async with stage(script, tool=waiting, interrupt_policy="keep_steps") as on:
         await on.session.send("hello")
         await waiting.started.wait()
         assert (await on.session.interrupt()).result is InterruptResult.KEPT
@@ -415,7 +377,7 @@ async def test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_gra
     policy: InterruptPolicy,
 ) -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c"), "next"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "next"], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
         before = anyio.current_time()
@@ -450,7 +412,7 @@ async def test_a_provider_that_swallows_cancellation_holds_the_interrupt_for_the
 
 async def test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace() -> None:
     tool = Waiting()
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
         before = anyio.current_time()
@@ -472,7 +434,7 @@ async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
     anyio_backend: tuple[str, dict[str, Any]],
 ) -> None:
     tool = SwallowingCancellation(1)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
         await on.session.interrupt()
@@ -486,7 +448,7 @@ async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
 
 async def test_the_grace_is_configurable() -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], grace_s=0.3) as on:
+    async with stage([call("t", id="c")], tool=tool, grace_s=0.3) as on:
         await on.session.send("hello")
         await tool.started.wait()
         before = anyio.current_time()
@@ -496,7 +458,7 @@ async def test_the_grace_is_configurable() -> None:
 
 async def test_a_tool_that_finishes_within_its_grace_keeps_its_result_under_keep_steps() -> None:
     tool = FinishingWithinGrace(0.05)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
         before = anyio.current_time()
@@ -509,8 +471,7 @@ async def test_a_tool_that_finishes_within_its_grace_keeps_its_result_under_keep
 
 async def test_a_result_that_the_caller_submits_too_late_does_not_come_back() -> None:
     async with stage([call("mine", id="c"), "next"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("hello")
-        await first(turn, ToolUse)
+        await on.offered("hello")
         await on.session.interrupt()
         with pytest.raises(Exception, match="turn 1 takes no results any more"):
             await on.session.submit_tool_results([ToolResult("c", "late")])
@@ -528,22 +489,14 @@ async def test_a_provider_that_never_answers_can_be_interrupted(policy: Interrup
 
 
 async def test_an_interrupt_between_a_reply_and_the_journaling_of_its_calls_runs_no_tool() -> None:
-    store = FaultyStore(MemoryStore())
     tool = Quick()
     script = [call("t", id="c"), "next"]
-    async with stage(script, tools=[Tool(name="t", run=tool)], store=store) as on:
+    async with faulty_stage(script, tool=tool) as (on, store):
         await on.session.send("hello")
         store.delay()
         await store.wait_delayed()
         assert on.session.status().turn_phase == "journaling"
-        outcomes: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            outcomes.append(await on.session.interrupt())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            await settled()
+        async with meanwhile(on.session.interrupt) as outcomes:
             store.deliver()
         assert outcomes[0].result is InterruptResult.ABORTED
         assert outcomes[0].turns[0].calls == ()
@@ -565,7 +518,7 @@ async def test_dropping_the_turn_handle_or_its_iteration_is_no_interrupt() -> No
 async def test_the_record_of_an_abort_names_its_reason_and_the_started_calls() -> None:
     tool = Waiting()
     script = [call("t", {"path": "a.txt"}, id="c")]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         await on.session.send("hello")
         await tool.started.wait()
         await on.session.interrupt()
@@ -580,16 +533,11 @@ async def test_the_record_of_an_abort_names_its_reason_and_the_started_calls() -
 
 async def test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_them() -> None:
     async with stage([never()]) as on:
-        await on.session.send("running")
-        await settled()
+        await on.begin("running")
         actor = on.session.reference.actor
         # All three are unread when the actor comes to them.
         one = actor.put_interrupt(None, None, None)
-        sent = c.Send(
-            actor.mailbox.number(), None,
-            body=encode_blocks("between"), when_busy="queue", expected_head=None,
-        )  # fmt: skip
-        actor.put(sent)
+        sent = unread_send(on.session)
         other = actor.put_interrupt(None, None, None)
         with anyio.fail_after(10):
             assert await sent.promise.wait() == 2
@@ -600,8 +548,7 @@ async def test_an_interrupt_folded_into_an_unread_one_ends_the_sends_between_the
 
 async def test_a_drop_folded_into_an_unread_keep_wins() -> None:
     async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("hello")
-        await first(turn, ToolUse)
+        await on.offered("hello")
         keep = on.session.reference.actor.put_interrupt(None, "keep_steps", None)
         drop = on.session.reference.actor.put_interrupt(None, "drop_turn", None)
         assert (await keep.wait()).result is InterruptResult.ABORTED

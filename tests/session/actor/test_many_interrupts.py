@@ -16,6 +16,7 @@ from llmsession.session.values.config import SessionConfig, Tool
 from llmsession.session.values.outcome import InterruptOutcome
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from llmsession.turns import records as r
+from tests.session.actors import at_once
 from tests.session.probes import BACKENDS, log_of, run_virtually, settle
 
 CONFIG = SessionConfig(model="m", tools=[Tool(name="mine")])
@@ -32,18 +33,9 @@ async def test_two_hundred_interrupts_of_one_turn_abort_it_once_and_are_all_answ
         base = session.conversation()
         turn = await session.send("use the tool")
         await settle()
-        answers: list[InterruptOutcome] = []
-
-        async def interrupt(number: int) -> None:
-            named = {"everything": None, "the turn": turn.id}.get(
-                aim, turn.id if number % 2 else None
-            )
-            answers.append(await session.interrupt(named))
-
+        aims = {"everything": (None, None), "the turn": (turn.id, turn.id), "both": (None, turn.id)}
         with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                for number in range(200):
-                    group.start_soon(interrupt, number)
+            answers = await at_once(*(partial(session.interrupt, id) for id in aims[aim] * 100))
             outcome = await turn.outcome()
             assert len(answers) == 200
             assert {answer.result.value for answer in answers} == {"aborted"}

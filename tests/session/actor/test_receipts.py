@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 from llmsession import MemoryStore, ProviderError, Tool, ToolResult, ToolUse
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedReply, call, never, say
 from llmsession.turns.blocks import TextBlock
 from tests.session.actors import (
@@ -16,7 +14,9 @@ from tests.session.actors import (
     Stage,
     SwallowingCancellation,
     Waiting,
+    faulty_stage,
     first,
+    meanwhile,
     settled,
     stage,
 )
@@ -62,7 +62,7 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
 
 async def test_a_tool_that_finishes_within_its_grace_is_told_as_finished() -> None:
     tool = FinishingWithinGrace(0.05)
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
         await on.session.send("dropped")
         await tool.started.wait()
         await on.session.interrupt()
@@ -72,7 +72,7 @@ async def test_a_tool_that_finishes_within_its_grace_is_told_as_finished() -> No
 
 async def test_a_tool_that_outlives_its_grace_is_told_as_unknown() -> None:
     tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
         await on.session.send("dropped")
         await tool.started.wait()
         await on.session.interrupt()
@@ -84,8 +84,7 @@ async def test_a_tool_that_outlives_its_grace_is_told_as_unknown() -> None:
 async def test_a_call_that_the_caller_runs_is_unknown_until_its_result_is_submitted() -> None:
     calls = call("mine", id="a") + call("mine", id="b")
     async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("dropped")
-        await first(turn, ToolUse)
+        await on.offered("dropped")
         await on.session.submit_tool_results([ToolResult("b", "done")])
         await on.session.interrupt()
         await on.say("next")
@@ -97,19 +96,15 @@ async def test_a_call_past_its_deadline_is_told_as_unknown() -> None:
     async with stage(
         [call("mine", id="a"), never(), "ok"], tools=[Tool(name="mine")], tool_deadline_s=5
     ) as on:
-        await on.session.send("dropped")
-        await anyio.sleep(10)
-        await on.session.interrupt()
+        await on.interrupted("dropped", after_s=10)
         await on.say("next")
         assert "- mine (a): started; outcome unknown" in (receipt(on) or "")
 
 
 async def test_tools_of_earlier_steps_of_the_dropped_turn_are_named_too() -> None:
     script = [call("t", id="a"), call("t", id="b"), never(), "ok"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
-        await on.session.send("dropped")
-        await anyio.sleep(1)
-        await on.session.interrupt()
+    async with stage(script, tool=Quick()) as on:
+        await on.interrupted("dropped", after_s=1)
         await on.say("next")
         assert "t (a, b): finished; its effects stand" in (receipt(on) or "")
 
@@ -117,20 +112,16 @@ async def test_tools_of_earlier_steps_of_the_dropped_turn_are_named_too() -> Non
 async def test_without_a_started_tool_there_is_no_receipt() -> None:
     async with stage([never(), say("x").hanging(at=3), "ok"]) as on:
         for _ in range(2):
-            await on.session.send("dropped")
-            await anyio.sleep(1)
-            await on.session.interrupt()
+            await on.interrupted("dropped", after_s=1)
         await on.say("next")
         assert receipt(on) is None
 
 
 async def test_receipts_stay_pending_across_further_drops_and_come_together_oldest_first() -> None:
     script = [call("t", id="a"), never(), never(), call("t", id="b"), never(), "ok"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         for _ in range(3):
-            await on.session.send("dropped")
-            await anyio.sleep(1)
-            await on.session.interrupt()
+            await on.interrupted("dropped", after_s=1)
         await on.say("next")
         told = receipt(on) or ""
         assert "t (a, b): " in told
@@ -139,10 +130,8 @@ async def test_receipts_stay_pending_across_further_drops_and_come_together_olde
 
 async def test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_no_more() -> None:
     script = [call("t", id="a"), never(), "ok", "ok"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
-        await on.session.send("dropped")
-        await anyio.sleep(1)
-        await on.session.interrupt()
+    async with stage(script, tool=Quick()) as on:
+        await on.interrupted("dropped", after_s=1)
         await on.say("second", "third")
         assert receipt(on, 0) is not None
         assert receipt(on, 2) is None
@@ -150,12 +139,8 @@ async def test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_n
 
 async def test_a_receipt_survives_a_restart() -> None:
     store = MemoryStore()
-    async with stage(
-        [call("t", id="a"), never()], tools=[Tool(name="t", run=Quick())], store=store
-    ) as on:
-        await on.session.send("dropped")
-        await anyio.sleep(1)
-        await on.session.interrupt()
+    async with stage([call("t", id="a"), never()], tool=Quick(), store=store) as on:
+        await on.interrupted("dropped", after_s=1)
     async with stage(["ok"], store=store, reopen=True) as on:
         await on.say("next")
         assert "t (a)" in (receipt(on) or "")
@@ -163,7 +148,7 @@ async def test_a_receipt_survives_a_restart() -> None:
 
 async def test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_before_it() -> None:
     tool = Waiting()
-    async with stage([call("t", id="a"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="a"), "ok"], tool=tool) as on:
         dropped = await on.session.send("dropped")
         queued = await on.session.send("queued")
         await tool.started.wait()
@@ -174,9 +159,7 @@ async def test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_befor
 
 async def test_a_turn_that_failed_after_its_tools_leaves_a_receipt_too() -> None:
     broken = say("x").raising(ProviderError("gone", kind="fatal"))
-    async with stage(
-        [call("t", id="a"), broken, "ok"], tools=[Tool(name="t", run=Quick())], on_failure="drop"
-    ) as on:
+    async with stage([call("t", id="a"), broken, "ok"], tool=Quick(), on_failure="drop") as on:
         turn = await on.session.send("fails")
         assert (await turn.outcome()).status == "failed"
         await on.say("next")
@@ -188,7 +171,7 @@ async def test_the_same_story_makes_the_same_bytes() -> None:
     for _ in range(2):
         tool = Waiting()
         script: list[ScriptedReply | str] = [call("t", {"p": 1}, id="a"), "ok"]
-        async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+        async with stage(script, tool=tool) as on:
             await on.session.send("dropped")
             await tool.started.wait()
             await on.session.interrupt()
@@ -199,9 +182,7 @@ async def test_the_same_story_makes_the_same_bytes() -> None:
 
 async def test_a_long_input_is_shortened_in_the_receipt() -> None:
     tool = Waiting()
-    async with stage(
-        [call("t", {"text": "x" * 5000}, id="a"), "ok"], tools=[Tool(name="t", run=tool)]
-    ) as on:
+    async with stage([call("t", {"text": "x" * 5000}, id="a"), "ok"], tool=tool) as on:
         await on.session.send("dropped")
         await tool.started.wait()
         await on.session.interrupt()
@@ -214,11 +195,9 @@ async def test_the_receipt_stands_after_what_the_user_said(drops: int) -> None:
     script: list[ScriptedReply | str] = []
     for n in range(drops):
         script += [call("t", id=f"c{n}"), never()]
-    async with stage([*script, "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([*script, "ok"], tool=Quick()) as on:
         for _ in range(drops):
-            await on.session.send("dropped")
-            await anyio.sleep(1)
-            await on.session.interrupt()
+            await on.interrupted("dropped", after_s=1)
         await on.say("next")
         texts = [block.text for block in on.session.conversation()[0].content]  # type: ignore[union-attr]  # text blocks all
         assert texts[0] == "next"
@@ -229,8 +208,7 @@ async def test_the_receipt_stands_after_what_the_user_said(drops: int) -> None:
 
 async def test_a_clear_takes_the_pending_receipts_with_it() -> None:
     async with stage([call("mine", id="c"), "next"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("hello")
-        await first(turn, ToolUse)
+        await on.offered("hello")
         await on.session.interrupt()
         await on.session.clear()
         assert await on.say("anew") == "next"
@@ -239,19 +217,16 @@ async def test_a_clear_takes_the_pending_receipts_with_it() -> None:
 
 async def test_a_callers_call_that_was_offered_while_its_turn_was_stopped_is_unknown() -> None:
     # Its ``ToolUse`` comes when it is in the log: the caller may have begun before it saw the end.
-    store = FaultyStore(MemoryStore())
     calls = call("mine", id="a") + call("ours", id="b")
     ours = Quick()
     tools = [Tool(name="mine"), Tool(name="ours", run=ours)]
-    async with stage([say("hi"), calls, "ok"], tools=tools, store=store) as on:
+    async with faulty_stage([say("hi"), calls, "ok"], tools=tools) as (on, store):
         await on.say("hello")
         turn = await on.session.send("dropped")
         store.delay()
         while on.session.status().turn_phase != "journaling":
             await settled()
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.interrupt)
-            await settled()
+        async with meanwhile(on.session.interrupt):
             store.deliver()
         assert ours.inputs == []
         assert (await first(turn, ToolUse)).id == "a"

@@ -286,29 +286,26 @@ def waiting(name: str) -> tuple[FakeSession, Run, Callable[[], None]]:
     return session, run, session.waits.pop(end)
 
 
-@pytest.mark.parametrize("name", WAITS)
-def test_a_build_of_a_turn_that_was_stopped_does_nothing_more(name: str) -> None:
-    session, run, end_wait = waiting(name)
+def stop(session: FakeSession, run: Run) -> None:
     run.turn, _ = step(run.turn, e.DropRequested(reason="interrupt"))
     session.builds.stop(run)
-    calls = list(session.calls)
-    end_wait()
-    assert (session.events, session.calls) == ([], calls)
 
 
-@pytest.mark.parametrize("name", WAITS)
-def test_a_build_whose_turn_was_taken_over_does_nothing_more(name: str) -> None:
-    session, run, end_wait = waiting(name)
+def take_over(session: FakeSession, run: Run) -> None:
     run.turn, _ = step(run.turn, e.Fenced())
-    calls = list(session.calls)
-    end_wait()
-    assert (session.events, session.calls) == ([], calls)
 
 
-@pytest.mark.parametrize("name", WAITS)
-def test_a_build_does_nothing_more_once_a_newer_one_has_taken_its_place(name: str) -> None:
-    session, run, end_wait = waiting(name)
+def start_another(session: FakeSession, run: Run) -> None:
     session.builds.start(run, e.BuildContext(tag=tag_of(run.turn), delay_s=9))
+
+
+@pytest.mark.parametrize("outdate", [stop, take_over, start_another])
+@pytest.mark.parametrize("name", WAITS)
+def test_a_build_does_nothing_more_once_its_turn_or_a_newer_one_has_outdated_it(
+    name: str, outdate: Callable[[FakeSession, Run], None]
+) -> None:
+    session, run, end_wait = waiting(name)
+    outdate(session, run)
     calls = list(session.calls)
     end_wait()
     assert (session.events, session.calls) == ([], calls)

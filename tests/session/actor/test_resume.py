@@ -42,7 +42,9 @@ from tests.session.actors import (
     Stage,
     SwallowingCancellation,
     Waiting,
+    faulty_stage,
     first,
+    meanwhile,
     settled,
     stage,
     texts_of,
@@ -73,8 +75,7 @@ async def crashed(
     """What is left of a session that was sent "go" and died once all that could happen had, and
     so many calls were open."""
     async with stage(script, tools=tools, **config) as on:
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         assert len(on.session.open_calls()) == calls
         return await after_a_crash(on.store)
 
@@ -115,8 +116,7 @@ async def test_the_record_that_it_goes_on_is_durable_before_anything_else_happen
 async def test_the_request_is_the_one_that_was_never_answered_byte_for_byte() -> None:
     script = [call("quick", {"n": 1}, id="c"), never()]
     async with stage(script, tools=[Tool(name="quick", run=Quick())], recovery="resume") as on:
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         asked = on.provider.requests[-1].encode()
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
@@ -164,8 +164,7 @@ async def test_open_calls_of_the_caller_are_offered_again_under_their_ids() -> N
 async def test_results_that_were_durable_stand_and_their_calls_are_not_offered_again() -> None:
     calls = call("mine", id="a") + call("mine", id="b")
     async with stage([calls], tools=[MINE], recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         await on.session.submit_tool_results([ToolResult("a", "from before")])
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
@@ -231,19 +230,15 @@ async def test_a_turn_that_is_being_stopped_has_no_open_calls() -> None:
     calls = call("stuck", id="a") + call("mine", id="b")
     tools = [Tool(name="stuck", run=SwallowingCancellation(5)), MINE]
     async with stage([calls], tools=tools) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.interrupt)
-            await settled()
+        await on.offered("go")
+        async with meanwhile(on.session.interrupt):
             assert on.session.status().turn_phase == "stopping"
             assert on.session.open_calls() == ()
 
 
 async def test_the_deadline_of_a_call_that_is_offered_again_starts_anew() -> None:
     async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         await anyio.sleep(500)
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
@@ -292,8 +287,7 @@ async def test_a_step_with_all_its_results_is_completed_and_no_tool_is_run() -> 
     async with stage(
         [call("quick", id="c"), never()], tools=[Tool(name="quick", run=Quick())], recovery="resume"
     ) as on:
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         answered = (await on.kinds()).index("tools.answered") + 1
         store = await after_a_crash(on.store, answered)
     async with stage(["done"], store=store, reopen=True) as on:
@@ -306,8 +300,7 @@ async def test_recall_only_reads_and_is_run_again() -> None:
     script = [call("quick", id="c"), call(RECALL_TOOL_NAME, {"id": "c"}, id="r"), never()]
     tools = [Tool(name="quick", run=Quick("what it said"))]
     async with stage(script, tools=tools, recovery="resume") as on:
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         kinds = await on.kinds()
         requested = len(kinds) - kinds[::-1].index("tools.requested")
         store = await after_a_crash(on.store, requested)
@@ -418,8 +411,7 @@ async def test_seconds_begin_anew() -> None:
 
 async def test_steers_that_nobody_has_read_are_read_at_the_next_step() -> None:
     async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         await on.session.send("and be quick", when_busy="steer")
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
@@ -430,8 +422,7 @@ async def test_steers_that_nobody_has_read_are_read_at_the_next_step() -> None:
 
 async def test_steers_that_nobody_has_read_come_back_when_the_turn_is_interrupted() -> None:
     async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         await on.session.send("and be quick", when_busy="steer")
         store = await after_a_crash(on.store)
     async with stage([], store=store, reopen=True) as on:
@@ -494,8 +485,7 @@ async def test_keep_steps_keeps_what_was_complete_before_the_crash() -> None:
 
 async def test_an_end_that_was_decided_and_not_written_did_not_happen() -> None:
     async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         durable = on.session.status().seq
         await on.session.interrupt(policy="keep_steps")
         store = await after_a_crash(on.store, durable)
@@ -507,11 +497,9 @@ async def test_an_end_that_was_decided_and_not_written_did_not_happen() -> None:
 async def test_a_receipt_that_the_resumed_turn_carries_is_told_no_more_once_it_commits() -> None:
     script = [call("mine", id="a"), never()]
     async with stage(script, tools=[MINE], recovery="resume") as on:
-        turn = await on.session.send("dropped")
-        await first(turn, ToolUse)
+        await on.offered("dropped")
         await on.session.interrupt()
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         store = await after_a_crash(on.store)
     async with stage(["done", "next"], store=store, reopen=True) as on:
         assert await the_turn(on).text() == "done"
@@ -628,8 +616,7 @@ async def test_open_may_say_otherwise_once(stored: Any, asked: Any) -> None:
         outcome = await on.session.turn(1).outcome()
         assert (outcome.status == "committed") == (asked == "resume")
         assert on.session.config.recovery == stored
-        await on.session.send("again")
-        await settled()
+        await on.begin("again")
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
         assert (on.session.status().turn is not None) == (stored == "resume")
@@ -656,8 +643,7 @@ async def test_a_recovery_that_is_unknown_is_refused(recovery: Any) -> None:
 
 async def test_opening_a_session_that_is_live_recovers_nothing() -> None:
     async with stage([call("mine", id="a"), "done"], tools=[MINE]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         before = await on.kinds()
         answers: tuple[Recovery | None, ...] = (None, "drop", "resume")
         for recovery in answers:
@@ -672,13 +658,11 @@ async def test_opening_a_session_that_is_live_recovers_nothing() -> None:
 
 
 async def test_a_store_that_failed_is_a_crash_too_and_the_handle_goes_on() -> None:
-    store = FaultyStore(MemoryStore())
     ours = Quick("ours")
     script = [call("mine", id="a"), call("ours", id="b"), "done", "and more"]
     tools = [MINE, Tool(name="ours", run=ours)]
-    async with stage(script, tools=tools, store=store, recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+    async with faulty_stage(script, tools=tools, recovery="resume") as (on, store):
+        turn = await on.offered("go")
         store.fail_next()
         with pytest.raises(StoreError):
             await on.session.submit_tool_results([ToolResult("a", "lost")])
@@ -699,8 +683,7 @@ async def test_a_work_of_the_owner_that_lost_its_store_cannot_answer_for_the_new
     calls = call("ours", id="a") + call("mine", id="b")
     tools = [Tool(name="ours", run=tool), MINE]
     async with stage([calls, "done"], tools=tools, store=store, recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         store.fail_next()
         with pytest.raises(StoreError):
             await on.session.submit_tool_results([ToolResult("b", "lost")])
@@ -713,8 +696,7 @@ async def test_a_work_of_the_owner_that_lost_its_store_cannot_answer_for_the_new
 async def test_who_takes_a_session_over_goes_on_with_its_turn() -> None:
     store = MemoryStore()
     async with stage([call("mine", id="a")], tools=[MINE], store=store, recovery="resume") as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         provider = ScriptedProvider(["done"])
         async with SessionManager(provider=provider, store=store) as other:
             taken = await other.open("s", takeover=True)

@@ -82,16 +82,14 @@ async def test_each_step_has_its_retries_anew() -> None:
             return say("x").raising(busy())
         return call("t", id=f"c{tag.step}") if tag.step < 6 else "done"
 
-    async with stage(
-        script, tools=[Tool(name="t", run=Quick())], limits=TurnLimits(max_retries=1)
-    ) as on:
+    async with stage(script, tool=Quick(), limits=TurnLimits(max_retries=1)) as on:
         assert await on.say("hello") == "done"
 
 
 async def test_given_up_the_complete_steps_are_kept_with_the_stop_reason_error() -> None:
     broken = say("half").raising(ProviderError("gone", kind="fatal"), at=2)
     script = [call("t", id="c"), broken, "next"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         outcome = await (await on.session.send("work")).outcome()
         assert (outcome.status, outcome.stop_reason, outcome.error) == (
             "committed", "error", "gone",
@@ -103,7 +101,7 @@ async def test_given_up_the_complete_steps_are_kept_with_the_stop_reason_error()
 async def test_given_up_with_drop_nothing_is_kept() -> None:
     broken = say("half").raising(ProviderError("gone", kind="fatal"), at=2)
     script = [call("t", id="c"), broken, "next"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())], on_failure="drop") as on:
+    async with stage(script, tool=Quick(), on_failure="drop") as on:
         outcome = await (await on.session.send("work")).outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "fatal")
         assert on.session.conversation() == ()
@@ -144,7 +142,7 @@ async def test_a_provider_may_fail_at_every_event(failure: str, at: int) -> None
             return LONG.raising(FAILURES[failure], at=at)
         return LONG if tag.turn == 2 and tag.step == 1 else "done"
 
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         await on.say("hello")
         base = on.session.conversation()
         outcome = await (await on.session.send("work")).outcome()
@@ -167,9 +165,7 @@ async def test_a_provider_may_hang_at_every_event_and_is_interrupted(at: int) ->
     async with stage(["hi", LONG.hanging(at=at), "done"], tools=[Tool(name="t")]) as on:
         await on.say("hello")
         base = on.session.conversation()
-        await on.session.send("work")
-        await anyio.sleep(1)
-        await on.session.interrupt()
+        await on.interrupted("work", after_s=1)
         assert on.session.conversation() is base
         assert await on.say("again") == "done"
 
@@ -195,7 +191,7 @@ async def test_an_overflow_compacts_harder_and_sends_the_step_again() -> None:
         too_large = ProviderError("prompt is too long", kind="overflow", status=400)
         return say("x").raising(too_large) if tag.attempt == 1 else "fits now"
 
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         for n in range(7):
             await on.say(f"step {n}")
         assert await on.say("the large one") == "fits now"
@@ -237,8 +233,6 @@ async def test_a_broken_provider_object_fails_the_turn_and_not_the_session() -> 
 
 async def test_an_interrupt_during_the_wait_before_a_retry_sends_no_further_request() -> None:
     async with stage([say("x").raising(busy(delay_s=100)), never()]) as on:
-        await on.session.send("hello")
-        await anyio.sleep(1)
-        await on.session.interrupt()
+        await on.interrupted("hello", after_s=1)
         await anyio.sleep(1000)
         assert len(on.provider.requests) == 1

@@ -18,7 +18,15 @@ from llmsession.session.handles.session import live_state
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import Quick, SwallowingCancellation, settled, stage, texts_of
+from tests.session.actors import (
+    Quick,
+    SwallowingCancellation,
+    faulty_stage,
+    meanwhile,
+    settled,
+    stage,
+    texts_of,
+)
 
 
 async def test_the_history_ends_with_the_turn_again() -> None:
@@ -83,7 +91,7 @@ async def test_a_running_turn_refuses_a_rewind_or_is_interrupted_first() -> None
 
 async def test_a_rewind_waits_for_a_turn_that_does_not_want_to_stop() -> None:
     tool = SwallowingCancellation(5.0)
-    async with stage(["one", call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(["one", call("t", id="c")], tool=tool) as on:
         await on.say("first")
         running = await on.session.send("second")
         await tool.started.wait()
@@ -99,8 +107,7 @@ async def test_a_turn_that_the_interrupt_keeps_can_be_what_is_rewound_to() -> No
     script = ["one", call("t", id="c"), never()]
     async with stage(script, tools=[tool], interrupt_policy="keep_steps") as on:
         await on.say("first")
-        await on.session.send("second")
-        await settled()
+        await on.begin("second")
         await on.session.rewind(2, when_busy="interrupt")
         assert {m.turn for m in on.session.conversation()} == {1, 2}
         assert on.session.status().generation == 2
@@ -135,7 +142,7 @@ async def test_compacted_results_and_thinking_of_what_is_left_stay_as_they_are_s
     long = "a line of output\n" * 500
     script = [each for n in range(4) for each in (call("t", id=f"c{n}"), f"done {n}")]
     compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
-    async with stage(script, tools=[Tool(name="t", run=Quick(long))], compaction=compaction) as on:
+    async with stage(script, tool=Quick(long), compaction=compaction) as on:
         for n in range(3):
             await on.say(f"turn {n}")
         assert (await on.session.compact()).applied
@@ -165,9 +172,7 @@ async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
     script = [each for n in range(2) for each in (call("t", id=f"c{n}"), f"done {n}")]
     compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
     store = FaultyStore(MemoryStore())
-    async with stage(
-        script, tools=[Tool(name="t", run=Quick(long))], compaction=compaction, store=store
-    ) as on:
+    async with stage(script, tool=Quick(long), compaction=compaction, store=store) as on:
         await on.say("one", "two")
         answers: list[str] = []
 
@@ -187,8 +192,7 @@ async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
 
 
 async def test_what_comes_behind_a_rewind_meets_the_history_that_it_left() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["one", "two", "three"], store=store) as on:
+    async with faulty_stage(["one", "two", "three"]) as (on, store):
         await on.say("first", "second")
         store.delay()
         async with anyio.create_task_group() as group:
@@ -207,8 +211,7 @@ async def test_what_comes_behind_a_rewind_meets_the_history_that_it_left() -> No
 
 
 async def test_an_interrupt_is_answered_while_a_rewind_is_on_its_way() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["one", "two"], store=store) as on:
+    async with faulty_stage(["one", "two"]) as (on, store):
         await on.say("first")
         store.delay()
         async with anyio.create_task_group() as group:
@@ -231,22 +234,14 @@ async def test_an_interrupt_is_answered_while_a_rewind_is_on_its_way() -> None:
 
 async def test_a_rewind_that_waits_for_a_turn_is_refused_when_the_session_is_closed() -> None:
     tool = SwallowingCancellation(1.0)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], grace_s=0.2) as on:
+    async with stage([call("t", id="c")], tool=tool, grace_s=0.2) as on:
         await on.session.send("first")
         await tool.started.wait()
-        refused: list[SessionClosed] = []
-
-        async def rewind() -> None:
-            try:
-                await on.session.rewind(0, when_busy="interrupt")
-            except SessionClosed as error:
-                refused.append(error)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(rewind)
-            await settled()
+        async with meanwhile(
+            lambda: on.session.rewind(0, when_busy="interrupt"), refused=(SessionClosed,)
+        ) as refused:
             await on.session.close()
-        assert len(refused) == 1
+        assert [type(error) for error in refused] == [SessionClosed]
 
 
 async def test_a_repeated_rewind_changes_nothing() -> None:

@@ -8,7 +8,6 @@ import pytest
 from llmsession import (
     InterruptResult,
     InvalidInput,
-    MemoryStore,
     Overloaded,
     ProviderError,
     SessionBusy,
@@ -18,16 +17,16 @@ from llmsession import (
     ToolUse,
     TurnAborted,
 )
-from llmsession.session.handles.session import Turn
 from llmsession.session.values.config import WhenBusy
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import call, never, say
 from llmsession.turns import records as r
 from tests.session.actors import (
     Quick,
     SwallowingCancellation,
     Waiting,
+    faulty_stage,
     first,
+    meanwhile,
     settled,
     stage,
     texts_of,
@@ -35,16 +34,9 @@ from tests.session.actors import (
 
 
 async def test_a_send_returns_when_its_acceptance_is_durable_and_not_before() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with faulty_stage(["hi"]) as (on, store):
         store.delay()
-        turns: list[Turn] = []
-
-        async def send() -> None:
-            turns.append(await on.session.send("hello"))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(send)
+        async with meanwhile(lambda: on.session.send("hello")) as turns:
             await store.wait_delayed()
             await settled()
             assert turns == []
@@ -115,7 +107,7 @@ async def test_interrupt_mode_on_an_idle_session_is_a_plain_send() -> None:
 
 async def test_interrupt_mode_starts_its_turn_at_the_grace_when_a_tool_ignores_it() -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c"), "urgent done"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "urgent done"], tool=tool) as on:
         await on.session.send("running")
         await tool.started.wait()
         before = anyio.current_time()
@@ -127,7 +119,7 @@ async def test_interrupt_mode_starts_its_turn_at_the_grace_when_a_tool_ignores_i
 async def test_a_steer_joins_the_running_turn_at_its_next_step_after_the_results() -> None:
     tool = Waiting()
     script = [call("t", id="c"), "I see both"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         turn = await on.session.send("start")
         await tool.started.wait()
         steered = await on.session.send("look here, too", when_busy="steer")
@@ -165,20 +157,12 @@ async def test_several_steers_are_read_together_in_order() -> None:
 
 
 async def test_a_steer_after_the_decision_is_a_new_queued_turn() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["first reply", "second reply"], store=store) as on:
+    async with faulty_stage(["first reply", "second reply"]) as (on, store):
         turn = await on.session.send("first")
         store.delay()
         await store.wait_delayed()
         assert on.session.status().turn_phase == "committing"
-        steered: list[Turn] = []
-
-        async def steer() -> None:
-            steered.append(await on.session.send("too late", when_busy="steer"))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(steer)
-            await settled()
+        async with meanwhile(lambda: on.session.send("too late", when_busy="steer")) as steered:
             store.deliver()
         assert steered[0].id != turn.id
         assert await turn.text() == "first reply"
@@ -188,12 +172,10 @@ async def test_a_steer_after_the_decision_is_a_new_queued_turn() -> None:
 async def test_a_steer_to_a_turn_that_is_being_interrupted_is_a_new_turn() -> None:
     tool = SwallowingCancellation(0.05)
     script = [call("t", id="c"), "second reply"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         turn = await on.session.send("first")
         await tool.started.wait()
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.interrupt)
-            await settled()
+        async with meanwhile(on.session.interrupt):
             assert on.session.status().turn_phase == "stopping"
             steered = await on.session.send("too late", when_busy="steer")
         assert steered.id != turn.id
@@ -218,7 +200,7 @@ async def test_unread_steers_come_back_from_an_interrupt() -> None:
 
 async def test_unread_steers_come_back_when_steps_are_kept() -> None:
     tool = Waiting()
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("start")
         await tool.started.wait()
         await on.session.send("unread", when_busy="steer")
@@ -286,8 +268,7 @@ async def test_an_unknown_mode_is_refused_by_name() -> None:
 
 
 async def test_cancelling_the_caller_of_a_send_does_not_take_the_send_back() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with faulty_stage(["hi"]) as (on, store):
         store.delay()
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.send, "hello")
@@ -315,10 +296,9 @@ async def test_a_turn_that_is_queued_can_be_interrupted_alone() -> None:
 async def test_tools_of_a_queued_turn_do_not_start_before_it() -> None:
     tool = Quick()
     script = [never(), call("t", id="c"), "done"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         await on.session.send("first")
-        second = await on.session.send("second")
-        await settled()
+        second = await on.begin("second")
         assert len(on.provider.requests) == 1
         await on.session.interrupt("u1")
         assert await second.text() == "done"

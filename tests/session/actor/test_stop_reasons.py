@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmsession import Tool, TurnFailed, TurnLimits
+from llmsession import TurnFailed, TurnLimits
 from llmsession.testing.scripted import block, call, say, think
 from llmsession.turns import records as r
 from tests.session.actors import Quick, stage
@@ -23,7 +23,7 @@ async def test_a_cut_reply_is_committed_without_its_calls_which_never_run(reason
     tool = Quick()
     cut = say("let me look") + call("t", {"path": "hal"}, id="c")
     script = [cut.stopping(reason), "next"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         outcome = await (await on.session.send("hello")).outcome()
         assert (outcome.status, outcome.stop_reason) == ("committed", reason)
         assert outcome.text == "let me look"
@@ -34,7 +34,7 @@ async def test_a_cut_reply_is_committed_without_its_calls_which_never_run(reason
 
 async def test_a_cut_reply_of_a_call_alone_leaves_the_user_message_and_no_dangling_call() -> None:
     script = [call("t", id="c").stopping("max_tokens"), "next"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         outcome = await (await on.session.send("hello")).outcome()
         assert outcome.stop_reason == "max_tokens"
         assert [m.role for m in on.session.conversation()] == ["user"]
@@ -44,7 +44,7 @@ async def test_a_cut_reply_of_a_call_alone_leaves_the_user_message_and_no_dangli
 async def test_a_refusal_drops_the_whole_turn_and_runs_no_tool() -> None:
     tool = Quick()
     refused = (say("I will") + call("t", id="c")).stopping("refusal")
-    async with stage(["hi", refused, "next"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(["hi", refused, "next"], tool=tool) as on:
         await on.say("hello")
         base = on.session.conversation()
         turn = await on.session.send("bad")
@@ -59,7 +59,7 @@ async def test_a_refusal_drops_the_whole_turn_and_runs_no_tool() -> None:
 
 async def test_a_refusal_after_complete_steps_drops_them_too_and_leaves_a_receipt() -> None:
     script = [call("t", id="c"), say("no").stopping("refusal"), "next"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         turn = await on.session.send("bad")
         assert (await turn.outcome()).status == "failed"
         assert on.session.conversation() == ()
@@ -88,7 +88,7 @@ async def test_a_reply_may_be_paused_without_any_server_tool(reason: str) -> Non
 async def test_a_paused_reply_with_a_call_gets_it_answered_in_the_very_next_message() -> None:
     tool = Quick()
     paused = (say("wait") + call("t", id="c")).stopping("pause_turn")
-    async with stage([paused, "done"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([paused, "done"], tool=tool) as on:
         assert await on.say("hello") == "done"
         assert len(tool.inputs) == 1
 
@@ -112,7 +112,7 @@ async def test_tool_use_without_a_call_ends_the_turn() -> None:
 async def test_whole_calls_under_the_word_end_turn_are_run_all_the_same() -> None:
     tool = Quick()
     script = [call("t", id="c").stopping("end_turn"), "done"]
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         assert await on.say("hello") == "done"
         assert tool.inputs == [{}]
 

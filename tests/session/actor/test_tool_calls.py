@@ -69,14 +69,14 @@ async def test_the_tools_of_a_step_run_at_the_same_time_and_answer_in_call_order
         + call("t", {"name": "b", "seconds": 2}, id="b")
         + call("t", {"name": "c", "seconds": 1}, id="c")
     )
-    async with stage([calls, "done"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([calls, "done"], tool=tool) as on:
         await on.say("go")
         assert finished == ["c", "b", "a"]
         assert [block.text for block in results(on)] == ["a", "b", "c"]
 
 
 async def test_a_callable_that_raises_becomes_an_error_result_and_the_turn_goes_on() -> None:
-    async with stage([call("t", id="c"), "sorry"], tools=[Tool(name="t", run=Raising())]) as on:
+    async with stage([call("t", id="c"), "sorry"], tool=Raising()) as on:
         assert await on.say("go") == "sorry"
         (block,) = results(on)
         assert (block.is_error, block.text) == (True, "ValueError: no such file")
@@ -87,7 +87,7 @@ async def test_a_callable_that_does_not_take_the_models_arguments_is_an_error_re
         return path
 
     script = [call("t", {"paht": "x"}, id="c"), "sorry"]
-    async with stage(script, tools=[Tool(name="t", run=strict)]) as on:
+    async with stage(script, tool=strict) as on:
         assert await on.say("go") == "sorry"
         assert results(on)[0].is_error
         assert "paht" in results(on)[0].text
@@ -97,7 +97,7 @@ async def test_a_callable_that_exits_the_program_is_an_error_result() -> None:
     async def leaves(**arguments: Any) -> None:
         raise SystemExit(3)
 
-    async with stage([call("t", id="c"), "sorry"], tools=[Tool(name="t", run=leaves)]) as on:
+    async with stage([call("t", id="c"), "sorry"], tool=leaves) as on:
         assert await on.say("go") == "sorry"
         assert results(on)[0].is_error
 
@@ -113,7 +113,7 @@ async def test_a_callable_that_exits_the_program_is_an_error_result() -> None:
     ],
 )
 async def test_what_a_callable_returns_becomes_content(returned: Any, shown: str) -> None:
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(returned))]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=Quick(returned)) as on:
         await on.say("go")
         assert results(on)[0].text == shown
         assert not results(on)[0].is_error
@@ -121,14 +121,14 @@ async def test_what_a_callable_returns_becomes_content(returned: Any, shown: str
 
 @pytest.mark.parametrize("returned", [object(), [1, 2], [{"no": "type"}], ToolOutput(content=5)])  # type: ignore[arg-type]  # the point
 async def test_what_is_no_content_becomes_an_error_result(returned: Any) -> None:
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(returned))]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=Quick(returned)) as on:
         assert await on.say("go") == "ok"
         assert results(on)[0].is_error
 
 
 async def test_a_tool_output_carries_its_compact_summary_and_its_error_flag() -> None:
     output = ToolOutput(content="long " * 500, compact_summary="it was long", is_error=True)
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick(output))]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=Quick(output)) as on:
         await on.say("go")
         assert results(on)[0].is_error
         (answered,) = [rec for rec in await on.log() if isinstance(rec, r.ToolsAnswered)]
@@ -145,9 +145,8 @@ async def test_a_synchronous_callable_runs_in_a_thread_beside_the_event_loop() -
         release.wait(100)
         return "from a thread"
 
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=blocks)]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+    async with stage([call("t", id="c"), "ok"], tool=blocks) as on:
+        turn = await on.offered("go")
         while not threads:  # noqa: ASYNC110  # a thread cannot set an event of the loop
             await anyio.sleep(0.001)
         # The loop is free while the callable blocks its thread.
@@ -167,7 +166,7 @@ async def test_an_interrupt_leaves_a_blocking_thread_behind_and_answers() -> Non
         release.wait(100)
         return "late"
 
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=blocks)]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=blocks) as on:
         await on.session.send("go")
         while not started.is_set():  # noqa: ASYNC110  # as above
             await anyio.sleep(0.001)
@@ -184,7 +183,7 @@ async def test_partials_and_objects_with_an_async_call_are_awaited_in_the_loop()
         return str(a + b)
 
     script = [call("t", {"b": 2}, id="c"), "ok"]
-    async with stage(script, tools=[Tool(name="t", run=partial(add, a=40))]) as on:
+    async with stage(script, tool=partial(add, a=40)) as on:
         await on.say("go")
         assert results(on)[0].text == "42"
 
@@ -277,8 +276,7 @@ async def test_a_result_that_comes_after_its_deadline_is_refused_and_changes_not
 async def test_the_caller_may_submit_results_in_parts_and_in_any_order() -> None:
     calls = call("mine", id="a") + call("mine", id="b") + call("mine", id="c")
     async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         await on.session.submit_tool_results([ToolResult("c", "3")])
         assert on.session.status().turn_phase == "tools"
         await on.session.submit_tool_results([ToolResult("b", "2"), ToolResult("a", "1")])
@@ -289,8 +287,7 @@ async def test_the_caller_may_submit_results_in_parts_and_in_any_order() -> None
 async def test_a_submitted_result_is_durable_when_the_call_returns() -> None:
     calls = call("mine", id="a") + call("mine", id="b")
     async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         await on.session.submit_tool_results([ToolResult("a", "1")])
         assert (await on.kinds())[-1] == "tools.answered"
 
@@ -323,8 +320,7 @@ async def test_a_tool_use_is_published_only_when_its_request_is_durable() -> Non
 async def test_a_second_result_is_a_duplicate_and_the_first_one_stays() -> None:
     calls = call("mine", id="a") + call("mine", id="b")
     async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         await on.session.submit_tool_results([ToolResult("a", "first")])
         with pytest.raises(DuplicateToolResult) as raised:
             await on.session.submit_tool_results([ToolResult("b", "x"), ToolResult("a", "second")])
@@ -337,8 +333,7 @@ async def test_a_second_result_is_a_duplicate_and_the_first_one_stays() -> None:
 
 async def test_a_call_that_is_twice_in_one_submission_is_a_duplicate() -> None:
     async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         with pytest.raises(DuplicateToolResult):
             await on.session.submit_tool_results([ToolResult("a", "1"), ToolResult("a", "2")])
         await on.session.submit_tool_results([ToolResult("a", "1")])
@@ -347,8 +342,7 @@ async def test_a_call_that_is_twice_in_one_submission_is_a_duplicate() -> None:
 
 async def test_an_unknown_call_id_is_named_and_nothing_is_taken() -> None:
     async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         with pytest.raises(UnknownToolCall, match="nobody"):
             await on.session.submit_tool_results([ToolResult("a", "1"), ToolResult("nobody", "2")])
         await on.session.submit_tool_results([ToolResult("a", "1")])
@@ -357,8 +351,7 @@ async def test_an_unknown_call_id_is_named_and_nothing_is_taken() -> None:
 
 async def test_a_result_for_an_aborted_turn_is_refused_by_name_and_the_session_goes_on() -> None:
     async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        await on.offered("go")
         await on.session.interrupt()
         with pytest.raises(TurnNotOpen, match="aborted"):
             await on.session.submit_tool_results([ToolResult("a", "1")])
@@ -366,7 +359,7 @@ async def test_a_result_for_an_aborted_turn_is_refused_by_name_and_the_session_g
 
 
 async def test_a_result_for_a_committed_turn_is_refused_by_name() -> None:
-    async with stage([call("t", id="a"), "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([call("t", id="a"), "ok"], tool=Quick()) as on:
         await on.say("go")
         with pytest.raises(TurnNotOpen, match="committed"):
             await on.session.submit_tool_results([ToolResult("a", "1")])
@@ -374,7 +367,7 @@ async def test_a_result_for_a_committed_turn_is_refused_by_name() -> None:
 
 async def test_the_caller_cannot_answer_a_call_that_the_session_runs() -> None:
     tool = Waiting()
-    async with stage([call("t", id="a"), "ok"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="a"), "ok"], tool=tool) as on:
         turn = await on.session.send("go")
         await tool.started.wait()
         with pytest.raises(InvalidInput, match="session itself"):
@@ -391,8 +384,7 @@ async def test_no_results_at_all_are_refused() -> None:
 
 async def test_content_that_is_no_content_is_refused_and_may_be_submitted_again() -> None:
     async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         for content in (5, None, [{"no": "type"}], [3]):
             with pytest.raises(InvalidMessage):
                 await on.session.submit_tool_results([ToolResult("a", content)])  # type: ignore[arg-type]  # the point
@@ -432,7 +424,7 @@ async def test_an_id_of_a_dropped_turn_is_not_used_again() -> None:
 
 async def test_a_reply_with_text_thinking_and_calls_is_kept_whole() -> None:
     script = [say("let me look") + call("t", id="c"), "done"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         await on.say("go")
         said = on.session.conversation()[1]
         assert said.text == "let me look"
@@ -503,8 +495,7 @@ async def test_a_call_that_was_answered_in_time_keeps_its_result_past_its_deadli
     calls = call("mine", id="a") + call("slow", id="b")
     tools = [Tool(name="mine", deadline_s=5), Tool(name="slow")]
     async with stage([calls, "ok"], tools=tools) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         await on.session.submit_tool_results([ToolResult("a", "in time")])
         await anyio.sleep(10)
         await on.session.submit_tool_results([ToolResult("b", "fine")])

@@ -62,7 +62,7 @@ class Run:
         self.late: list[e.Event] = []
         """Reports of work that is over for the machine."""
         self.plans = 0
-        self.trace: list[tuple[e.Event, tuple[e.AnyEffect, ...]]] = []
+        self.trace: list[tuple[e.Event, tuple[e.Effect, ...]]] = []
         self.seen: set[str] = set()
 
     def play(self, moves: int) -> None:
@@ -222,7 +222,7 @@ class Run:
         self.tell(e.Ended(), self.oracle.ended())
 
 
-def _order(effect: e.AnyEffect) -> Order:
+def _order(effect: e.Effect) -> Order:
     name = type(effect).__name__
     match effect:
         case e.MakePlan(trigger=trigger):

@@ -10,12 +10,12 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession import InvalidInput, KeyReused, MemoryStore, SessionClosed, Tool, TurnId
+from llmsession import InvalidInput, KeyReused, MemoryStore, SessionClosed, TurnId
 from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.handles.session import live_state
 from llmsession.testing.scripted import call, say, think
 from llmsession.turns.request import Profile, Request, StepTag
-from tests.session.actors import Quick, Stage, Waiting, settled, stage, texts_of
+from tests.session.actors import Quick, Stage, Waiting, meanwhile, settled, stage, texts_of
 from tests.session.compacting.conversations import applied, one_call_a_turn, tools
 
 TALE = "They sailed from Hull and lost the anchor."
@@ -112,9 +112,7 @@ async def test_while_a_reply_streams_it_waits_for_its_end() -> None:
     async with stage(["answer 1", slow, "answer 3"]) as on:
         await turns(on, 1)
         turn = await on.session.send("message 2")
-        async with anyio.create_task_group() as group:
-            group.start_soon(partial(on.session.set_summary, TALE, upto=1))
-            await settled()
+        async with meanwhile(partial(on.session.set_summary, TALE, upto=1)):
             assert await applied(on) == []
             await turn.outcome()
         assert (await on.kinds())[-2:] == ["turn.committed", "compaction.applied"]
@@ -124,9 +122,7 @@ async def test_while_a_reply_streams_it_waits_for_its_end() -> None:
 
 async def test_between_two_steps_it_is_applied_and_the_turn_goes_on() -> None:
     tool = Waiting()
-    async with stage(
-        ["answer 1", call("t", id="c"), "done"], tools=[Tool(name="t", run=tool)]
-    ) as on:
+    async with stage(["answer 1", call("t", id="c"), "done"], tool=tool) as on:
         await turns(on, 1)
         turn = await on.session.send("message 2")
         await tool.started.wait()
@@ -141,13 +137,11 @@ async def test_it_does_not_take_away_the_thinking_that_has_to_open_a_tool_loop()
     tool = Waiting()
     profile = Profile(thinking_opens_tool_loop=True)
     script = ["answer 1", think("hm") + call("t", id="c"), "done"]
-    async with stage(script, profile=profile, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, profile=profile, tool=tool) as on:
         await turns(on, 1)
         turn = await on.session.send("message 2")
         await tool.started.wait()
-        async with anyio.create_task_group() as group:
-            group.start_soon(partial(on.session.set_summary, TALE, upto=1))
-            await settled()
+        async with meanwhile(partial(on.session.set_summary, TALE, upto=1)):
             tool.go.set()
             await turn.outcome()
         assert "hm" in "".join(texts_of(on.provider.requests[-1]))
@@ -241,7 +235,7 @@ async def test_what_came_after_it_is_digested_behind_it() -> None:
 
 async def test_results_before_it_can_be_recalled() -> None:
     script = [call("t", id="c1"), "one", call("recall", {"id": "c1"}, id="c2"), "two"]
-    async with stage(script, tools=[Tool(name="t", run=Quick("the whole result"))]) as on:
+    async with stage(script, tool=Quick("the whole result")) as on:
         await on.say("message 1")
         await on.session.set_summary(TALE, upto=1)
         await on.say("message 2")

@@ -21,7 +21,7 @@ from llmsession.compaction.policies import SwapToolResults
 from llmsession.session.values.outcome import CompactionOutcome
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Planning, Quick, Stage, Waiting, settled, stage
+from tests.session.actors import Planning, Quick, Stage, Waiting, meanwhile, settled, stage
 from tests.session.compacting.conversations import (
     LINE,
     OUTPUT,
@@ -254,9 +254,7 @@ async def test_a_compaction_survives_what_is_appended_meanwhile() -> None:
         await turns(on, 5)
         turn = await on.session.send("last")
         await anyio.sleep(1.5)
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.compact)
-            await settled()
+        async with meanwhile(on.session.compact):
             assert on.session.status().jobs == ("compaction",)
             # The step's call is journaled, and its message appended, while the plan is ready.
             await tool.started.wait()
@@ -355,8 +353,7 @@ async def test_a_compaction_made_for_a_turn_that_was_dropped_meanwhile_is_discar
 
     async with filled(script) as on:
         before = on.session.context().encode()
-        await on.session.send("dropped")
-        await settled()
+        await on.begin("dropped")
         async with compacting(on) as outcomes:
             await settled()
             assert on.session.status().jobs == ("compaction",)
@@ -376,9 +373,7 @@ async def test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
     async with filled(script) as on:
         turn = await on.session.send("last")
         await on.session.send("and more", when_busy="steer")
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.compact)
-            await settled()
+        async with meanwhile(on.session.compact):
             assert on.session.status().jobs == ("compaction",)
             await turn.text()
         assert len(await applied(on)) == 1
@@ -411,15 +406,13 @@ async def test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long
     kept = [*tools(), Tool(name="mine")]
     async with stage(script, tools=kept, **small(threshold=0.99)) as on:
         await turns(on, 5)
-        await on.session.send("dropped")
-        await settled()
+        await on.begin("dropped")
         planning = Planning(monkeypatch)
         async with compacting(on) as outcomes:
             await planning.started.wait()
             length = len(on.session.conversation(include_open=True))
             await on.session.interrupt()
-            await on.session.send("in its place")
-            await settled()
+            await on.begin("in its place")
             # Its tools run, so a compaction may be applied, and nothing planned for is missing.
             assert on.session.status().turn_phase == "tools"
             assert len(on.session.conversation(include_open=True)) >= length
@@ -479,8 +472,7 @@ async def test_what_a_dropped_turn_had_summarised_goes_with_it() -> None:
 
     async with stage(script, tools=tools()) as on:
         await on.say("kept")
-        await on.session.send("dropped")
-        await settled()
+        await on.begin("dropped")
         assert set(on.session.reference.actor.state.summaries) == {"c1", "c2"}
         await on.session.interrupt()
         assert set(on.session.reference.actor.state.summaries) == {"c1"}

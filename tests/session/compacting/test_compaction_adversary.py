@@ -90,8 +90,7 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
         outcome = await on.session.interrupt(policy=policy)
         assert outcome.result is InterruptResult.ABORTED
         assert (await turn.outcome()).status == "aborted"
-        after = await on.session.send("something small")
-        await settled()
+        after = await on.begin("something small")
         planning.go.set()
         assert await after.text() == "done 2"
 
@@ -204,8 +203,7 @@ async def test_a_session_that_is_closed_in_a_look_asks_the_model_nothing_more(
         async with compacting(on) as outcomes:
             await planning.started.wait()
             await planning.next()  # the plan is being applied
-            turn = await on.session.send("waits for it")
-            await settled()
+            turn = await on.begin("waits for it")
             await on.session.close()
             assert (await turn.outcome()).status == "aborted"
         assert outcomes == [CompactionOutcome(False, "cancelled")]
@@ -431,7 +429,7 @@ OPENED = ["answer 1", think("hm") + call("t", id="c"), "answer 3"]
 
 async def test_a_summary_of_a_loop_that_was_stopped_needs_no_thinking_to_open_it() -> None:
     tool, profile = Waiting(), Profile(thinking_opens_tool_loop=True)
-    async with stage(OPENED, profile=profile, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(OPENED, profile=profile, tool=tool) as on:
         await stopped_in_a_tool_loop(on, tool)
         await on.session.set_summary("They began to count.", upto=2)
         assert await on.say("go on") == "answer 3"
@@ -445,7 +443,7 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
     early: bool,
 ) -> None:
     tool, profile = Waiting(), Profile(thinking_opens_tool_loop=True)
-    async with stage(OPENED, profile=profile, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(OPENED, profile=profile, tool=tool) as on:
         tell = partial(on.session.set_summary, "They met.", upto=1)
         told = "would void the thinking"
         if early:

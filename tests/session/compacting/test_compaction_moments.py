@@ -287,9 +287,7 @@ async def test_a_plan_that_waits_survives_what_is_appended_and_not_a_drop_of_its
     async with caching(script) as on:
         count = await until_held(on)
         assert count == 8
-        await on.session.send("dropped")
-        await settled()
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         await settled()
         # It was made for turns that are all still there.
         assert on.session.status().jobs == ("compaction",)
@@ -375,8 +373,7 @@ async def test_an_abort_goes_back_to_the_usage_of_the_last_turn_that_stayed() ->
         before = state.reported
         assert before is not None
         assert before.count == len(on.session.conversation())
-        await on.session.send("dropped")
-        await settled()
+        await on.begin("dropped")
         assert state.reported is not None
         assert state.reported != before
         await on.session.interrupt()

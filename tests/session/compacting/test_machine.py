@@ -71,7 +71,7 @@ def in_phase(phase: Phase) -> Compaction:
     return compaction
 
 
-def orders(compaction: Compaction, event: e.Event) -> tuple[e.AnyEffect, ...]:
+def orders(compaction: Compaction, event: e.Event) -> tuple[e.Effect, ...]:
     return step(compaction, event)[1]
 
 

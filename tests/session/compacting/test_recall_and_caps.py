@@ -41,8 +41,7 @@ async def test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole(
 
 async def test_a_submitted_result_is_capped_too() -> None:
     async with capped([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         await on.session.submit_tool_results([ToolResult("c", LINES)])
         await turn.text()
         assert result_texts(on) == [LINES]
@@ -60,7 +59,7 @@ async def test_a_cap_stays_after_a_restart() -> None:
 
 
 async def test_a_result_within_the_cap_is_shown_as_it_is() -> None:
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t", run=Quick("short"))]) as on:
+    async with stage([call("t", id="c"), "ok"], tool=Quick("short")) as on:
         await on.say("go")
         assert b"left out" not in on.provider.requests[1].encode()
 
@@ -118,14 +117,14 @@ async def test_a_recall_of_an_unknown_id_is_an_error_result_and_the_turn_goes_on
 @pytest.mark.parametrize("arguments", [{}, {"id": 5}, {"id": "c", "line": 0}, {"id": "c", "x": 1}])
 async def test_what_a_model_may_pass_to_recall_never_ends_the_turn(arguments: Any) -> None:
     script = [call("t", id="c"), call("recall", arguments, id="r"), "ok"]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         assert await on.say("go") == "ok"
         assert on.session.conversation()[4].tool_results[0].is_error
 
 
 async def test_a_recall_runs_beside_the_tools_of_its_step() -> None:
     calls = call("t", id="a") + call("recall", {"id": "x"}, id="r") + call("t", id="b")
-    async with stage([calls, "ok"], tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([calls, "ok"], tool=Quick()) as on:
         assert await on.say("go") == "ok"
         results = on.session.conversation()[2].tool_results
         assert [result.tool_use_id for result in results] == ["a", "r", "b"]

@@ -253,8 +253,7 @@ async def test_the_results_of_a_dropped_turn_are_forgotten() -> None:
 
     slow = lambda *_: say("short").slow(10.0)  # noqa: E731
     async with working(slow, script=script, keep_recent_steps=2) as (on, summariser):
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         assert summariser.open_streams == 2
         await on.session.interrupt()
         await settled()

@@ -24,7 +24,7 @@ from llmsession import (
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Quick, settled, stage
+from tests.session.actors import Quick, stage
 
 COST = Usage(input_tokens=7, output_tokens=3)
 PRICES = {"m": Price.usd(1, 10)}
@@ -145,8 +145,7 @@ async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(
     budget = SpendingBudget(max_tokens=10)
     script = [call("t", id="c").costing(COST)]
     async with stage(script, tools=[Tool(name="t")], budget=budget) as on:
-        turn = await on.session.send("work")
-        await settled()
+        turn = await on.begin("work")
         with pytest.raises(BudgetExhausted):
             await on.session.send("more", when_busy=when_busy)
         assert on.session.status().turn_phase == "tools"
@@ -186,8 +185,7 @@ async def test_a_turn_that_is_resumed_over_budget_ends_with_its_steps() -> None:
     budget = SpendingBudget(max_tokens=10)
     async with stage([call("t", id="c").costing(COST)], tools=[Tool(name="t")], store=store,
                      budget=budget) as on:  # fmt: skip
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         provider = ScriptedProvider(["never asked for"])
         async with SessionManager(provider=provider, store=store) as second:
             again = await second.open("s", takeover=True, recovery="resume")

@@ -12,7 +12,6 @@ from llmsession import (
     Event,
     Lagged,
     LLMSession,
-    MemoryStore,
     SessionConfig,
     StoreError,
     TextDelta,
@@ -22,10 +21,9 @@ from llmsession import (
     ToolUse,
 )
 from llmsession.session.core import subscriptions
-from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import Quick, first, settled, stage
+from tests.session.actors import Quick, faulty_stage, first, settled, stage
 
 
 def durable(events: list[Event]) -> list[r.Record]:
@@ -44,7 +42,7 @@ async def up_to(events: AsyncIterator[Event], seq: int) -> list[Event]:
 
 async def test_a_turns_events_go_from_its_acceptance_to_its_one_terminal_event() -> None:
     script = [think("hmm") + say("look") + call("t", {"a": 1}, id="c"), say("done")]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         turn = await on.session.send("go")
         kinds: list[str] = []
         async for event in turn:
@@ -140,8 +138,7 @@ async def test_previews_of_a_call_are_pieces_of_its_input() -> None:
 
 
 async def test_nothing_is_published_before_it_is_durable() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi"], store=store) as on:
+    async with faulty_stage(["hi"]) as (on, store):
         seen: list[Event] = []
         events = on.session.subscribe()
 
@@ -329,7 +326,7 @@ async def test_a_record_is_in_the_state_before_anybody_is_told_of_it(
         heads.append((record.seq, on.session.status().seq))
         publish(self, session, record)
 
-    async with stage([call("t", id="c"), "done"], tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([call("t", id="c"), "done"], tool=Quick()) as on:
         monkeypatch.setattr(subscriptions.Subscriptions, "publish", look)
         await on.say("go")
         assert len(heads) >= 5
@@ -357,8 +354,7 @@ async def test_a_stream_that_goes_on_after_its_turns_end_shows_nothing_more() ->
 
 
 async def test_who_subscribes_to_a_cold_session_is_told_of_what_was_found_in_its_log() -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["hi", "next"], store=store) as on:
+    async with faulty_stage(["hi", "next"]) as (on, store):
         await on.say("hello")
         store.lose_acknowledgement()
         with pytest.raises(StoreError):

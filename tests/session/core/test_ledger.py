@@ -335,13 +335,12 @@ async def test_the_ledger_in_memory_is_the_fold_of_the_log_after_all_of_this() -
         never(),
     ]
     tool = Waiting()
-    async with stage(script, tools=[Tool(name="t", run=tool)]) as on:
+    async with stage(script, tool=tool) as on:
         await on.session.send("one")
         await tool.started.wait()
         tool.go.set()
         await anyio.sleep(30)
-        await on.session.send("two")
-        await settled()
+        await on.begin("two")
         assert on.session.status().turn_phase == "streaming"
         await on.session.interrupt()
         log = await on.log()

@@ -74,7 +74,7 @@ async def test_content_is_switched_on_and_off_by_configuration() -> None:
 async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> None:
     logger, entries = recorder()
     tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)], logger=logger) as on:
+    async with stage([call("t", id="c")], tool=tool, logger=logger) as on:
         await on.session.send("go")
         await tool.started.wait()
         await on.session.interrupt()

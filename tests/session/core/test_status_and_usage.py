@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from llmsession import CompactionConfig, InterruptResult, Tool, TurnId, Usage
+from llmsession import CompactionConfig, InterruptResult, TurnId, Usage
 from llmsession.testing.scripted import call, never, say
-from tests.session.actors import Quick, Waiting, settled, stage
+from tests.session.actors import Quick, Waiting, stage
 
 
 async def test_an_idle_session_says_where_it_stands() -> None:
@@ -26,7 +26,7 @@ async def test_an_idle_session_says_where_it_stands() -> None:
 
 async def test_a_running_session_names_its_turn_phase_step_and_queue() -> None:
     tool = Waiting()
-    async with stage([call("t", id="c"), "a", "b", "c"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "a", "b", "c"], tool=tool) as on:
         await on.session.send("first")
         await on.session.send("second")
         await on.session.send("third")
@@ -52,7 +52,7 @@ async def test_utilisation_falls_when_the_context_is_compacted() -> None:
     tool = Quick("a line of text\n" * 500)
     script = [call("t", id="c"), "ok", *[say("hi")] * 3]
     compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
-    async with stage(script, tools=[Tool(name="t", run=tool)], compaction=compaction) as on:
+    async with stage(script, tool=tool, compaction=compaction) as on:
         for _ in range(4):
             await on.say("go")
         before = on.session.status().utilisation
@@ -63,7 +63,7 @@ async def test_utilisation_falls_when_the_context_is_compacted() -> None:
 async def test_usage_is_kept_per_turn_and_in_total() -> None:
     cost = Usage(input_tokens=7, output_tokens=3, cache_read_tokens=100, cache_write_tokens=20)
     script = [call("t", id="c").costing(cost), say("ok").costing(cost), say("hi").costing(cost)]
-    async with stage(script, tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage(script, tool=Quick()) as on:
         first = await (await on.session.send("one")).outcome()
         second = await (await on.session.send("two")).outcome()
         assert first.usage == cost + cost
@@ -76,8 +76,7 @@ async def test_usage_is_kept_per_turn_and_in_total() -> None:
 async def test_usage_of_the_open_turn_is_counted_while_it_streams() -> None:
     cost = Usage(input_tokens=7, output_tokens=3)
     async with stage([say("streams").costing(cost).hanging(at=3)]) as on:
-        await on.session.send("go")
-        await settled()
+        await on.begin("go")
         assert on.session.usage().total == cost
         await on.session.interrupt()
         assert on.session.usage().total == cost
@@ -89,7 +88,7 @@ async def test_usage_of_an_interrupted_turn_is_counted_once_under_every_policy(
 ) -> None:
     cost = Usage(input_tokens=7, output_tokens=3)
     script = [call("t", id="c").costing(cost), say("streams").costing(cost).hanging(at=3)]
-    async with stage(script, tools=[Tool(name="t", run=Quick())], interrupt_policy=policy) as on:
+    async with stage(script, tool=Quick(), interrupt_policy=policy) as on:
         turn = await on.session.send("go")
         await anyio.sleep(1)
         outcome = await on.session.interrupt()
@@ -113,8 +112,7 @@ async def test_a_message_carries_its_model_provider_usage_and_times() -> None:
 async def test_the_async_reads_say_what_the_synchronous_ones_say() -> None:
     async with stage(["hi", never()]) as on:
         await on.say("hello")
-        await on.session.send("open")
-        await settled()
+        await on.begin("open")
         session = on.session
         assert await session.read_conversation() is session.conversation()
         assert await session.read_conversation(include_open=True) == session.conversation(

@@ -61,10 +61,10 @@ def said(text: str, *, turn: int = 1, step: int = 1, attempt: int = 1, index: in
 
 
 class Log:
-    """A session's log beside its hub: what is written is published, and can be replayed."""
+    """A session's log and its subscriptions: what is written is published, and can be replayed."""
 
     def __init__(self, page: int = 100) -> None:
-        self.hub = Subscriptions()
+        self.subscriptions = Subscriptions()
         self.records: list[Record] = []
         self.page = page
         self.pages = 0
@@ -73,7 +73,7 @@ class Log:
         for record in records:
             stamped = msgspec.structs.replace(record, seq=len(self.records) + 1)
             self.records.append(stamped)
-            self.hub.publish("s", stamped)
+            self.subscriptions.publish("s", stamped)
 
     def write_turns(self, first: int, last: int) -> None:
         for turn in range(first, last + 1):
@@ -81,7 +81,7 @@ class Log:
 
     def preview(self, *previews: Preview) -> None:
         for preview in previews:
-            self.hub.preview("s", preview)
+            self.subscriptions.preview("s", preview)
 
     async def replay(self, after: int, up_to: int) -> Sequence[Record]:
         self.pages += 1
@@ -91,7 +91,9 @@ class Log:
     def subscribe(self, after: int | None = None, turn: int | None = None) -> Subscription:
         head = len(self.records)
         cursor = head if after is None else after
-        return Subscription(self.hub, "s", after=cursor, head=head, turn=turn, replay=self.replay)
+        return Subscription(
+            self.subscriptions, "s", after=cursor, head=head, turn=turn, replay=self.replay
+        )
 
 
 async def read(subscription: Subscription, count: int) -> list[Event]:
@@ -173,7 +175,7 @@ async def test_each_record_comes_once_and_in_order_beside_a_publisher(seed: int)
             log.preview(said("x", turn=turn))
             for _ in range(random.randrange(4)):
                 await checkpoint()
-        log.hub.end("s")
+        log.subscriptions.end("s")
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
@@ -196,7 +198,7 @@ async def test_a_cancelled_wait_loses_no_event() -> None:
         for turn in range(11, 31):
             await anyio.sleep(1)
             log.write_turns(turn, turn)
-        log.hub.end("s")
+        log.subscriptions.end("s")
 
     with anyio.fail_after(300):
         async with anyio.create_task_group() as group:
@@ -288,10 +290,10 @@ async def test_a_store_that_was_lost_makes_every_subscriber_lag() -> None:
     first, second = log.subscribe(), log.subscribe()
     log.write_turns(1, 2)
     await read(first, 1)
-    log.hub.lag_all("s")
+    log.subscriptions.lag_all("s")
     assert await read_all(first) == [Lagged(cursor=1)]
     assert await read_all(second) == [Lagged(cursor=0)]
-    assert not log.hub.has("s")
+    assert not log.subscriptions.has("s")
 
 
 # Previews
@@ -418,7 +420,7 @@ async def test_a_turns_subscription_ends_at_its_terminal_event(terminal: Record)
     log.write(committed(1), terminal, accepted(3))
     events = await read_all(subscription)
     assert events == [log.records[1], said("mine", turn=2), log.records[3]]
-    assert not log.hub.has("s")
+    assert not log.subscriptions.has("s")
 
 
 async def test_a_turn_that_has_ended_is_replayed_up_to_its_end_and_no_further() -> None:
@@ -428,7 +430,7 @@ async def test_a_turn_that_has_ended_is_replayed_up_to_its_end_and_no_further() 
     events = await read_all(subscription)
     assert seqs(events) == [2, 4, 4, 5]
     assert subscription.cursor == 5
-    assert not log.hub.has("s")
+    assert not log.subscriptions.has("s")
 
 
 async def test_records_of_other_turns_do_not_put_a_turns_subscriber_behind() -> None:
@@ -446,7 +448,7 @@ async def test_a_closed_session_is_read_to_its_end() -> None:
     log = Log()
     subscription = log.subscribe()
     log.write_turns(1, 2)
-    log.hub.end("s")
+    log.subscriptions.end("s")
     log.write(accepted(3))  # nobody listens any more
     assert seqs(await read_all(subscription)) == [1, 2, 3, 4]
     assert await read_all(subscription) == []
@@ -457,17 +459,17 @@ async def test_the_end_during_a_replay_waits_for_what_was_durable() -> None:
     log.write_turns(1, 3)
     subscription = log.subscribe(after=0)
     log.write(accepted(4))
-    log.hub.end("s")
+    log.subscriptions.end("s")
     assert seqs(await read_all(subscription)) == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_end_all_ends_the_subscribers_of_every_session() -> None:
-    hub = Subscriptions()
-    subscriptions = [Subscription(hub, name, after=0, head=0) for name in ("a", "b", "a")]
-    hub.end_all()
-    assert [await read_all(one) for one in subscriptions] == [[], [], []]
-    assert not hub.has("a")
-    assert not hub.has("b")
+    subscriptions = Subscriptions()
+    members = [Subscription(subscriptions, name, after=0, head=0) for name in ("a", "b", "a")]
+    subscriptions.end_all()
+    assert [await read_all(member) for member in members] == [[], [], []]
+    assert not subscriptions.has("a")
+    assert not subscriptions.has("b")
 
 
 @pytest.mark.parametrize("how", ["close", "end"])
@@ -483,7 +485,7 @@ async def test_a_reader_that_waits_is_told_the_end(how: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(reader)
             await anyio.sleep(1)
-            subscription.close() if how == "close" else log.hub.end("s")
+            subscription.close() if how == "close" else log.subscriptions.end("s")
     assert got == [[]]
 
 
@@ -495,7 +497,7 @@ async def test_closing_stops_listening_and_forgets_what_was_not_read() -> None:
     assert seqs(await read(subscription, 1)) == [1]
     subscription.close()
     subscription.close()
-    assert not log.hub.has("s")
+    assert not log.subscriptions.has("s")
     log.write(accepted(4))
     assert await read_all(subscription) == []
 
@@ -508,7 +510,7 @@ async def test_closing_while_a_page_is_on_its_way_drops_that_page() -> None:
         await anyio.sleep(2)
         return log.records[after:up_to]
 
-    subscription = Subscription(log.hub, "s", after=0, head=4, replay=slow_replay)
+    subscription = Subscription(log.subscriptions, "s", after=0, head=4, replay=slow_replay)
     got: list[list[Event]] = []
 
     async def reader() -> None:
@@ -527,7 +529,7 @@ async def test_closing_one_subscriber_leaves_the_others() -> None:
     first, second = log.subscribe(), log.subscribe()
     first.close()
     log.write(accepted(1))
-    assert log.hub.has("s")
+    assert log.subscriptions.has("s")
     assert seqs(await read(second, 1)) == [1]
 
 
@@ -535,9 +537,9 @@ def test_publishing_to_nobody_does_nothing() -> None:
     log = Log()
     log.write(accepted(1))
     log.preview(said("x"))
-    log.hub.end("s")
-    log.hub.lag_all("s")
-    assert not log.hub.has("s")
+    log.subscriptions.end("s")
+    log.subscriptions.lag_all("s")
+    assert not log.subscriptions.has("s")
 
 
 async def test_a_cursor_passes_a_record_only_with_the_last_of_its_calls() -> None:
@@ -554,18 +556,18 @@ async def test_a_cursor_passes_a_record_only_with_the_last_of_its_calls() -> Non
 
 
 def test_a_subscriber_to_whom_a_record_is_missing_lags() -> None:
-    hub = Subscriptions()
-    subscription = Subscription(hub, "s", after=1, head=1)
-    hub.publish("s", msgspec.structs.replace(accepted(1), seq=3))
+    subscriptions = Subscriptions()
+    subscription = Subscription(subscriptions, "s", after=1, head=1)
+    subscriptions.publish("s", msgspec.structs.replace(accepted(1), seq=3))
     assert isinstance(subscription._next_nowait() or Lagged(0), Lagged)
-    assert not hub.has("s")
+    assert not subscriptions.has("s")
 
 
 def test_a_subscriber_lags_where_the_log_is_found_to_be_longer_than_it_was_told() -> None:
-    hub = Subscriptions()
-    told, behind = (Subscription(hub, "s", after=head, head=head) for head in (5, 4))
-    hub.reached("s", 5)
-    assert hub.has("s")
-    hub.remove("s", told)
-    assert not hub.has("s")
+    subscriptions = Subscriptions()
+    current, behind = (Subscription(subscriptions, "s", after=head, head=head) for head in (5, 4))
+    subscriptions.reached("s", 5)
+    assert subscriptions.has("s")
+    subscriptions.remove("s", current)
+    assert not subscriptions.has("s")
     assert behind.buffered == (0, 0)

@@ -28,21 +28,24 @@ from llmsession.errors import RecordDamaged
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
 from llmsession.store.protocol import Lease, Store
-from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import PATIENCE_S, Quick, Stage, contents, settled, stage
+from tests.session.actors import (
+    PATIENCE_S,
+    Quick,
+    contents,
+    faulty_stage,
+    meanwhile,
+    same_as_its_log,
+    settled,
+    stage,
+)
 from tests.session.probes import log_of
 
 
 async def said_in(store: Store, word: str, session: str = "s") -> list[int]:
     """The seqs of the records that say *word*, in whatever field."""
     return [each.seq for each in await store.read(session) if word.encode() in each.body]
-
-
-async def same_as_its_log(on: Stage, session: LLMSession) -> None:
-    log = await log_of(on.store, session.id)
-    assert contents(fold(session.id, log)) == contents(live_state(session))
 
 
 class Doubtful(MemoryStore):
@@ -112,8 +115,7 @@ async def test_what_a_dropped_turn_said_and_did_is_purged_too() -> None:
     tool = Tool(name="t", run=Quick("marker result"))
     script = [call("t", {"x": "marker"}, id="c"), never(), never()]
     async with stage(script, tools=[tool]) as on:
-        await on.session.send("marker one")
-        await settled()
+        await on.begin("marker one")
         await on.session.send("marker steer", when_busy="steer")
         await on.session.interrupt(command_id="stop")  # its answer holds what was dropped
         await on.session.clear(purge=True)
@@ -126,8 +128,7 @@ async def test_what_a_dropped_turn_said_and_did_is_purged_too() -> None:
 
 async def test_a_steer_that_answers_a_step_alone_leaves_its_place_in_a_purged_log() -> None:
     async with stage([say("half").slow(0.1), "two", "three"]) as on:
-        turn = await on.session.send("first")
-        await settled()
+        turn = await on.begin("first")
         await on.session.send("marker steer", when_busy="steer")
         await turn.outcome()
         assert len(on.session.conversation()) == 4
@@ -316,8 +317,7 @@ async def test_the_id_of_a_forgotten_call_is_not_given_to_another() -> None:
     async with stage(script, tools=[Tool(name="t")]) as on:
         await on.interrupted("first")
         await on.session.clear(purge=True)
-        turn = await on.session.send("second")
-        await settled()
+        turn = await on.begin("second")
         # The caller of the first one is late: its result must not answer the second.
         with pytest.raises(TurnNotOpen):
             await on.session.submit_tool_results([ToolResult("c", "late")])
@@ -547,8 +547,7 @@ async def test_a_session_that_cannot_pay_is_not_opened_and_pays_later() -> None:
 async def test_a_store_that_fails_at_either_record_leaves_a_session_that_opens_whole(
     step: str,
 ) -> None:
-    store = FaultyStore(MemoryStore())
-    async with stage(["marker", "two"], store=store) as on:
+    async with faulty_stage(["marker", "two"]) as (on, store):
         await on.say("first")
         if step == "cleared":
             store.fail_next()
@@ -634,18 +633,11 @@ async def test_a_close_waits_until_it_is_out_of_the_log() -> None:
     async with stage(["marker"], store=store) as on:
         await on.say("first")
         store.hold_back = anyio.Event()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.clear(purge=True))
-            await settled()
-            closed = anyio.Event()
-
-            async def close() -> None:
-                await on.session.close()
-                closed.set()
-
-            group.start_soon(close)
-            await settled()
-            assert not closed.is_set()
+        async with (
+            meanwhile(lambda: on.session.clear(purge=True)),
+            meanwhile(on.session.close) as closed,
+        ):
+            assert closed == []
             store.hold_back.set()
-        assert closed.is_set()
+        assert len(closed) == 1
         assert await said_in(store, "marker") == []

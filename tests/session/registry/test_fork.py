@@ -170,7 +170,7 @@ async def test_pending_receipts_come_with_a_fork() -> None:
 
 async def test_a_forks_callables_are_bound_as_its_parents_are() -> None:
     tool = Quick("from the tool")
-    async with stage([call("t", id="c"), "done"], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c"), "done"], tool=tool) as on:
         fork = await on.session.fork()
         assert await (await fork.send("use it")).text() == "done"
         assert len(tool.inputs) == 1
@@ -227,9 +227,7 @@ async def test_a_running_turn_refuses_a_fork_or_is_interrupted_first() -> None:
 
 async def test_a_turn_that_waited_when_the_fork_began_is_not_the_forks() -> None:
     tool = Waiting()
-    async with stage(
-        [call("t", id="c"), "one", "two", "three"], tools=[Tool(name="t", run=tool)]
-    ) as on:
+    async with stage([call("t", id="c"), "one", "two", "three"], tool=tool) as on:
         first = await on.session.send("first")
         queued = await on.session.send("second")
         await tool.started.wait()

@@ -62,7 +62,7 @@ async def test_two_handles_of_one_session_share_it() -> None:
 
 
 async def test_an_evicted_session_comes_back_with_the_same_history() -> None:
-    async with stage([call("t", id="c"), "hi", "next"], tools=[Tool(name="t", run=Quick())]) as on:
+    async with stage([call("t", id="c"), "hi", "next"], tool=Quick()) as on:
         await on.say("hello")
         before = on.session.conversation()
         context = on.session.context().encode()
@@ -142,7 +142,7 @@ async def test_an_idle_session_has_no_task() -> None:
 
 async def test_close_interrupts_what_is_open_and_names_what_still_runs() -> None:
     tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         turn = await on.session.send("go")
         queued = await on.session.send("queued")
         await tool.started.wait()
@@ -160,7 +160,7 @@ async def test_close_interrupts_what_is_open_and_names_what_still_runs() -> None
 async def test_leaving_the_manager_waits_for_a_tool_that_ignores_its_cancellation() -> None:
     tool = SwallowingCancellation(50)
     before = anyio.current_time()
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
         await tool.started.wait()
         assert on.manager.running_works != ()
@@ -340,7 +340,7 @@ async def test_a_moved_owner_starts_no_tool_that_the_new_one_does_not_know_of() 
     store = MemoryStore()
     tool = Quick()
     script = [say("x").slow(1) + call("t", id="c")]
-    async with stage(script, tools=[Tool(name="t", run=tool)], store=store) as on:
+    async with stage(script, tool=tool, store=store) as on:
         running = await on.session.send("go")
         async with SessionManager(provider=on.provider, store=store) as other:
             await other.open("s", takeover=True)
@@ -385,7 +385,7 @@ async def test_a_store_that_fails_at_any_append_leaves_a_session_that_goes_on(at
     def script(request: Any, tag: Any) -> Any:
         return call("t", id="c") if tag.turn == 2 and tag.step == 1 else "ok"
 
-    async with stage(script, tools=[Tool(name="t", run=tool)], store=store) as on:
+    async with stage(script, tool=tool, store=store) as on:
         await on.say("hello")
         base = on.session.conversation()
         real, left = store.append, at
@@ -418,7 +418,7 @@ async def test_a_crash_ends_open_turns_with_a_receipt_when_the_session_is_opened
     store = MemoryStore()
     tool = Waiting()
     script = [call("t", id="c"), "ok"]
-    async with stage(script, tools=[Tool(name="t", run=tool)], store=store) as on:
+    async with stage(script, tool=tool, store=store) as on:
         await on.session.send("running")
         await on.session.send("queued")
         await tool.started.wait()
@@ -435,7 +435,7 @@ async def test_a_crash_ends_open_turns_with_a_receipt_when_the_session_is_opened
 
 async def test_callables_are_bound_again_by_the_manager_or_by_open() -> None:
     store = MemoryStore()
-    async with stage(tools=[Tool(name="t", run=Quick("old"))], store=store):
+    async with stage(tool=Quick("old"), store=store):
         pass
     provider = ScriptedProvider([call("t", id="c"), "ok", call("t", id="c"), "ok"])
     tools = [Tool(name="t", run=Quick("from the manager"))]
@@ -466,7 +466,7 @@ async def test_the_managers_callables_are_bound_from_the_first_turn_on() -> None
 
 async def test_unbound_tools_are_the_callers_after_a_restart() -> None:
     store = MemoryStore()
-    async with stage(tools=[Tool(name="t", run=Quick())], store=store):
+    async with stage(tool=Quick(), store=store):
         pass
     async with stage([call("t", id="c")], store=store, reopen=True) as on:
         turn = await on.session.send("go")

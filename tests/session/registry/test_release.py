@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from llmsession import (
-    InterruptOutcome,
     InterruptResult,
     MemoryStore,
     SessionClosed,
@@ -14,7 +13,6 @@ from llmsession import (
     Tool,
     ToolResult,
     ToolUse,
-    TurnOutcome,
 )
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from tests.session.actors import (
@@ -22,6 +20,7 @@ from tests.session.actors import (
     Waiting,
     faulty_stage,
     first,
+    meanwhile,
     settled,
     stage,
     unread_send,
@@ -102,15 +101,7 @@ async def test_a_turn_whose_end_is_decided_ends_though_its_session_is_released()
         turn = await on.session.send("hello")
         store.delay()
         await store.wait_delayed()
-        outcomes: list[TurnOutcome] = []
-
-        async def wait() -> None:
-            outcomes.append(await turn.outcome())
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            group.start_soon(on.manager.release)
-            await settled()
+        async with meanwhile(turn.outcome) as outcomes, meanwhile(on.manager.release):
             assert outcomes == []
             store.deliver()
         assert [outcome.status for outcome in outcomes] == ["committed"]
@@ -119,19 +110,11 @@ async def test_a_turn_whose_end_is_decided_ends_though_its_session_is_released()
 
 async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_session_goes() -> None:
     tool = SwallowingCancellation(5)
-    tools = [Tool(name="t", run=tool)]
-    async with stage([call("t", id="c")], tools=tools) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
         await on.session.send("next")
         await tool.started.wait()
-        answers: list[InterruptOutcome] = []
-
-        async def interrupt() -> None:
-            answers.append(await on.session.interrupt("u1"))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            await settled()
+        async with meanwhile(lambda: on.session.interrupt("u1")) as answers:
             assert answers == []  # its tool has its grace
             (released,) = await on.manager.release()
         assert [answer.result for answer in answers] == [InterruptResult.ABORTED]
@@ -143,7 +126,7 @@ async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_sessi
 
 async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> None:
     tool = Waiting()
-    async with stage([call("t", id="c")], tools=[Tool(name="t", run=tool)]) as on:
+    async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
         await tool.started.wait()
         (released,) = await on.manager.release()

@@ -15,12 +15,10 @@ from llmsession import (
     SessionBusy,
     Tool,
     ToolResult,
-    ToolUse,
     TurnId,
 )
-from llmsession.session.handles.session import Turn
 from llmsession.testing.scripted import call, never, say
-from tests.session.actors import at_once, faulty_stage, first, settled, stage
+from tests.session.actors import at_once, faulty_stage, meanwhile, settled, stage
 
 
 async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None:
@@ -37,14 +35,8 @@ async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None
 async def test_a_repeat_while_the_first_is_on_its_way_gets_the_same_answer() -> None:
     async with faulty_stage(["hi"]) as (on, store):
         store.delay()
-        turns: list[Turn] = []
-
-        async def send() -> None:
-            turns.append(await on.session.send("hello", command_id="k"))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(send)
+        sends = [lambda: on.session.send("hello", command_id="k")] * 5
+        async with meanwhile(*sends) as turns:
             await store.wait_delayed()
             await settled()
             assert turns == []
@@ -171,8 +163,7 @@ async def test_a_repeated_interrupt_while_the_first_is_on_its_way_ends_one_turn_
 
 async def test_repeated_results_are_no_duplicates() -> None:
     async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go")
-        await first(turn, ToolUse)
+        turn = await on.offered("go")
         results = [ToolResult("c", "42")]
         await on.session.submit_tool_results(results, command_id="k")
         await on.session.submit_tool_results(results, command_id="k")
