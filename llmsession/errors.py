@@ -325,8 +325,8 @@ class RecordDamaged(StoreError):
     and other sessions are not touched by it."""
 
     def __init__(self, session: str, seq: int, why: str) -> None:
-        told = f"record {seq} of session {session!r} cannot be read: {why}"
-        super().__init__(told, committed=False)
+        message = f"record {seq} of session {session!r} cannot be read: {why}"
+        super().__init__(message, committed=False)
         self.session = session
         self.seq = seq
         self.why = why
@@ -368,10 +368,10 @@ def need_package(module: str, needed_for: str, extra: str) -> None:
     *module*, and may read files.
     """
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # a parent of it is not there
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise InvalidConfig(
             f"{needed_for} needs {module}, which is not installed: pip install '{extra}'"
         ) from ModuleNotFoundError(f"no module named {module!r}", name=module)

@@ -21,8 +21,8 @@ _KEYS = ("api_key", "auth_token")
 
 def given_options(client_options: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
     """*client_options*, and those of *named* that were given."""
-    given = {name: value for name, value in named.items() if value is not None}
-    return {**(client_options or {}), **given}
+    named_options = {name: value for name, value in named.items() if value is not None}
+    return {**(client_options or {}), **named_options}
 
 
 class SdkProvider:

@@ -138,18 +138,18 @@ def _in_order(
 ) -> tuple[Message, ...]:
     """The messages without those that come back to a turn which another one has followed: they
     have no place. The numbers need not grow: a turn that jumped the queue stands earlier."""
-    kept: list[Message] = []
+    ordered: list[Message] = []
     seen: set[int] = set()
     for line, message in placed:
-        if kept and message.turn != kept[-1].turn and message.turn in seen:
-            detail = f"a message of turn {message.turn} after turn {kept[-1].turn}"
+        if ordered and message.turn != ordered[-1].turn and message.turn in seen:
+            detail = f"a message of turn {message.turn} after turn {ordered[-1].turn}"
             if strict:
                 raise TranscriptError(detail, line)
             notes.append(Note(line, "bad_line", detail, visible=True))
         else:
-            kept.append(message)
+            ordered.append(message)
             seen.add(message.turn)
-    return tuple(kept)
+    return tuple(ordered)
 
 
 def _read_header(line: JsonLine) -> tuple[_Header, dict[str, msgspec.Raw]]:

@@ -50,8 +50,8 @@ def _each_file(read: _ReadFile) -> Callable[[Files, bool], _Conversations]:
     """Reads formats of one file: several files one by one, in the order of their names."""
 
     def read_files(files: Files, strict: bool) -> _Conversations:
-        found = (read(files[name], strict=strict) for name in sorted(files))
-        return tuple(chain.from_iterable(found))
+        conversations = (read(files[name], strict=strict) for name in sorted(files))
+        return tuple(chain.from_iterable(conversations))
 
     return read_files
 

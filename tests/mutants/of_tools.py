@@ -76,7 +76,7 @@ TOOLS = {
     ),
     "a long result is shown whole": in_tool_runner(
         "docs/compaction.md",
-        "capped = cap_content(decoded, max_chars=most, call_id=result.call_id)",
+        "capped = cap_content(decoded, max_chars=max_chars, call_id=result.call_id)",
         "capped = None",
         "test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole",
         suite="session/compacting/test_recall_and_caps.py",

@@ -43,10 +43,12 @@ WIRE = {
     ),
     "previews are shown twice after the connection was lost": in_subscription(
         "docs/protocol.md",
-        "        if end <= shown:\n",
+        "        if end <= shown_end:\n",
         "        if False:\n",
         "test_previews_are_not_shown_twice_after_the_connection_was_lost",
-        also=(Edit("transport/client/subscription.py", "if event.offset < shown:", "if False:"),),
+        also=(
+            Edit("transport/client/subscription.py", "if event.offset < shown_end:", "if False:"),
+        ),
     ),
     "a client that is gone takes its commands with it": in_connection(
         "docs/protocol.md",

@@ -148,11 +148,11 @@ def context_line(status: SessionStatus) -> str:
 
 def usage_lines(usage: SessionUsage) -> list[str]:
     """Tokens spent: in all, and of the last turns; and what they cost."""
-    shown = sorted(usage.turns.items())[-5:]
+    recent_turns = sorted(usage.turns.items())[-5:]
     lines = [f"in all   {_usage(usage.total)}"]
     lines += [
         f"turn {number:<4}{_usage(spent)}{_cost(usage.turn_costs_nano_usd.get(number))}"
-        for number, spent in shown
+        for number, spent in recent_turns
     ]
     return [*lines, escape(cost_line(usage))] if usage.models else lines
 

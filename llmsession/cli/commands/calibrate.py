@@ -75,13 +75,13 @@ def print_rows(rows: Sequence[Accuracy], console: Console | None = None) -> None
     table.add_column("counter", no_wrap=True)
     for name in _FIGURES:
         table.add_column(name, justify="right", no_wrap=True)
-    shown = None
+    last_place = None
     for row in rows:
         place = (escape(Path(row.file).name), escape(row.model))
         figures = (_percent(row.median_error), _percent(row.p95_error), _percent(row.bias, "+"))
-        named = ("", "") if place == shown else place
+        named = ("", "") if place == last_place else place
         table.add_row(*named, row.counter, str(row.requests), *figures)
-        shown = place
+        last_place = place
     console.print(table)
     for file in dict.fromkeys(row.file for row in rows):
         for remark in _remarks([row for row in rows if row.file == file]):

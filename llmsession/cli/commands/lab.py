@@ -110,8 +110,8 @@ def lab(
         for compared in results.sums if only_sums else _totals(results):
             _print_json(compared)
     else:
-        shown = results.sums if only_sums else [*results.rows, *_totals(results)]
-        rows = [compared.row for compared in shown]
+        comparisons = results.sums if only_sums else [*results.rows, *_totals(results)]
+        rows = [compared.row for compared in comparisons]
         if as_markdown:
             print_markdown(rows)
         else:

@@ -91,8 +91,8 @@ def _table(rows: _Rows, room: int) -> Table:
         table.add_column(title, total, justify="right", no_wrap=True, min_width=widths[name])
     for file, figures in rows:
         short = file if len(file) <= room else file[: room - 1] + "…"
-        shown = [_red(name, _shown(name, figures[name])) for name in _COLUMNS]
-        table.add_row(escape(short), *shown)
+        cells = [_red(name, _shown(name, figures[name])) for name in _COLUMNS]
+        table.add_row(escape(short), *cells)
     return table
 
 

@@ -150,18 +150,18 @@ def show(
         raise InvalidInput("--prices is for a store: a service has its own prices")
     table = PriceTable(load_prices(prices) if prices is not None else None)
     if service is not None:
-        shown = using_service(service, lambda sessions: _read_there(sessions, session))
+        report = using_service(service, lambda sessions: _read_there(sessions, session))
     else:
         address = a_store(store)
         row, state = using_store(address, key_file, lambda opened: _read(opened, session))
-        shown = _shown(row, state, table)
+        report = _shown(row, state, table)
     if as_json:
-        for message in shown.messages:
+        for message in report.messages:
             print(msgspec.json.encode(message).decode())
         return
-    for line in _headlines(shown):
+    for line in _headlines(report):
         print(line)
-    for message in shown.messages:
+    for message in report.messages:
         print()
         _print_message(message, full=full)
 
@@ -220,11 +220,11 @@ def _open_line(turn: int, step: int) -> str:
     return f"  turn {turn} is open, {f'in step {step}' if step else 'not begun'}"
 
 
-def _headlines(shown: Shown) -> Iterable[str]:
-    yield from shown.headlines
-    usage = shown.usage
+def _headlines(report: Shown) -> Iterable[str]:
+    yield from report.headlines
+    usage = report.usage
     yield (
-        f"  {shown.turns} turns, {shown.history} messages;"
+        f"  {report.turns} turns, {report.history} messages;"
         f" {usage.total.prompt_tokens:,} tokens in, {usage.total.output_tokens:,} out"
     )
     if usage.models:
@@ -232,7 +232,7 @@ def _headlines(shown: Shown) -> Iterable[str]:
     for model, spent in sorted(usage.models.items()) if len(usage.models) > 1 else ():
         cost = "no price" if spent.cost_nano_usd is None else dollars(spent.cost_nano_usd)
         yield f"    {model or '(model not known)'}: {spent.requests:,} requests, {cost}"
-    yield from shown.open
+    yield from report.open
 
 
 def _print_message(message: Message, *, full: bool) -> None:

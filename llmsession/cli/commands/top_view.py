@@ -79,11 +79,11 @@ def _rate(now: SessionStats, before: int | None, elapsed_s: float) -> float | No
 def table_of(look: Look, width: int, height: int | None = None) -> Table:
     """*look* for a terminal of *width* columns, and *height* lines if that is a limit."""
     is_wide = width >= NARROW
-    shown = look.sessions
+    lines = look.sessions
     if height is not None:
-        shown = shown[: max(1, height - AROUND_LINES)]
+        lines = lines[: max(1, height - AROUND_LINES)]
     table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, caption=_caption(look, len(shown)), caption_justify="left"
+        box=SIMPLE_HEAD, pad_edge=False, caption=_caption(look, len(lines)), caption_justify="left"
     )
     table.add_column("session", no_wrap=True, overflow="ellipsis", ratio=1 if is_wide else None)
     table.add_column("phase", no_wrap=True)
@@ -92,7 +92,7 @@ def table_of(look: Look, width: int, height: int | None = None) -> Table:
     for title in ("context", "tok/s", "int", "cmp", "cost"):
         justify = "left" if title == "context" else "right"
         table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a literal
-    for line in shown:
+    for line in lines:
         cells = _cells(line)
         table.add_row(*(cells if is_wide else (*cells[:2], *cells[3:])))
     totals = look.totals
@@ -127,10 +127,10 @@ def _cost(nano_usd: int, unpriced: bool) -> str:
     return dollars(nano_usd) + ("+" if unpriced else "")
 
 
-def _caption(look: Look, shown: int) -> str:
+def _caption(look: Look, line_count: int) -> str:
     lines = []
-    if shown < look.totals.live:
-        lines.append(f"{look.totals.live - shown:,} more sessions are not shown")
+    if line_count < look.totals.live:
+        lines.append(f"{look.totals.live - line_count:,} more sessions are not shown")
     if look.service is not None:
         now = look.service
         lines.append(

@@ -34,10 +34,10 @@ class ShownText:
         if not isinstance(reply, r.AssistantReply):
             return "", True
         texts = [b.text for b in parse_blocks(reply.body) if isinstance(b, TextBlock)]
-        whole, shown = "".join(texts), self._shown
+        whole, prefix = "".join(texts), self._shown
         self._attempt, self._shown = None, ""
-        goes_on = whole.startswith(shown)
-        return (whole[len(shown) :] if goes_on else whole), goes_on
+        goes_on = whole.startswith(prefix)
+        return (whole[len(prefix) :] if goes_on else whole), goes_on
 
 
 def bar(share: float, width: int = BAR_CELLS) -> str:

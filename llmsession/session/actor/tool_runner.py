@@ -97,8 +97,8 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
     summary = result.compact_summary
     capped = None
     if compaction.enabled is not False:
-        most = compaction.cap_chars or CAP_CHARS
-        capped = cap_content(decoded, max_chars=most, call_id=result.call_id)
+        max_chars = compaction.cap_chars or CAP_CHARS
+        capped = cap_content(decoded, max_chars=max_chars, call_id=result.call_id)
         if summary is None or not summary.strip():
             summary = summarise(
                 result_text(decoded),

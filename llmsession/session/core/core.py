@@ -176,8 +176,8 @@ class Core:
     def _capping(self) -> CompactionConfig:
         # A single result may take a quarter of a request at most.
         compaction = self.config.compaction
-        most = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
-        cap_chars = min(compaction.cap_chars or CAP_CHARS, max(MIN_CAP_CHARS, most))
+        max_chars = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
+        cap_chars = min(compaction.cap_chars or CAP_CHARS, max(MIN_CAP_CHARS, max_chars))
         return msgspec.structs.replace(compaction, cap_chars=cap_chars)
 
     @property

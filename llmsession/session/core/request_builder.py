@@ -150,9 +150,9 @@ class ContextBuilder:
         if counts and reported is not None and reported.count <= len(messages):
             sized = self._size_after(reported, messages, view, calibration)
             known = max(1, estimate - sized.estimated_tokens)
-            least = known * MIN_PLAUSIBLE // 1000
-            most = known * MAX_PLAUSIBLE // 1000 + SMALL_TOKENS
-            if least <= reported.sent_tokens <= most:
+            min_tokens = known * MIN_PLAUSIBLE // 1000
+            max_tokens = known * MAX_PLAUSIBLE // 1000 + SMALL_TOKENS
+            if min_tokens <= reported.sent_tokens <= max_tokens:
                 cleared = self._cleared_ahead(sized.tokens, messages, view, reported)
                 return Size(sized.tokens - cleared, "usage", estimate, sized)
         sized = size_whole(estimate, calibration)

@@ -127,7 +127,7 @@ def _append(s: str, *, plain: bool) -> str:
                 $7::text[]"""
     cuts = "f.starts::int[], f.lengths::int[]"
     cut = "start, length"
-    set_labels, kept, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
+    set_labels, insert_blobs, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
     if not plain:
         columns += ", labels, marks, large, large_starts, large_lengths"
         arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[]"
@@ -140,7 +140,7 @@ def _append(s: str, *, plain: bool) -> str:
                 labels = CASE WHEN u.marks IS NULL THEN s.labels ELSE u.labels END,
                 label_marks = CASE WHEN u.marks IS NULL THEN s.label_marks
                                    ELSE u.marks::bytea[] END"""
-        kept = f""", kept AS (
+        insert_blobs = f""", kept AS (
             INSERT INTO {s}.blob (name, body, refs)
             SELECT b.name, (array_agg(b.body))[1], sum(b.refs)
               FROM unnest($13::bigint[], $14::bytea[], $15::bytea[], $16::bigint[])
@@ -172,7 +172,7 @@ def _append(s: str, *, plain: bool) -> str:
               FROM fenced f
              CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
              WHERE f.starts IS NOT NULL
-        ){kept}
+        ){insert_blobs}
         SELECT array_agg(n) FROM fenced"""
 
 

@@ -143,17 +143,17 @@ class _Recording:
 
     def _without_duplicates(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
         seen: dict[str, ClaudeLine] = {}
-        kept = []
+        unique_lines = []
         for line in lines:
             uuid = line.record.uuid
             first = seen.setdefault(uuid, line) if uuid else line
             if first is line:
-                kept.append(line)
+                unique_lines.append(line)
             else:
                 differs = first.blocks != line.blocks
                 detail = f"line {uuid} was there before" + ", with other content" * differs
                 self._note(line.number, "duplicate", detail, visible=differs)
-        return kept
+        return unique_lines
 
     def _without_sidechains(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
         if all(line.record.is_sidechain for line in lines if line.is_message):

@@ -137,10 +137,10 @@ def _new_texts(overrides: bytes | None) -> dict[int, dict[int, str]]:
 
 
 def _pairs(rows: Any) -> list[tuple[int, Any]]:
-    kept = rows if isinstance(rows, list) else []
+    items = rows if isinstance(rows, list) else []
     return [
         (row[0], row[1])
-        for row in kept
+        for row in items
         if isinstance(row, list) and len(row) > 1 and isinstance(row[0], int)
     ]
 
@@ -156,11 +156,11 @@ def _shown(
         if item is None or index in cut:
             continue
         if cut and index == cut.stop:
-            kept = [raw for raw in item.blocks if block_type(raw) != "tool_result"]
-            if len(kept) < len(item.blocks):
+            raws = [raw for raw in item.blocks if block_type(raw) != "tool_result"]
+            if len(raws) < len(item.blocks):
                 notes.append(Note(index + 1, "truncated_result", "its call is in the hidden part"))
-                item = msgspec.structs.replace(item, blocks=kept)
-            if not kept:
+                item = msgspec.structs.replace(item, blocks=raws)
+            if not raws:
                 continue
         if index in texts:
             blocks = [_with_text(raw, texts[index].get(n)) for n, raw in enumerate(item.blocks)]

@@ -224,8 +224,8 @@ def _lines(conversation: Conversation) -> Iterator[Any]:
 
 def _meta(conversation: Conversation, own: bool) -> dict[str, Any]:
     recorded = Record.of(conversation.extra.get("session_meta") if own else None).fields
-    kept = {name: raw for name, raw in conversation.extra.items() if name not in BESIDE}
-    beside = {} if recorded or not own else kept
+    fields = {name: raw for name, raw in conversation.extra.items() if name not in BESIDE}
+    beside = {} if recorded or not own else fields
     return {**beside, **recorded, "id": conversation.id}
 
 

@@ -183,13 +183,13 @@ def _goes_on(message: Record, last: RecordedMessage) -> bool:
 
 
 def _with_calls(reply: RecordedMessage, calls: RecordedMessage, message: Record) -> RecordedMessage:
-    kept = message.rest(_KNOWN - {"id", "timestamp"})
+    fields = message.rest(_KNOWN - {"id", "timestamp"})
     extra = reply.extra | {name: calls.extra[name] for name in ("calls",) if name in calls.extra}
     return msgspec.structs.replace(
         reply,
         blocks=reply.blocks + calls.blocks,
         completed_at=max(reply.created_at, calls.created_at),
-        extra=extra | {"continued": msgspec.Raw(encode_json(kept))},
+        extra=extra | {"continued": msgspec.Raw(encode_json(fields))},
     )
 
 

@@ -355,9 +355,9 @@ class _Written:
 
     def rows(self) -> Iterator[Any]:
         main = self.main
-        kept = {k: raw for k, raw in main.extra.items() if k not in BESIDE} if self.own else {}
+        fields = {k: raw for k, raw in main.extra.items() if k not in BESIDE} if self.own else {}
         first = main.messages[0].created_at if main.messages else 0.0
-        yield {"cwd": "", "timestamp": iso_time(first), **kept, "type": "session", "version": 3,
+        yield {"cwd": "", "timestamp": iso_time(first), **fields, "type": "session", "version": 3,
                "id": main.id}  # fmt: skip
         shared = max((branch.shared_turns for branch in self.branches), default=0)
         trunk = [message for message in main.messages if message.turn <= shared]
@@ -432,12 +432,12 @@ def _bodies(message: Message, calls: dict[str, str], own: bool) -> Iterator[dict
             continue
         result = Record.of(raw)
         call = result.text("tool_use_id") or ""
-        kept = {"toolName": calls.get(call, ""), **extra}
+        fields = {"toolName": calls.get(call, ""), **extra}
         content = result.raw("content") or b"[]"
         inner = [bytes(part) for part in split_blocks(content)] if content[:1] == b"[" else None
         parts = [{"type": "text", "text": result.text("content") or ""}]
         yield {
-            **kept,
+            **fields,
             "role": "toolResult",
             "toolCallId": call,
             "content": parts if inner is None else [_part(item) for item in inner],

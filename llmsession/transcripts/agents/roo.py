@@ -148,19 +148,19 @@ def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[RecordedMes
     for entry in since:
         if _is_parted(entry.record, since):
             continue
-        kept = [
+        blocks = [
             raw
             for raw in entry.message.blocks
             if block_type(raw) != "tool_result" or Record.of(raw).text("tool_use_id") in calls
         ]
-        if len(kept) == len(entry.message.blocks):
+        if len(blocks) == len(entry.message.blocks):
             visible.append(entry.message)
             continue
         notes.append(
             Note(entry.record.number, "truncated_result", "its call is before the summary")
         )
-        if kept:
-            visible.append(msgspec.structs.replace(entry.message, blocks=kept))
+        if blocks:
+            visible.append(msgspec.structs.replace(entry.message, blocks=blocks))
     return visible
 
 

@@ -55,7 +55,7 @@ def read_chainreview(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
                 raw=bytes(item),
             )
         )
-    kept = session.rest(("id", "apiHistory", "condensedSummary"))
+    fields = session.rest(("id", "apiHistory", "condensedSummary"))
     conversation = assemble(
         messages,
         rules=CHAT,
@@ -64,7 +64,7 @@ def read_chainreview(raw: bytes, *, strict: bool = False) -> tuple[Conversation,
         session=id_of(session, "id") or FORMAT,
         format=FORMAT,
         summary=session.text("condensedSummary") or "",
-        extra={FORMAT: msgspec.Raw(encode_json(kept))},
+        extra={FORMAT: msgspec.Raw(encode_json(fields))},
     )
     return (conversation,)
 

@@ -78,7 +78,7 @@ def read_chatbot_ui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
     if not is_bare and "history" not in file.fields:
         raise TranscriptError("not a Chatbot UI export: it has no history")
     items = split_blocks(document) if is_bare else file.items("history")
-    kept: dict[str, Any] = {"file": file.rest({"history"})}
+    file_fields: dict[str, Any] = {"file": file.rest({"history"})}
     conversations: list[Conversation] = []
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
@@ -86,15 +86,15 @@ def read_chatbot_ui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, 
             reading.refuse(number, "a conversation without messages", item)
             continue
         reading.where = f"conversation {number}, "
-        conversations.append(_conversation(record, reading, kept))
-        reading, kept = Reading(strict=strict), {}
+        conversations.append(_conversation(record, reading, file_fields))
+        reading, file_fields = Reading(strict=strict), {}
     if not conversations:
         raise TranscriptError("not a Chatbot UI export: no conversation in it")
     conversations[-1] = reading.added_to(conversations[-1])
     return tuple(conversations)
 
 
-def _conversation(record: Record, reading: Reading, kept: dict[str, Any]) -> Conversation:
+def _conversation(record: Record, reading: Reading, file_fields: dict[str, Any]) -> Conversation:
     model = id_of(record.record("model"), "id") or None
     messages: list[RecordedMessage] = []
     for number, item in enumerate(record.items("messages"), 1):
@@ -117,7 +117,7 @@ def _conversation(record: Record, reading: Reading, kept: dict[str, Any]) -> Con
         format=FORMAT,
         title=record.text("name") or "",
         system=record.text("prompt") or "",
-        extra={FORMAT: msgspec.Raw(encode_json({"conversation": rest, **kept}))},
+        extra={FORMAT: msgspec.Raw(encode_json({"conversation": rest, **file_fields}))},
     )
 
 

@@ -140,7 +140,7 @@ class _Thread:
         head = self._active_leaf(parents)
         ways = paths(parents, head, self.reading) or [[]]
         assistants = self.thread.records("assistants") or [Record.of(None)]
-        kept = self.thread.rest({"id", "title"})
+        file_fields = self.thread.rest({"id", "title"})
         return read_paths(
             [[message for id in way for message in messages[id]] for way in ways],
             self.reading,
@@ -148,7 +148,7 @@ class _Thread:
             format=FORMAT,
             title=self.thread.text("title") or "",
             system=assistants[0].text("instructions") or "",
-            kept=kept,
+            kept=file_fields,
         )
 
     def _parents(self) -> dict[str, str | None]:

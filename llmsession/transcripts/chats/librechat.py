@@ -81,7 +81,7 @@ def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
     ways = paths(parents, newest_leaf(parents, times), reading) or [[]]
     summaries = {id: text for id, record in rows.items() if (text := _summary(record))}
     options = document.record("options")
-    kept = document.rest({*_LISTS, "conversationId", "title"})
+    file_fields = document.rest({*_LISTS, "conversationId", "title"})
     return read_paths(
         [[message for id in way for message in messages[id]] for way in ways],
         reading,
@@ -90,7 +90,7 @@ def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
         title=document.text("title") or "",
         system=options.text("promptPrefix") or options.text("system") or "",
         fields=lambda way: {"summary": _last_summary(way, summaries)},
-        kept=kept,
+        kept=file_fields,
     )
 
 

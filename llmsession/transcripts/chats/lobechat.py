@@ -193,7 +193,7 @@ class _Topic:
         messages = {id: self._messages(self.rows[id]) for id in parents}
         topic = self.tables.topics.get(self.topic, Record.of(None))
         summary = topic.text("historySummary") or topic.text("history_summary") or ""
-        kept = topic.rest({"id", "title", "historySummary", "history_summary"})
+        file_fields = topic.rest({"id", "title", "historySummary", "history_summary"})
         return read_paths(
             [[message for id in way for message in messages[id]] for way in ways],
             self.reading,
@@ -201,7 +201,7 @@ class _Topic:
             format=FORMAT,
             title=topic.text("title") or "",
             summary=self._group_summary(ways[0]) or summary,
-            kept=kept,
+            kept=file_fields,
         )
 
     def _group_summary(self, way: Sequence[str]) -> str:

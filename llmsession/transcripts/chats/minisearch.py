@@ -91,7 +91,7 @@ class _Run:
 
     def conversation(self, reading: Reading) -> Conversation:
         searches = self.rows["searches"]
-        kept = {name: [row.fields for row in self.rows[name]] for name in _TABLES[:2]}
+        tables = {name: [row.fields for row in self.rows[name]] for name in _TABLES[:2]}
         return assemble(
             self._messages(reading),
             rules=CHAT,
@@ -100,7 +100,7 @@ class _Run:
             session=self.id,
             format=FORMAT,
             title=(searches[0].text("query") or "") if searches else "",
-            extra={FORMAT: msgspec.Raw(encode_json(kept))},
+            extra={FORMAT: msgspec.Raw(encode_json(tables))},
         )
 
     def _messages(self, reading: Reading) -> list[RecordedMessage]:

@@ -127,7 +127,7 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
     ways = paths(parents, head or None, reading) or [[]]
     summaries = {id: row.text("contextSummary") or "" for id, row in rows.items()}
     outer = record.rest({"chat", "id", "title"}) if chat is not record else {}
-    kept = {"chat": chat.rest(_CHAT if chat is not record else {*_CHAT, "id"}), **outer}
+    file_fields = {"chat": chat.rest(_CHAT if chat is not record else {*_CHAT, "id"}), **outer}
     return read_paths(
         [[message for id in way for message in messages[id]] for way in ways],
         reading,
@@ -136,7 +136,7 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
         title=record.text("title") or chat.text("title") or "",
         system=chat.record("params").text("system") or chat.text("system") or "",
         fields=lambda way: {"summary": _newest(way, summaries)},
-        kept=kept,
+        kept=file_fields,
     )
 
 
@@ -298,8 +298,8 @@ def _chat(family: Branching) -> dict[str, Any]:
         if above is not None:
             rows[above]["childrenIds"].append(first.id)
         head = first.id if is_head else head
-    kept = dict(kept_fields(main, FORMAT))
-    inner = Record.of(kept.pop("chat", None)).fields
+    fields = dict(kept_fields(main, FORMAT))
+    inner = Record.of(fields.pop("chat", None)).fields
     has_system = bool(main.system) and not is_ours(main, FORMAT)
     params = {"params": {"system": main.system}} if has_system else {}
     times = [message.created_at for message in main.messages if message.created_at]
@@ -311,7 +311,7 @@ def _chat(family: Branching) -> dict[str, Any]:
         "history": {"currentId": head, "messages": rows},
         "messages": [row for id, row in rows.items() if id in active],
     }
-    return {"id": main.id, "title": main.title, **stamps, **kept, "chat": chat}
+    return {"id": main.id, "title": main.title, **stamps, **fields, "chat": chat}
 
 
 def _record(group: Sequence[RecordedMessage]) -> dict[str, Any]:

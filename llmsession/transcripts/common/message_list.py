@@ -43,8 +43,8 @@ class SystemTexts:
         """What the conversation keeps of them beside its ``system``."""
         if not self._found or (len(self._found) == 1 and _is_plain(*self._found[0])):
             return {}
-        kept = [{"before": before, "message": msgspec.Raw(raw)} for before, raw in self._found]
-        return {_EXTRA: msgspec.Raw(encode_json(kept))}
+        entries = [{"before": before, "message": msgspec.Raw(raw)} for before, raw in self._found]
+        return {_EXTRA: msgspec.Raw(encode_json(entries))}
 
 
 class MessageList(msgspec.Struct):

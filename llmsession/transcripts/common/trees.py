@@ -228,9 +228,9 @@ def _whole_turns(
             openings[message.id] = index
     for index in range(shared - 1, 0, -1):
         if way[index].role == "user" and way[index].id in openings:
-            kept = home.messages[: openings[way[index].id]]
-            last = kept[-1].turn if kept else 0
-            return Before(kept, tuple(turn for turn in home.interrupted if turn <= last)), index
+            prefix = home.messages[: openings[way[index].id]]
+            last = prefix[-1].turn if prefix else 0
+            return Before(prefix, tuple(turn for turn in home.interrupted if turn <= last)), index
     return Before(), 0
 
 

@@ -175,8 +175,8 @@ def _document(conversation: Conversation, *, ids: bool) -> bytes:
         fields["system"] = conversation.system
     fields["messages"] = with_system(conversation, groups, None, own=own)
     extra = conversation.extra if own else {}
-    kept = {name: raw for name, raw in extra.items() if name not in BESIDE}
-    return encode_json({**kept, **fields}) + b"\n"
+    extra_fields = {name: raw for name, raw in extra.items() if name not in BESIDE}
+    return encode_json({**extra_fields, **fields}) + b"\n"
 
 
 def _written(message: Message, own: bool) -> dict[str, Any]:

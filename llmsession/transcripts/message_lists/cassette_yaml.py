@@ -36,11 +36,11 @@ def load_yaml(raw: bytes) -> Any:
         raise TranscriptError("not valid UTF-8", raw.count(b"\n", 0, error.start) + 1) from error
     _check_depth(text)
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    kept = {
+    yaml_resolvers = {
         sign: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for sign, resolvers in base.yaml_implicit_resolvers.items()
     }
-    loader = type("_Loader", (base,), {"yaml_implicit_resolvers": kept})
+    loader = type("_Loader", (base,), {"yaml_implicit_resolvers": yaml_resolvers})
     try:
         value = yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:

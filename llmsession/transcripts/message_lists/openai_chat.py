@@ -204,8 +204,8 @@ def _call(call: Record) -> bytes:
 
 def _result(record: Record, notes: list[Note], legacy: list[str]) -> RecordedMessage:
     blocks = openai_blocks(record.raw("content"), record.number, notes)
-    given = record.raw("content") or b'""'
-    content = record.text("content") or "" if given.startswith(b'"') else blocks
+    raw_content = record.raw("content") or b'""'
+    content = record.text("content") or "" if raw_content.startswith(b'"') else blocks
     call = record.text("tool_call_id") or (legacy.pop() if legacy else "")
     is_error = True if record.flag("is_error") else None
     return RecordedMessage(
@@ -265,8 +265,8 @@ def _document(conversation: Conversation, *, ids: bool) -> bytes:
     system = {"role": "system", "content": conversation.system}
     fields["messages"] = with_system(conversation, groups, system, own=own)
     extra = conversation.extra if own else {}
-    kept = {name: raw for name, raw in extra.items() if name not in BESIDE}
-    return encode_json({**kept, **fields}) + b"\n"
+    extra_fields = {name: raw for name, raw in extra.items() if name not in BESIDE}
+    return encode_json({**extra_fields, **fields}) + b"\n"
 
 
 def _written(message: Message, own: bool) -> Iterator[dict[str, Any]]:

@@ -103,12 +103,14 @@ class RemoteSubscription(Subscription):
             self._step = step
             self._shown.clear()
         block = (preview.index, type(preview))
-        shown, end = self._shown.get(block, 0), event.offset + len(preview.text)
-        if end <= shown:
+        shown_end, end = self._shown.get(block, 0), event.offset + len(preview.text)
+        if end <= shown_end:
             return
         self._shown[block] = end
-        if event.offset < shown:
-            preview = msgspec.structs.replace(preview, text=preview.text[shown - event.offset :])
+        if event.offset < shown_end:
+            preview = msgspec.structs.replace(
+                preview, text=preview.text[shown_end - event.offset :]
+            )
         self.offer_preview(preview)
 
     def end(self) -> None:

@@ -66,7 +66,7 @@ class Tracing:
             case r.TurnFailed():
                 self._end(session, record, record.cause)
 
-    def _begin(self, session: str, turn: int, at: float) -> Span:
+    def _begin(self, session: str, turn: int, time_s: float) -> Span:
         if len(self._turns) >= MAX_OPEN:  # of sessions that another owner took
             self._turns.pop(next(iter(self._turns))).end()
         span = self._turns[session, turn] = self._tracer.start_span(
@@ -76,7 +76,7 @@ class Tracing:
                 CONVERSATION: session,
                 "llmsession.turn": turn,
             },
-            start_time=int(at * NS),
+            start_time=int(time_s * NS),
         )
         return span
 
@@ -99,13 +99,13 @@ class Tracing:
         )
         self._calls.setdefault((session, record.turn), {})[call.id] = span
 
-    def _end_call(self, session: str, turn: int, call_id: str, at: float, failed: bool) -> None:
+    def _end_call(self, session: str, turn: int, call_id: str, time_s: float, failed: bool) -> None:
         span = self._calls.get((session, turn), {}).pop(call_id, None)
         if span is not None:
             if failed:
                 span.set_status(Status(StatusCode.ERROR))
                 span.set_attribute(ERROR_TYPE, "tool_error")
-            span.end(int(at * NS))
+            span.end(int(time_s * NS))
 
     def _end(self, session: str, record: r.Terminal, error: str | None) -> None:
         for call_id in tuple(self._calls.get((session, record.turn), ())):
