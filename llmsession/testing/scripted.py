@@ -117,8 +117,8 @@ def _block_events(index: int, raw: bytes, size: int) -> Iterator[StreamEvent]:
     yield BlockStarted(index, msgspec.Raw(encode_json(fields)))
     for kind, value in values:
         text = encode_json(value).decode() if kind == "input" else value
-        for at in range(0, len(text), size):
-            yield BlockDelta(index, kind, text[at : at + size])
+        for start in range(0, len(text), size):
+            yield BlockDelta(index, kind, text[start : start + size])
     yield BlockStopped(index)
 
 
@@ -195,8 +195,8 @@ class ScriptedProvider:
             reply = say(chosen) if isinstance(chosen, str) else chosen
             events = reply.events(request.model)
             fault_at = min(reply.fault.at, len(events) - 1) if reply.fault else None
-            for at, event in enumerate(events):
-                if reply.fault is not None and at == fault_at:
+            for index, event in enumerate(events):
+                if reply.fault is not None and index == fault_at:
                     await _misbehave(reply.fault)
                 await anyio.sleep(reply.delay_s)
                 yield event

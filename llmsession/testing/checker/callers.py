@@ -145,7 +145,7 @@ def _check_results(
         if isinstance(record, r.ToolsAnswered)
         for answer in record.answers
     }
-    taken: dict[str, tuple[Invoked, Returned]] = {}
+    acceptances: dict[str, tuple[Invoked, Returned]] = {}
     for number, call in session.invoked.items():
         for answer in session.returned.get(number, ()):
             if call.command != "submit":
@@ -158,7 +158,7 @@ def _check_results(
                 if accepted_record != content or settled is not None:
                     text = f"the result of {call_id!r} was taken, and the log has another"
                     violations.add(13, text, call, answer, seqs=[seq])
-                earlier = taken.setdefault(call_id, (call, answer))
+                earlier = acceptances.setdefault(call_id, (call, answer))
                 again = earlier[0] is not call and not _is_repeat(earlier[0], call)
                 if again:
                     text = f"the result of {call_id!r} was taken twice"

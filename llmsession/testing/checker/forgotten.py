@@ -62,16 +62,16 @@ class ForgottenRules(Rules):
 
     def _check(self, seq: int, turns: set[int]) -> None:
         astray = {
-            at
+            body_seq
             for turn in turns
-            for at, raw in self._said.pop(turn, ())
-            if raw in self._bodies.get(at, b"")
+            for body_seq, raw in self._said.pop(turn, ())
+            if raw in self._bodies.get(body_seq, b"")
         }
         tokens = [token for turn in turns for token in self._tokens.pop(turn, ()) if "#" in token]
         if tokens:
             sent = re.compile(b"|".join(re.escape(f'"{token}: '.encode()) for token in tokens))
-            before = (at for at in self._bodies if at < seq)
-            astray.update(at for at in before if sent.search(self._bodies[at]))
+            before = (body_seq for body_seq in self._bodies if body_seq < seq)
+            astray.update(body_seq for body_seq in before if sent.search(self._bodies[body_seq]))
         if astray:
             text = f"record {min(astray)} has words that were forgotten by record {seq}"
             self._violations.add(12, text, seqs=[min(astray), seq])

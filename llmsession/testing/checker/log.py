@@ -51,11 +51,11 @@ class TurnRules(Rules):
     def _check_pairs(self, state: SessionState, record: r.TurnCommitted | r.TurnImported) -> None:
         """Every call in what was committed is answered in the very next message, in order."""
         history = state.history
-        for at in range(self._checked, len(history)):
-            calls = [call.id for call in history[at].tool_calls]
+        for position in range(self._checked, len(history)):
+            calls = [call.id for call in history[position].tool_calls]
             if not calls:
                 continue
-            following = history[at + 1].tool_results if at + 1 < len(history) else ()
+            following = history[position + 1].tool_results if position + 1 < len(history) else ()
             answered = [result.tool_use_id for result in following]
             if sorted(answered) != sorted(calls):
                 text = f"turn {record.turn} committed {calls} answered by {answered}"

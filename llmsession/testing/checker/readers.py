@@ -118,10 +118,12 @@ def check_subscribers(
         expected = list(_expected(subscription, records))
         seqs = [event.seq for event in durable]
         if seqs != expected[: len(seqs)]:
-            at = next(i for i, seq in enumerate(seqs) if expected[i : i + 1] != [seq])
-            next_seq = expected[at] if at < len(expected) else "none"
-            text = f"a subscriber read record {seqs[at]} where {next_seq} is next"
-            violations.add(13, text, _around(subscription, durable[at]), seqs=[seqs[at]])
+            position = next(i for i, seq in enumerate(seqs) if expected[i : i + 1] != [seq])
+            next_seq = expected[position] if position < len(expected) else "none"
+            text = f"a subscriber read record {seqs[position]} where {next_seq} is next"
+            violations.add(
+                13, text, _around(subscription, durable[position]), seqs=[seqs[position]]
+            )
         elif subscription.ending in ("closed", "terminal") and len(seqs) < len(expected):
             text = f"a subscriber was not told of record {expected[len(seqs)]}"
             violations.add(13, text, _around(subscription, None), seqs=[expected[len(seqs)]])
@@ -170,5 +172,5 @@ def _check_previews(
 def _around(subscription: SubscriptionLog, event: ObservedEvent | None) -> SubscriptionLog:
     """*watched* with only what stands around *sighting*; its last two without one."""
     seen = subscription.seen
-    at = next((i for i, other in enumerate(seen) if other is event), len(seen))
-    return msgspec.structs.replace(subscription, seen=seen[max(0, at - 2) : at + 1])
+    position = next((i for i, other in enumerate(seen) if other is event), len(seen))
+    return msgspec.structs.replace(subscription, seen=seen[max(0, position - 2) : position + 1])

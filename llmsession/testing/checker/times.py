@@ -54,47 +54,47 @@ class TimeRules(Rules):
         self._due: dict[str, float] = {}
 
     def before(self, state: SessionState, record: r.Record) -> None:
-        at = self._written.get(record.seq)
+        time_s = self._written.get(record.seq)
         if bytes(state.config) != self._raw:
             self._raw = bytes(state.config)
             self._config = msgspec.json.decode(self._raw, type=_Config)
         match record:
-            case r.TurnAccepted(started=True) | r.TurnStarted() | r.TurnResumed() if at:
-                self._began[record.turn] = record.epoch, at
+            case r.TurnAccepted(started=True) | r.TurnStarted() | r.TurnResumed() if time_s:
+                self._began[record.turn] = record.epoch, time_s
                 self._due.clear()
             case r.ToolsRequested():
                 self._check_steps(record)
                 for call in record.calls:
                     deadline_s = self._config.deadline_s(call.name)
-                    if deadline_s is not None and at:
-                        self._due[call.id] = at + deadline_s
-            case r.ToolsAnswered() if at:
+                    if deadline_s is not None and time_s:
+                        self._due[call.id] = time_s + deadline_s
+            case r.ToolsAnswered() if time_s:
                 for answer in record.answers:
-                    self._check_call(record, answer.call_id, at)
-            case r.TurnCommitted() | r.TurnAborted() | r.TurnFailed() if at:
-                self._check_turn(record, at)
+                    self._check_call(record, answer.call_id, time_s)
+            case r.TurnCommitted() | r.TurnAborted() | r.TurnFailed() if time_s:
+                self._check_turn(record, time_s)
             case _:
                 pass
 
     def _check_steps(self, record: r.ToolsRequested) -> None:
-        most = self._config.limits.max_steps
-        if most is not None and record.step > most:
-            text = f"turn {record.turn} is in step {record.step}, of at most {most}"
+        limit = self._config.limits.max_steps
+        if limit is not None and record.step > limit:
+            text = f"turn {record.turn} is in step {record.step}, of at most {limit}"
             self._violations.add_of_turn(2, text, record.turn)
 
-    def _check_call(self, record: r.Record, call: str, at: float) -> None:
-        late_s = at - self._due.pop(call, at)
+    def _check_call(self, record: r.Record, call: str, time_s: float) -> None:
+        late_s = time_s - self._due.pop(call, time_s)
         if late_s > self._late_s:
             text = f"{of_record(record)}: the call {call!r} was open {late_s:.3f} s too long"
             self._violations.add(2, text, seqs=[record.seq])
 
-    def _check_turn(self, record: r.Terminal, at: float) -> None:
-        epoch, began = self._began.pop(record.turn, (0, at))
+    def _check_turn(self, record: r.Terminal, time_s: float) -> None:
+        epoch, began = self._began.pop(record.turn, (0, time_s))
         if epoch != record.epoch:
             return  # it died with its owner, and was found later
         for call in tuple(self._due):
-            self._check_call(record, call, at)
+            self._check_call(record, call, time_s)
         max_s = self._config.limits.max_seconds
-        if max_s is not None and at - began > max_s + self._late_s:
-            text = f"turn {record.turn} took {at - began:.3f} s, of at most {max_s:.3f} s"
+        if max_s is not None and time_s - began > max_s + self._late_s:
+            text = f"turn {record.turn} took {time_s - began:.3f} s, of at most {max_s:.3f} s"
             self._violations.add_of_turn(2, text, record.turn)

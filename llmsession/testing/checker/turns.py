@@ -125,13 +125,13 @@ class CourseRules(Rules):
         others only who ran them knows; after a crash nobody does, so each may have."""
         if record.turn in self._forgotten:
             return
-        asked, told_of = self._asked.get(record.turn, {}), {call.id for call in record.calls}
-        last = max(asked.values(), default=0)
+        steps, receipt_ids = self._asked.get(record.turn, {}), {call.id for call in record.calls}
+        last = max(steps.values(), default=0)
         crashed = isinstance(record, r.TurnAborted) and record.reason == "crash"
         missing = [
             call
-            for call, step in asked.items()
-            if call not in told_of and (crashed or step < last or call in self._answered)
+            for call, step in steps.items()
+            if call not in receipt_ids and (crashed or step < last or call in self._answered)
         ]
         if missing:
             text = f"{of_record(record)} of turn {record.turn} says nothing of {missing}"

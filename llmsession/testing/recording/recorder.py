@@ -174,8 +174,8 @@ class Recorder:
         for stored in await store.read(session):
             seq, body = stored.seq, stored.body
             original = msgspec.Raw(replaced.get(seq, body))
-            at = self.since_start((written_at or {}).get((session, seq)))
-            self.note(Logged(session=session, seq=seq, body=original, at=at))
+            time_s = self.since_start((written_at or {}).get((session, seq)))
+            self.note(Logged(session=session, seq=seq, body=original, at=time_s))
             if seq in replaced:
                 self.note(Rewritten(session=session, seq=seq, body=msgspec.Raw(body)))
 

@@ -277,12 +277,12 @@ class Driver:
         return Driven(report, history, turns, frozenset(self._kept), frozenset(self._too_large))
 
     def _count_synthetic(self, message: Message) -> None:
-        for at, block in enumerate(message.content):
+        for index, block in enumerate(message.content):
             if isinstance(block, ToolResultBlock):
-                settled = at in message.synthetic or block.tool_use_id in self._neutral
+                settled = index in message.synthetic or block.tool_use_id in self._neutral
                 self._report.repaired += settled
             else:
-                self._report.receipts += at in message.synthetic
+                self._report.receipts += index in message.synthetic
 
     def _check_against_recording(
         self, history: tuple[Message, ...]
@@ -290,7 +290,7 @@ class Driver:
         """The turns of *history* by recorded turn; what is not as it was recorded is counted."""
         grouped = groupby(history, key=lambda message: message.turn)
         lived = {number: tuple(messages) for number, messages in grouped}
-        turns = {at: lived.pop(number) for at, number in self._numbers.items()}
+        turns = {position: lived.pop(number) for position, number in self._numbers.items()}
         texts = [f"turn {number} of the history is not in the recording" for number in lived]
         for position, messages in turns.items():
             differences = turn_differences(

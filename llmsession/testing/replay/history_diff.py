@@ -81,12 +81,12 @@ def _normal_turn(messages: Sequence[Message]) -> NormalTurn:
 
 def _normal_message(message: Message, labels: _Labels) -> NormalizedMessage:
     blocks, settled = [], []
-    for at, raw in enumerate(split_blocks(message.body)):
-        if at in message.synthetic and block_type(raw) == "text":
+    for index, raw in enumerate(split_blocks(message.body)):
+        if index in message.synthetic and block_type(raw) == "text":
             continue  # a receipt
         block = _normal_block(raw, labels)
         blocks.append(block)
-        if at in message.synthetic:
+        if index in message.synthetic:
             settled.append(str(block["tool_use_id"]))
     return NormalizedMessage(
         message.role,
@@ -128,10 +128,10 @@ def same_history(left: Sequence[Message], right: Sequence[Message]) -> str | Non
     for number, (one, two) in turns:
         if one is None or two is None:
             return f"turn {number} is only in the {'second' if one is None else 'first'} history"
-        for at, pair in enumerate(zip_longest(one, two)):
+        for index, pair in enumerate(zip_longest(one, two)):
             difference = _difference(*pair)
             if difference:
-                return f"turn {number}, message {at}: {difference}"
+                return f"turn {number}, message {index}: {difference}"
     return None
 
 
@@ -148,12 +148,12 @@ def _difference(left: NormalizedMessage | None, right: NormalizedMessage | None)
 
 
 def _block_difference(left: Sequence[NormalBlock], right: Sequence[NormalBlock]) -> str:
-    for at, (one, two) in enumerate(zip_longest(left, right)):
+    for index, (one, two) in enumerate(zip_longest(left, right)):
         if one is None or two is None:
-            return f"block {at} is only in the {'second' if one is None else 'first'}"
+            return f"block {index} is only in the {'second' if one is None else 'first'}"
         for name in [*one, *(name for name in two if name not in one)]:
             if one.get(name) != two.get(name):
-                return f"block {at} ({_text(one.get('type'))}): its {name} differs"
+                return f"block {index} ({_text(one.get('type'))}): its {name} differs"
     return "no block differs"
 
 
@@ -231,13 +231,13 @@ def _without_results(plain: Sequence[Plain], calls: Collection[str]) -> list[Pla
 
 
 def _unequal(lived: Sequence[Plain], recorded: Sequence[Plain]) -> Iterator[str]:
-    for at, (one, two) in enumerate(zip_longest(lived, recorded)):
+    for index, (one, two) in enumerate(zip_longest(lived, recorded)):
         if one is None or two is None:
-            yield f"message {at} is only in the {'recording' if one is None else 'session'}"
+            yield f"message {index} is only in the {'recording' if one is None else 'session'}"
         elif one[0] != two[0]:
-            yield f"message {at} is the {one[0]}'s, in the recording the {two[0]}'s"
+            yield f"message {index} is the {one[0]}'s, in the recording the {two[0]}'s"
         elif one[1] != two[1]:
-            yield f"message {at}: {_block_difference(one[1], two[1])}"
+            yield f"message {index}: {_block_difference(one[1], two[1])}"
 
 
 def _not_beginning(

@@ -99,12 +99,12 @@ def _read_turn(position: int, messages: tuple[Message, ...]) -> RecordedTurn:
     opening = _said(groups[0], left_out)
     steps: list[RecordedStep] = []
     played = list(groups[0])
-    for at, (reply, *answers) in enumerate(groups[1:], 2):
+    for count, (reply, *answers) in enumerate(groups[1:], 2):
         step = _read_step(reply, answers, left_out)
         steps.append(step)
         played += [reply, *answers]
         if _ends_turn(step):
-            left_out["unplayed_reply"] += len(groups) - at
+            left_out["unplayed_reply"] += len(groups) - count
             played[-1:] = [_as_committed(reply)]
             break
     return RecordedTurn(
@@ -136,17 +136,17 @@ def _with_its_results(group: Sequence[Message], left_out: Counter[str]) -> list[
     for message in group:
         raws = split_blocks(message.body)
         stays = []
-        for at, raw in enumerate(raws):
+        for index, raw in enumerate(raws):
             if message.is_user and block_type(raw) == "tool_result":
                 call = msgspec.json.decode(raw, type=_ResultId).tool_use_id
                 if call not in waiting:
                     left_out["orphan_result"] += 1
                     continue
                 waiting.discard(call)
-            stays.append(at)
+            stays.append(index)
         if len(stays) < len(raws):
-            synthetic = tuple(stays.index(at) for at in message.synthetic if at in stays)
-            body = join_blocks([bytes(raws[at]) for at in stays])
+            synthetic = tuple(stays.index(index) for index in message.synthetic if index in stays)
+            body = join_blocks([bytes(raws[index]) for index in stays])
             message = msgspec.structs.replace(message, body=body, synthetic=synthetic)
         if stays or not raws:
             whole.append(message)

@@ -52,12 +52,12 @@ class _ServiceDriver(Driver):
         session = await sessions.create(self._config())
         try:
             self._session = session
-            for at, turn in enumerate(self._turns):
+            for index, turn in enumerate(self._turns):
                 try:
                     await self._act_out(session, turn)
                 except BaseExceptionGroup as errors:
                     raise _of_ours(errors) from errors
-                if at == 0:
+                if index == 0:
                     await _check_played(session)
             history = await session.read_conversation()
             await self._count_compactions_at(session)

@@ -158,8 +158,8 @@ class Freeze(StepBase, frozen=True, tag="freeze"):
     taken: bool = True
 
     def __str__(self) -> str:
-        taken = ", its sessions are taken over" if self.taken else ""
-        return f"process {self.process}: stopped for {self.seconds:.3f} s{taken}"
+        suffix = ", its sessions are taken over" if self.taken else ""
+        return f"process {self.process}: stopped for {self.seconds:.3f} s{suffix}"
 
 
 class Disk(StepBase, frozen=True, tag="disk"):
@@ -270,13 +270,13 @@ def _varied(random: Random, steps: Sequence[Step]) -> list[Step]:
 
 def _steps_of(random: Random, session: int) -> list[Step]:
     steps: list[Step] = []
-    at = 0.0
+    time_s = 0.0
     for number in range(random.randint(3, 8)):
-        at += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
+        time_s += random.choice((0.0, 0.001, 0.02, 0.1, 0.3))
         when_busy = random.choice(_MODES)
         steps.append(
             Send(
-                at=round(at, 4), session=session, number=number, when_busy=when_busy,
+                at=round(time_s, 4), session=session, number=number, when_busy=when_busy,
                 heard=_any_heard(random), chars=random.choice((20, 60, 400)),
             )
         )  # fmt: skip
@@ -307,22 +307,22 @@ def _steps_of(random: Random, session: int) -> list[Step]:
 
 
 def _fault(random: Random, sessions: int) -> Step:
-    at, session, process = _moment(random), random.randrange(sessions), random.randrange(2)
+    time_s, session, process = _moment(random), random.randrange(sessions), random.randrange(2)
     kind, phase = random.random(), _any_phase(random, 0.6)
     if kind < 0.3:
-        return Kill(at=at, process=process, down_s=random.choice((0.0, 0.02, 0.3)), phase=phase)
+        return Kill(at=time_s, process=process, down_s=random.choice((0.0, 0.02, 0.3)), phase=phase)
     if kind < 0.45:
-        seconds, taken = random.choice((0.05, 0.3, 1.0)), random.random() < 0.7
-        return Freeze(at=at, process=process, seconds=seconds, taken=taken, phase=phase)
+        seconds, takeover = random.choice((0.05, 0.3, 1.0)), random.random() < 0.7
+        return Freeze(at=time_s, process=process, seconds=seconds, taken=takeover, phase=phase)
     if kind < 0.8:
         seconds = random.choice((0.05, 0.3))
-        return Disk(at=at, kind=random.choice(_DISK), seconds=seconds, phase=phase)
+        return Disk(at=time_s, kind=random.choice(_DISK), seconds=seconds, phase=phase)
     if kind < 0.85:
-        return Clock(at=at, seconds=random.choice((-3600.0, -1.0, 1.0, 3600.0)))
+        return Clock(at=time_s, seconds=random.choice((-3600.0, -1.0, 1.0, 3600.0)))
     if kind < 0.95:
         how: Literal["close", "take"] = random.choice(("close", "take"))
-        return Move(at=at, session=session, how=how, phase=phase)
-    return Evict(at=at, session=session)
+        return Move(at=time_s, session=session, how=how, phase=phase)
+    return Evict(at=time_s, session=session)
 
 
 def _moment(random: Random) -> float:

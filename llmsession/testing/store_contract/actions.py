@@ -53,17 +53,17 @@ class Answer:
 def append(store: Store, lease: Lease, *bodies: bytes, head: int | None = None) -> Answer:
     """Hand *bodies* over under *lease*, at its head or at *head*."""
     answer = Answer()
-    at = lease.head if head is None else head
-    store.append(Batch(lease.session, lease.epoch, at, bodies), answer.done)
+    expected_head = lease.head if head is None else head
+    store.append(Batch(lease.session, lease.epoch, expected_head, bodies), answer.done)
     return answer
 
 
 async def written(store: Store, lease: Lease, *bodies: bytes, head: int | None = None) -> Lease:
     """Append *bodies*, which must succeed. The hold at its new head."""
     result = await append(store, lease, *bodies, head=head).wait()
-    at = (lease.head if head is None else head) + len(bodies)
-    assert result == Appended(at), result
-    return Lease(lease.session, lease.epoch, at)
+    new_head = (lease.head if head is None else head) + len(bodies)
+    assert result == Appended(new_head), result
+    return Lease(lease.session, lease.epoch, new_head)
 
 
 async def raised(kind: type[E], ask: Callable[[], object]) -> E:

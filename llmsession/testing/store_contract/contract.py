@@ -149,7 +149,7 @@ class StoreContract(SharedRecordsContract):
             lease = await written(store, await store.create("s", self.ann), *ODD_BODIES[:2])
             for body in ODD_BODIES[2:]:
                 lease = await written(store, lease, body)
-            expected = [StoredRecord(at, 1, body) for at, body in enumerate(ODD_BODIES, 1)]
+            expected = [StoredRecord(seq, 1, body) for seq, body in enumerate(ODD_BODIES, 1)]
             assert list(await store.read("s")) == expected
             assert (await store.row("s")).head == lease.head == len(ODD_BODIES)
 
@@ -193,7 +193,9 @@ class StoreContract(SharedRecordsContract):
     async def test_a_reader_sees_a_batch_whole_or_not_at_all(self) -> None:
         async with self.store() as store:
             lease = await store.create("s", self.ann)
-            answers = [append(store, lease, *[b"%d" % at] * 7, head=at * 7) for at in range(30)]
+            answers = [
+                append(store, lease, *[b"%d" % index] * 7, head=index * 7) for index in range(30)
+            ]
             seen = {len(await store.read("s"))}
             for answer in answers:
                 await anyio.lowlevel.checkpoint()
@@ -204,7 +206,7 @@ class StoreContract(SharedRecordsContract):
 
     async def test_batches_that_follow_each_other_without_waiting_are_all_written(self) -> None:
         async with self.store() as store:
-            leases = [await store.create(f"s{at}", self.ann) for at in range(3)]
+            leases = [await store.create(f"s{index}", self.ann) for index in range(3)]
             answers = [
                 append(store, lease, b"%d" % head, head=head)
                 for head in range(50)
@@ -213,7 +215,9 @@ class StoreContract(SharedRecordsContract):
             results = [await answer.wait() for answer in answers]
             assert results == [Appended(head + 1) for head in range(50) for _ in leases]
             for lease in leases:
-                assert await bodies_of(store, lease.session) == [b"%d" % at for at in range(50)]
+                assert await bodies_of(store, lease.session) == [
+                    b"%d" % index for index in range(50)
+                ]
 
     async def test_the_same_batch_twice_is_written_once(self) -> None:
         async with self.store() as store:
@@ -226,9 +230,9 @@ class StoreContract(SharedRecordsContract):
     async def test_what_was_acknowledged_can_be_read(self) -> None:
         async with self.store() as store:
             lease = await store.create("s", self.ann)
-            for at in range(20):
-                lease = await written(store, lease, b"%d" % at)
-                assert (await bodies_of(store, "s"))[-1] == b"%d" % at
+            for index in range(20):
+                lease = await written(store, lease, b"%d" % index)
+                assert (await bodies_of(store, "s"))[-1] == b"%d" % index
 
     async def test_done_is_called_once_in_the_event_loops_thread(self) -> None:
         async with self.store() as store:
@@ -249,10 +253,10 @@ class StoreContract(SharedRecordsContract):
     async def test_closing_finishes_the_appends_that_were_accepted(self) -> None:
         async with self.store() as store:
             lease = await store.create("s", self.ann)
-            answers = [append(store, lease, b"%d" % at, head=at) for at in range(20)]
+            answers = [append(store, lease, b"%d" % index, head=index) for index in range(20)]
             await store.aclose()
             assert [answer.results for answer in answers] == [
-                [Appended(at + 1)] for at in range(20)
+                [Appended(index + 1)] for index in range(20)
             ]
 
     async def test_each_record_keeps_the_epoch_that_wrote_it(self) -> None:
@@ -271,7 +275,7 @@ class StoreContract(SharedRecordsContract):
 
     async def test_reading_starts_after_a_seq_and_stops_at_the_limit(self) -> None:
         async with self.store() as store:
-            bodies = [b"%d" % at for at in range(1, 11)]
+            bodies = [b"%d" % number for number in range(1, 11)]
             await written(store, await store.create("s", self.ann), *bodies)
 
             async def seqs(after: int, limit: int | None = None) -> list[int]:
@@ -376,22 +380,22 @@ class _Race:
         self.conflicts = 0
 
     async def run(self, *, writers: int, sessions: int) -> None:
-        names = [f"s{at}" for at in range(sessions)]
+        names = [f"s{index}" for index in range(sessions)]
         for name in names:
             self._acknowledged[name] = []
             await self._store.create(name, Owner("first"))
         async with anyio.create_task_group() as group:
-            for at in range(writers):
-                group.start_soon(self._write, Owner(f"writer {at}"), names)
+            for index in range(writers):
+                group.start_soon(self._write, Owner(f"writer {index}"), names)
 
     async def _write(self, owner: Owner, names: list[str]) -> None:
         for round_ in range(8):
             lease = await self._store.acquire(self._random.choice(names), owner, takeover=True)
             head = lease.head
-            for at in range(self._random.randint(1, 6)):
+            for index in range(self._random.randint(1, 6)):
                 await self._dawdle()
                 count = self._random.randint(1, 4)
-                marks = [f"{owner.name}/{round_}/{at}/{n}".encode() for n in range(count)]
+                marks = [f"{owner.name}/{round_}/{index}/{n}".encode() for n in range(count)]
                 result = await append(self._store, lease, *marks, head=head).wait()
                 if not isinstance(result, Appended):
                     self.conflicts += 1

@@ -166,10 +166,10 @@ class SharedRecordsContract(StoreStage):
     # Finding
 
     async def _labelled(
-        self, store: Store, session: str, at: float, labels: dict[str, str] | None
+        self, store: Store, session: str, time_s: float, labels: dict[str, str] | None
     ) -> Lease:
         lease = await store.create(session, self.ann)
-        batch = Batch(session, lease.epoch, 0, (b"1",), at, labels)
+        batch = Batch(session, lease.epoch, 0, (b"1",), time_s, labels)
         return await self._append(store, batch)
 
     @staticmethod
@@ -203,8 +203,8 @@ class SharedRecordsContract(StoreStage):
             old = await self._labelled(store, "e", 50.0, None)
             await self._append(store, Batch("e", old.epoch, old.head, (b"2",), 350.0))
 
-            async def matching(**wanted: object) -> str:
-                search = Search(**wanted)  # type: ignore[arg-type]  # what each caller gives
+            async def matching(**filters: object) -> str:
+                search = Search(**filters)  # type: ignore[arg-type]  # what each caller gives
                 names = [row.session for row in await store.rows(search=search)]
                 paged: list[str] = []
                 while page := await store.rows(

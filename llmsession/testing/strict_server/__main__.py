@@ -25,19 +25,19 @@ __all__ = ["main"]
 STDOUT, STDERR = 1, 2
 
 
-def _port(given: str) -> int:
-    if not given.isdecimal() or int(given) > 65_535:
-        raise argparse.ArgumentTypeError(f"{given!r} is no port, 0 to 65535")
-    return int(given)
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, 0 to 65535")
+    return int(text)
 
 
-def _share(given: str) -> float:
+def _share(text: str) -> float:
     try:
-        share = float(given)
+        share = float(text)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{given!r} is not between 0 and 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
     return share
 
 

@@ -173,8 +173,8 @@ class Responder:
         return self._reply(selected, "messages", reply_parts)
 
     def _charge(self, request: MessageRequest, parts: Sequence[Part], now_s: float) -> PromptCost:
-        least = request.rules.min_cache_tokens
-        return self._messages_cache.charge_message(parts, min_tokens=least, now_s=now_s)
+        min_tokens = request.rules.min_cache_tokens
+        return self._messages_cache.charge_message(parts, min_tokens=min_tokens, now_s=now_s)
 
     def _summarised(
         self, received: Received, context: Context, prompt: PromptCost

@@ -113,22 +113,22 @@ class Model:
         return call(name, arguments, id=f"call_{index}")
 
     def _with_fault(self, random: Random, reply: ScriptedReply) -> ScriptedReply:
-        kind, at = random.random(), random.randrange(8)
+        kind, index = random.random(), random.randrange(8)
         if kind < 0.1:
             error = ProviderError("overloaded", kind="retryable", delay_s=0.002)
-            return reply.raising(error, at=at)
+            return reply.raising(error, at=index)
         if kind < 0.12:
-            return reply.raising(ProviderError("too large", kind="overflow"), at=at)
+            return reply.raising(ProviderError("too large", kind="overflow"), at=index)
         if kind < 0.135:
-            return reply.raising(ProviderError("no such model", kind="fatal"), at=at)
+            return reply.raising(ProviderError("no such model", kind="fatal"), at=index)
         if kind < 0.15:
-            return reply.raising(RuntimeError("a bug of the provider"), at=at)
+            return reply.raising(RuntimeError("a bug of the provider"), at=index)
         if kind < 0.16:
-            return reply.hanging(at=at)
+            return reply.hanging(at=index)
         if kind < 0.18:
-            return reply.ignoring_cancellation(random.uniform(0.02, 0.4), at=at)
+            return reply.ignoring_cancellation(random.uniform(0.02, 0.4), at=index)
         if kind < 0.185:
-            return reply.ignoring_cancellation(1.8, at=at)
+            return reply.ignoring_cancellation(1.8, at=index)
         if kind < 0.19:
             return reply.out_of_order()
         return reply

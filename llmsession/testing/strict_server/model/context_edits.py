@@ -90,8 +90,8 @@ def context_of(request: MessageRequest) -> Context:
             continue
         left = message_parts(edited)
         cleared = prompt_tokens(parts) - prompt_tokens(left)
-        least = (edit.get("clear_at_least") or {}).get("value", 0)
-        if count and cleared >= least:
+        minimum = (edit.get("clear_at_least") or {}).get("value", 0)
+        if count and cleared >= minimum:
             applied.append({"type": kind, name: count, "cleared_input_tokens": cleared})
             request, parts = edited, left
     return Context(request, parts, original, tuple(applied))
@@ -112,9 +112,9 @@ def _with(request: MessageRequest, messages: list[dict[str, Any]]) -> MessageReq
 def _from_summary(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for number in range(len(messages) - 1, -1, -1):
         blocks = blocks_of(messages[number].get("content") or [])
-        for at in range(len(blocks) - 1, -1, -1):
-            if has_summary(blocks[at]):
-                opening = {**messages[number], "content": blocks[at:]}
+        for position in range(len(blocks) - 1, -1, -1):
+            if has_summary(blocks[position]):
+                opening = {**messages[number], "content": blocks[position:]}
                 return [opening, *messages[number + 1 :]]
     return messages
 
@@ -162,8 +162,8 @@ def _without_thinking(
 def _edited(request: MessageRequest, edited: Any) -> MessageRequest:
     def blocks(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for block in blocks_of(message.get("content") or []):
-            if (shown := edited(block)) is not None:
-                yield shown
+            if (edited_block := edited(block)) is not None:
+                yield edited_block
 
     return _with(
         request, [{**message, "content": list(blocks(message))} for message in request.messages]

@@ -125,15 +125,17 @@ class CacheLedger:
 
     def charge_message(self, parts: Sequence[Part], *, min_tokens: int, now_s: float) -> PromptCost:
         """What a Messages prompt costs; what it wrote is read by the next one."""
-        marked = [at for at, part in enumerate(parts) if part.ttl is not None]
-        hit = max((at for mark in marked for at in self._found(parts, mark, now_s)), default=None)
+        marked = [index for index, part in enumerate(parts) if part.ttl is not None]
+        hit = max(
+            (index for mark in marked for index in self._found(parts, mark, now_s)), default=None
+        )
         read = parts[hit].tokens if hit is not None else 0
         if hit is not None:
             self._keep_alive(parts[hit].name, now_s)
         done, written = read, {"5m": 0, "1h": 0}
-        for at in marked:
-            part = parts[at]
-            if part.ttl is None or part.tokens < min_tokens or (hit is not None and at <= hit):
+        for index in marked:
+            part = parts[index]
+            if part.ttl is None or part.tokens < min_tokens or (hit is not None and index <= hit):
                 continue
             written[part.ttl] += part.tokens - done
             done = part.tokens
@@ -147,9 +149,9 @@ class CacheLedger:
         )
 
     def _found(self, parts: Sequence[Part], mark: int, now_s: float) -> Iterator[int]:
-        for at in range(mark, max(-1, mark - LOOKBACK_BLOCKS - 1), -1):
-            if self._is_cached(parts[at].name, now_s):
-                yield at
+        for index in range(mark, max(-1, mark - LOOKBACK_BLOCKS - 1), -1):
+            if self._is_cached(parts[index].name, now_s):
+                yield index
                 return
 
     def charge_completion(self, parts: Sequence[Part], *, now_s: float) -> PromptCost:

@@ -115,8 +115,8 @@ def read_request(
             message["role"],
             number,
             [
-                Spot(number, at, block)
-                for at, block in enumerate(blocks_of(message.get("content") or []))
+                Spot(number, index, block)
+                for index, block in enumerate(blocks_of(message.get("content") or []))
             ],
         )
         for number, message in enumerate(body["messages"])

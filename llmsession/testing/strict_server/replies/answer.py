@@ -166,8 +166,8 @@ def _streamed(reply: Reply) -> Iterator[Step]:
     content_type = "text/event-stream; charset=utf-8"
     number = reply.received.number
     yield Head(200, (*_headers(number, reply.api, content_type), ("cache-control", "no-cache")))
-    for at, event in enumerate(events):
-        if script.fault is not None and at == fault_at:
+    for index, event in enumerate(events):
+        if script.fault is not None and index == fault_at:
             if script.fault.error is not None:
                 yield from _failed_midway(reply.api, script.fault.error)
                 return

@@ -144,14 +144,14 @@ def _deltas(reply: CompletionReply, size: int) -> Iterator[dict[str, Any]]:
     for block in reply.blocks:
         if block.get("type") == "text":
             text = block["text"]
-            for at in range(0, len(text), size):
-                yield {"content": text[at : at + size]}
+            for start in range(0, len(text), size):
+                yield {"content": text[start : start + size]}
         elif block.get("type") == "tool_use":
             opened = _call(block)
             opened["function"] |= {"arguments": ""}
             yield {"tool_calls": [{"index": number, **opened}]}
             arguments = _arguments(block)
-            for at in range(0, len(arguments), size):
-                function = {"arguments": arguments[at : at + size]}
+            for start in range(0, len(arguments), size):
+                function = {"arguments": arguments[start : start + size]}
                 yield {"tool_calls": [{"index": number, "function": function}]}
             number += 1

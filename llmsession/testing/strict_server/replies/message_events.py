@@ -155,4 +155,4 @@ def _deltas(kind: str, block: Mapping[str, Any], size: int) -> Iterator[dict[str
 def _pieces(text: Any, size: int) -> Sequence[str]:
     if not isinstance(text, str):
         return ()
-    return [text[at : at + size] for at in range(0, len(text), size)]
+    return [text[start : start + size] for start in range(0, len(text), size)]

@@ -25,12 +25,12 @@ def beta_faults(request: MessageRequest) -> Iterator[str]:
     betas = request.betas
     if request.body.get("context_management") and not betas & {EDITS_BETA, COMPACT_BETA}:
         yield "context_management: Extra inputs are not permitted"
-    for at, edit in enumerate(edits_of(request.body)):
+    for index, edit in enumerate(edits_of(request.body)):
         kind = str(edit.get("type"))
         known = sorted(name for name, beta in _EDITS.items() if beta in betas)
         if kind not in known:
             yield (
-                f"context_management.edits.{at}: Input tag '{kind}' found using 'type' does not"
+                f"context_management.edits.{index}: Input tag '{kind}' found using 'type' does not"
                 f" match any of the expected tags: {', '.join(map(repr, known))}"
             )
     if request.asks_for_compaction and ON_DEMAND_BETA not in betas:

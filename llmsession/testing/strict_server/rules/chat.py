@@ -80,9 +80,9 @@ def _wrong_type(place: str, expected: str, value: Any) -> Refusal:
     return invalid(text, param=place, code="invalid_type")
 
 
-def _too_long(place: str, most: int, value: str) -> Refusal:
+def _too_long(place: str, limit: int, value: str) -> Refusal:
     text = (
-        f"Invalid '{place}': string too long. Expected a string with maximum length {most}, but"
+        f"Invalid '{place}': string too long. Expected a string with maximum length {limit}, but"
         f" got a string with length {len(value)} instead."
     )
     return invalid(text, param=place, code="string_above_max_length")
@@ -113,12 +113,12 @@ def messages_are_well_formed(body: Fields, rules: ModelRules) -> Iterator[Refusa
     elif not messages:
         yield _empty("messages")
     else:
-        for at, message in enumerate(messages):
-            yield from _message_faults(at, message)
+        for index, message in enumerate(messages):
+            yield from _message_faults(index, message)
 
 
-def _message_faults(at: int, message: Any) -> Iterator[Refusal]:
-    place = f"messages[{at}]"
+def _message_faults(index: int, message: Any) -> Iterator[Refusal]:
+    place = f"messages[{index}]"
     if not isinstance(message, dict):
         yield _wrong_type(place, "an object", message)
         return
@@ -137,7 +137,7 @@ def _message_faults(at: int, message: Any) -> Iterator[Refusal]:
             yield invalid(f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter")
     if message.get("content") is None and not (role == "assistant" and message.get("tool_calls")):
         text = "Invalid value for 'content': expected a string, got null."
-        yield invalid(text, param=f"messages.[{at}].content")
+        yield invalid(text, param=f"messages.[{index}].content")
     yield from _content_faults(f"{place}.content", message.get("content"))
     call_id = message.get("tool_call_id")
     if role == "tool" and call_id is None:
@@ -154,8 +154,8 @@ def _content_faults(place: str, content: Any) -> Iterator[Refusal]:
     if not isinstance(content, list):
         yield _wrong_type(place, "one of a string or array of objects", content)
         return
-    for at, part in enumerate(content):
-        where = f"{place}[{at}]"
+    for index, part in enumerate(content):
+        where = f"{place}[{index}]"
         if not isinstance(part, dict):
             yield _wrong_type(where, "an object", part)
         elif part.get("type") is None:
@@ -172,8 +172,8 @@ def _call_faults(place: str, calls: Any) -> Iterator[Refusal]:
         return
     if not calls:
         yield _empty(place)
-    for at, call in enumerate(calls):
-        where = f"{place}[{at}]"
+    for index, call in enumerate(calls):
+        where = f"{place}[{index}]"
         if not isinstance(call, dict):
             yield _wrong_type(where, "an object", call)
             continue
@@ -206,12 +206,12 @@ def every_call_is_answered_at_once(body: Fields, rules: ModelRules) -> Iterator[
     """By tool messages directly after the assistant's; each of them answers one of its calls."""
     open_ids: list[str] = []
     call_ids: set[str] | None = None
-    for at, message in enumerate(body["messages"]):
+    for index, message in enumerate(body["messages"]):
         if message["role"] == "tool":
-            yield from _answer_faults(at, message["tool_call_id"], call_ids, open_ids)
+            yield from _answer_faults(index, message["tool_call_id"], call_ids, open_ids)
             open_ids = [one for one in open_ids if one != message["tool_call_id"]]
             continue
-        yield from _unanswered(open_ids, f"messages.[{at}].role")
+        yield from _unanswered(open_ids, f"messages.[{index}].role")
         calls = message.get("tool_calls") if message["role"] == "assistant" else None
         open_ids = [call["id"] for call in calls or ()]
         call_ids = set(open_ids) or None
@@ -219,23 +219,23 @@ def every_call_is_answered_at_once(body: Fields, rules: ModelRules) -> Iterator[
 
 
 def _answer_faults(
-    at: int, call_id: str, call_ids: set[str] | None, open_ids: list[str]
+    index: int, call_id: str, call_ids: set[str] | None, open_ids: list[str]
 ) -> Iterator[Refusal]:
     if call_ids is None:
         text = (
             "Invalid parameter: messages with role 'tool' must be a response to a preceeding"
             " message with 'tool_calls'."
         )
-        yield invalid(text, param=f"messages.[{at}].role")
+        yield invalid(text, param=f"messages.[{index}].role")
     elif call_id not in call_ids:
         text = (
             f"Invalid parameter: 'tool_call_id' of '{call_id}' not found in 'tool_calls' of"
             " previous message."
         )
-        yield invalid(text, param=f"messages.[{at}].tool_call_id")
+        yield invalid(text, param=f"messages.[{index}].tool_call_id")
     elif call_id not in open_ids:
         text = f"Invalid parameter: Duplicate value for 'tool_call_id' of '{call_id}'."
-        yield invalid(text, param=f"messages.[{at}].tool_call_id")
+        yield invalid(text, param=f"messages.[{index}].tool_call_id")
 
 
 def _unanswered(open_ids: list[str], param: str) -> Iterator[Refusal]:
@@ -283,8 +283,8 @@ def tools_are_well_formed(body: Fields, rules: ModelRules) -> Iterator[Refusal]:
         return
     if not tools:
         yield _empty("tools")
-    for at, tool in enumerate(tools):
-        place = f"tools[{at}]"
+    for index, tool in enumerate(tools):
+        place = f"tools[{index}]"
         if not isinstance(tool, dict):
             yield _wrong_type(place, "an object", tool)
         elif tool.get("type") is None:

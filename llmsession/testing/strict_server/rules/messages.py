@@ -65,12 +65,12 @@ def _ends_in_space(block: dict[str, Any]) -> bool:
 def v3_every_call_is_answered_at_once(request: MessageRequest) -> Iterator[str]:
     """By results that stand in the very next user message, before all else in it."""
     dialogue = request.dialogue()
-    for at, run in enumerate(dialogue):
+    for index, run in enumerate(dialogue):
         if run.role != "assistant":
             continue
-        if at + 1 == len(dialogue) and request.asks_for_compaction:
+        if index + 1 == len(dialogue) and request.asks_for_compaction:
             continue  # V15 has its own word for it
-        answered = _leading_results(dialogue[at + 1]) if at + 1 < len(dialogue) else set()
+        answered = _leading_results(dialogue[index + 1]) if index + 1 < len(dialogue) else set()
         open_calls = [spot for spot in run.of("tool_use") if spot.block["id"] not in answered]
         if open_calls:
             ids = ", ".join(spot.block["id"] for spot in open_calls)
@@ -150,10 +150,10 @@ def v5_nothing_is_empty(request: MessageRequest) -> Iterator[str]:
             yield from _blank(spot.where, spot.block)
         elif spot.kind == "tool_result":
             yield from _blank_results(spot)
-    for at, block in enumerate(request.system):
+    for index, block in enumerate(request.system):
         yield from (fault.replace("messages", "system", 1) for fault in _blank("", block))
         if block.get("cache_control") and not block["text"]:
-            yield f"system.{at}: cache_control cannot be set for empty text blocks"
+            yield f"system.{index}: cache_control cannot be set for empty text blocks"
 
 
 def _blank(where: str, block: dict[str, Any]) -> Iterator[str]:
@@ -219,11 +219,11 @@ def v8_a_tool_loop_starts_with_thinking(request: MessageRequest) -> Iterator[str
     if request.thinking_type != "enabled":
         return
     dialogue = request.dialogue()
-    at = len(dialogue) - 1 if dialogue[-1].role == "assistant" else len(dialogue)
-    opening = dialogue[at] if at < len(dialogue) else None
-    while at >= 2 and dialogue[at - 1].of("tool_result") and dialogue[at - 2].of("tool_use"):
-        at -= 2
-        opening = dialogue[at]
+    step = len(dialogue) - 1 if dialogue[-1].role == "assistant" else len(dialogue)
+    opening = dialogue[step] if step < len(dialogue) else None
+    while step >= 2 and dialogue[step - 1].of("tool_result") and dialogue[step - 2].of("tool_use"):
+        step -= 2
+        opening = dialogue[step]
     if opening is not None and opening.spots and opening.spots[0].kind not in THINKING:
         first = opening.spots[0]
         yield (
@@ -239,9 +239,9 @@ def v8_a_tool_loop_starts_with_thinking(request: MessageRequest) -> Iterator[str
 def v16_system_messages_know_their_place(request: MessageRequest) -> Iterator[str]:
     """On models that take them: after a user message, before the assistant's or at the end."""
     if request.rules.system_messages:
-        for at, run in enumerate(request.runs):
+        for index, run in enumerate(request.runs):
             if run.role == "system" and run.spots:
-                yield from _misplaced(request, at)
+                yield from _misplaced(request, index)
     elif any(run.role == "system" for run in request.runs):
         yield (
             'messages: Unexpected role "system". The Messages API accepts a top-level `system`'
@@ -249,12 +249,12 @@ def v16_system_messages_know_their_place(request: MessageRequest) -> Iterator[st
         )
 
 
-def _misplaced(request: MessageRequest, at: int) -> Iterator[str]:
-    run = request.runs[at]
+def _misplaced(request: MessageRequest, index: int) -> Iterator[str]:
+    run = request.runs[index]
     anywhere = (
         "; the directive-only form (content: [] with output_config) is accepted at any position"
     )
-    before = request.runs[at - 1] if at else None
+    before = request.runs[index - 1] if index else None
     follows = before is not None and (
         before.role == "user" or (before.spots and is_server_result(before.spots[-1].kind))
     )
@@ -263,7 +263,7 @@ def _misplaced(request: MessageRequest, at: int) -> Iterator[str]:
             f"messages.{run.start}: role 'system' must follow a 'user' message or an 'assistant'"
             f" message ending in a server tool result{anywhere}"
         )
-    elif at + 1 < len(request.runs) and request.runs[at + 1].role != "assistant":
+    elif index + 1 < len(request.runs) and request.runs[index + 1].role != "assistant":
         yield (
             f"messages.{run.start}: role 'system' must precede an 'assistant' message or end the"
             f" array{anywhere}"

@@ -44,8 +44,8 @@ def _manual_thinking_faults(request: MessageRequest, budget_tokens: int) -> Iter
             '"thinking.type.enabled" is not supported for this model. Use'
             ' "thinking.type.adaptive" and "output_config.effort" to control thinking behavior.'
         )
-    most = request.body.get("max_tokens")
-    if most is not None and budget_tokens >= most and INTERLEAVED_BETA not in request.betas:
+    limit = request.body.get("max_tokens")
+    if limit is not None and budget_tokens >= limit and INTERLEAVED_BETA not in request.betas:
         yield (
             "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our"
             f" documentation at {_THINKING_DOCS}#max-tokens-and-context-window-size"
@@ -79,17 +79,17 @@ def v12_few_breakpoints_the_longest_lived_first(request: MessageRequest) -> Iter
 
 def breakpoints(request: MessageRequest) -> Iterator[tuple[str, str]]:
     """The place and time to live of each marked block, in the order they are read."""
-    for at, tool in enumerate(request.tools):
+    for index, tool in enumerate(request.tools):
         if (ttl := _ttl(tool)) is not None:
-            yield f"tools.{at}", ttl
-    for at, block in enumerate(request.system):
+            yield f"tools.{index}", ttl
+    for index, block in enumerate(request.system):
         if (ttl := _ttl(block)) is not None:
-            yield f"system.{at}", ttl
+            yield f"system.{index}", ttl
     for spot in request.spots():
         content = spot.block.get("content")
-        for at, inner in enumerate(content if isinstance(content, list) else ()):
+        for index, inner in enumerate(content if isinstance(content, list) else ()):
             if isinstance(inner, dict) and (ttl := _ttl(inner)) is not None:
-                yield f"{spot.where}.content.{at}", ttl
+                yield f"{spot.where}.content.{index}", ttl
         if (ttl := _ttl(spot.block)) is not None:
             yield spot.where, ttl
 
@@ -141,8 +141,8 @@ def v14_context_edits_are_ordered_and_alone(request: MessageRequest) -> Iterator
     management = request.body.get("context_management") or {}
     edits = management.get("edits") or []
     kinds = [str(edit.get("type", "")) for edit in edits if isinstance(edit, dict)]
-    for at, kind in enumerate(kinds):
-        if at and kind.startswith("clear_thinking"):
+    for index, kind in enumerate(kinds):
+        if index and kind.startswith("clear_thinking"):
             yield (
                 f"context_management.edits: the `{kind}` strategy must be listed first in the"
                 " `edits` array"
@@ -188,11 +188,11 @@ def v15_one_signed_compaction_block_that_comes_first(request: MessageRequest) ->
 
 def output_fits_the_model(request: MessageRequest) -> Iterator[str]:
     """``max_tokens`` is at most what the model can say."""
-    asked, most = request.body.get("max_tokens", 0), request.rules.max_output_tokens
-    if asked > most:
+    max_tokens, limit = request.body.get("max_tokens", 0), request.rules.max_output_tokens
+    if max_tokens > limit:
         yield (
-            f"max_tokens: {asked} > {most}, which is the maximum allowed number of output tokens"
-            f" for {request.body['model']}"
+            f"max_tokens: {max_tokens} > {limit}, which is the maximum allowed number of output"
+            f" tokens for {request.body['model']}"
         )
 
 

@@ -105,12 +105,12 @@ def _model_faults(body: Fields) -> Iterator[str]:
 
 
 def _max_tokens_faults(body: Fields) -> Iterator[str]:
-    most = body.get("max_tokens")
-    if most is None:
+    max_tokens = body.get("max_tokens")
+    if max_tokens is None:
         yield "max_tokens: Field required"
-    elif not isinstance(most, int) or isinstance(most, bool):
+    elif not isinstance(max_tokens, int) or isinstance(max_tokens, bool):
         yield "max_tokens: Input should be a valid integer"
-    elif most < 1:
+    elif max_tokens < 1:
         yield "max_tokens: must be greater than or equal to 1"
 
 
@@ -125,8 +125,8 @@ def _message_list_faults(body: Fields) -> Iterator[str]:
     elif len(messages) > MAX_MESSAGES:
         yield f"messages: List should have at most {MAX_MESSAGES} items, not {len(messages)}"
     else:
-        for at, message in enumerate(messages):
-            yield from _message_faults(f"messages.{at}", message)
+        for index, message in enumerate(messages):
+            yield from _message_faults(f"messages.{index}", message)
 
 
 def _message_faults(where: str, message: Any) -> Iterator[str]:
@@ -150,8 +150,8 @@ def _content_faults(where: str, content: Any) -> Iterator[str]:
     if content is None:
         yield f"{where}: Field required"
     elif isinstance(content, list):
-        for at, block in enumerate(content):
-            yield from _block_faults(f"{where}.{at}", block)
+        for index, block in enumerate(content):
+            yield from _block_faults(f"{where}.{index}", block)
     elif not isinstance(content, str):
         yield f"{where}: Input should be a valid list"
 
@@ -182,11 +182,11 @@ def _shape_of(kind: Any) -> BlockShape | None:
 
 
 def _field_faults(where: str, block: Fields, shape: BlockShape) -> Iterator[str]:
-    for name, wanted in shape.required.items():
+    for name, kind in shape.required.items():
         if name not in block:
             yield f"{where}.{name}: Field required"
-        elif not isinstance(block[name], wanted):
-            yield f"{where}.{name}: {_KINDS[wanted]}"
+        elif not isinstance(block[name], kind):
+            yield f"{where}.{name}: {_KINDS[kind]}"
     for name, value in block.items():
         if name == "type" or name in shape.required:
             continue
@@ -212,12 +212,12 @@ def _inner_faults(where: str, kind: str, block: Fields) -> Iterator[str]:
 
 def _system_faults(system: Any) -> Iterator[str]:
     if isinstance(system, list):
-        for at, block in enumerate(system):
+        for index, block in enumerate(system):
             if not isinstance(block, dict) or block.get("type") != "text":
-                yield f"system.{at}.type: Input should be 'text'"
+                yield f"system.{index}.type: Input should be 'text'"
             else:
                 # Here the place is said without the block's type.
-                for fault in _block_faults(f"system.{at}", block):
-                    yield fault.replace(f"system.{at}.text.", f"system.{at}.", 1)
+                for fault in _block_faults(f"system.{index}", block):
+                    yield fault.replace(f"system.{index}.text.", f"system.{index}.", 1)
     elif system is not None and not isinstance(system, str):
         yield "system: Input should be a valid list"

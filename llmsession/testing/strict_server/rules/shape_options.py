@@ -80,22 +80,23 @@ def option_faults(body: Fields, *, counting: bool) -> Iterator[str]:
 
 
 def _tool_faults(tools: Any) -> Iterator[str]:
-    for at, tool in enumerate(tools or ()):
+    for index, tool in enumerate(tools or ()):
+        place = f"tools.{index}"
         if not isinstance(tool, dict):
-            yield f"tools.{at}: Input should be a valid dictionary or object to extract fields from"
+            yield f"{place}: Input should be a valid dictionary or object to extract fields from"
             continue
         kind = tool.get("type") or "custom"
         if kind == "custom":
-            yield from _custom_tool_faults(f"tools.{at}.custom", tool)
+            yield from _custom_tool_faults(f"{place}.custom", tool)
         elif not isinstance(kind, str) or OWN_TOOL.fullmatch(kind) is None:
             yield (
-                f"tools.{at}: Input tag '{kind}' found using 'type' does not match any of the"
+                f"{place}: Input tag '{kind}' found using 'type' does not match any of the"
                 " expected tags: 'custom', and the dated types of the provider's own tools"
             )
         elif not isinstance(tool.get("name"), str | None):
-            yield f"tools.{at}.name: Input should be a valid string"
+            yield f"{place}.name: Input should be a valid string"
         if tool.get("cache_control") is not None:
-            yield from cache_control_faults(f"tools.{at}.cache_control", tool["cache_control"])
+            yield from cache_control_faults(f"{place}.cache_control", tool["cache_control"])
 
 
 def _custom_tool_faults(where: str, tool: Fields) -> Iterator[str]:

@@ -112,10 +112,10 @@ class Signer:
         reply = Run("assistant", len(request.messages), [])
         walk.start_reply()
         signed = []
-        for at, block in enumerate(blocks):
+        for index, block in enumerate(blocks):
             if block.get("type") in THINKING:
                 block = self._signed(block, walk)
-            walk.pass_by(reply, Spot(reply.start, at, block), self._read(block))
+            walk.pass_by(reply, Spot(reply.start, index, block), self._read(block))
             signed.append(block)
         return tuple(signed)
 

@@ -99,13 +99,13 @@ def _invalid(fault: str) -> Refusal:
 
 def _size_faults(request: MessageRequest, parts: list[Part]) -> Iterator[str]:
     tokens, window = prompt_tokens(parts), request.rules.context_tokens
-    most = request.body["max_tokens"]
+    max_tokens = request.body["max_tokens"]
     if tokens > window:
         yield f"prompt is too long: {tokens} tokens > {window} maximum"
-    elif request.rules.window_holds_output and tokens + most > window:
+    elif request.rules.window_holds_output and tokens + max_tokens > window:
         yield (
-            f"input length and `max_tokens` exceed context limit: {tokens} + {most} > {window},"
-            " decrease input length or `max_tokens` and try again"
+            f"input length and `max_tokens` exceed context limit: {tokens} + {max_tokens} >"
+            f" {window}, decrease input length or `max_tokens` and try again"
         )
 
 
