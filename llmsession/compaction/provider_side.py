@@ -52,8 +52,8 @@ class ClearToolUses(msgspec.Struct, frozen=True, kw_only=True):
         if self.keep is not None:
             edit["keep"] = {"type": "tool_uses", "value": self.keep}
         if self.clear_at_least_tokens is not None:
-            least = {"type": "input_tokens", "value": self.clear_at_least_tokens}
-            edit["clear_at_least"] = least
+            minimum = {"type": "input_tokens", "value": self.clear_at_least_tokens}
+            edit["clear_at_least"] = minimum
         if self.exclude_tools:
             edit["exclude_tools"] = list(self.exclude_tools)
         if self.clear_inputs:
@@ -123,10 +123,10 @@ class ProviderSummaries(msgspec.Struct, frozen=True, kw_only=True):
 
     def parameter(self) -> dict[str, Any]:
         """What the request says to ask for the summary."""
-        asked = {"type": "summarize"}
+        fields = {"type": "summarize"}
         if self.instructions:
-            asked["instructions"] = self.instructions
-        return asked
+            fields["instructions"] = self.instructions
+        return fields
 
 
 class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,9 +152,9 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
     def edits(self, profile: Profile) -> list[dict[str, Any]]:
         """The edits of every request to a model with *profile*, those that it takes, in the order
         that the provider wants them in."""
-        taken = profile.provider_edits
-        wanted = (getattr(self, name) for name in EDITS if name in taken)
-        return [item.edit() for item in wanted if item is not None]
+        accepted = profile.provider_edits
+        settings = (getattr(self, name) for name in EDITS if name in accepted)
+        return [item.edit() for item in settings if item is not None]
 
     def checked(self) -> ProviderSideConfig:
         """These settings. Raises InvalidConfig, naming the first that cannot be."""
@@ -215,8 +215,8 @@ def _check_clearing(thinking: ClearThinking | None, tools: ClearToolUses | None)
     _least("clear_tool_uses.clear_at_least_tokens", tools.clear_at_least_tokens, 0)
 
 
-def _least(name: str, value: int | None, least: int) -> None:
+def _least(name: str, value: int | None, minimum: int) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidConfig(f"provider_side: {name} is {value!r}; it is a number from {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InvalidConfig(f"provider_side: {name} is {value!r}; it is a number from {minimum}")

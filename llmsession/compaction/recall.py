@@ -131,10 +131,10 @@ def _part(text: str, call_id: str, ranges: dict[str, int], room: int) -> str:
     if first > total:
         raise _BadArguments(f"line {first} does not exist, the result has {total} lines")
     start = _line_start(text, first)
-    wanted = min(ranges.get("lines", total), total - first + 1)
+    count = min(ranges.get("lines", total), total - first + 1)
     end = start
     last = first - 1
-    while last < first - 1 + wanted:
+    while last < first - 1 + count:
         newline = text.find("\n", end)
         after = len(text) if newline < 0 else newline + 1
         if after - start > room:
@@ -155,10 +155,10 @@ def _line_start(text: str, line: int) -> int:
     return start
 
 
-def _characters(text: str, call_id: str, first: int, wanted: int | None, room: int) -> str:
+def _characters(text: str, call_id: str, first: int, count: int | None, room: int) -> str:
     total = len(text)
     if first > total:
         raise _BadArguments(f"character {first} does not exist, the result has {total}")
-    last = first - 1 + min(total - first + 1, room, wanted or total)
+    last = first - 1 + min(total - first + 1, room, count or total)
     more = f'; recall(id="{call_id}", char={last + 1}) continues' if last < total else ""
     return f"[characters {first}-{last} of {total}{more}]\n{text[first - 1 : last]}"

@@ -70,10 +70,10 @@ def measure(
     chains: dict[str, list[list[Growth]]] = {}
     excluded: Counter[str] = Counter()
     for conversation in conversations:
-        found, left_out = growths(conversation)
+        growth_list, left_out = growths(conversation)
         excluded += left_out
-        for model in dict.fromkeys(growth.model for growth in found):
-            chain = [growth for growth in found if growth.model == model]
+        for model in dict.fromkeys(growth.model for growth in growth_list):
+            chain = [growth for growth in growth_list if growth.model == model]
             chains.setdefault(model, []).append(chain)
     return [
         _measured(_Subject(file, model, counter), chains.get(model, []), excluded, tiktoken)
@@ -110,15 +110,15 @@ def summed(measured: Iterable[Measured]) -> list[Measured]:
         if item.row.file not in files:
             files.add(item.row.file)
             excluded.update(item.row.excluded)
-    found = []
+    totals = []
     for counter in COUNTERS:
         ours = [item for item in rows if item.row.counter == counter]
         pairs = tuple(pair for item in ours for pair in item.pairs)
         notes = tuple(dict.fromkeys(note for item in ours for note in item.row.notes))
-        found.append(
+        totals.append(
             Measured(_row(_Subject(ALL, ALL, counter), pairs, dict(excluded), notes), pairs)
         )
-    return found
+    return totals
 
 
 def _row(

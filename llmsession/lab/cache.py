@@ -37,8 +37,8 @@ def shared_messages(before: Sequence[RequestMessage], now: Sequence[RequestMessa
     """How many of the first messages of *now* are those of *before*, byte for byte."""
     shared = shared_prefix(before, now)
     while shared < min(len(before), len(now)):
-        known, found = before[shared], now[shared]
-        if known.role != found.role or bytes(known.body) != bytes(found.body):
+        known, current = before[shared], now[shared]
+        if known.role != current.role or bytes(known.body) != bytes(current.body):
             break
         shared += 1
     return shared

@@ -111,9 +111,9 @@ def scatter(
 
 
 def _spread(values: Sequence[float], start: float, end: float) -> _Scale:
-    least, most = min(values), max(values)
-    room = (most - least) * 0.06 or abs(most) * 0.06 or 1.0
-    return _Scale(least - room, most + room, start, end)
+    minimum, maximum = min(values), max(values)
+    room = (maximum - minimum) * 0.06 or abs(maximum) * 0.06 or 1.0
+    return _Scale(minimum - room, maximum + room, start, end)
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -148,8 +148,8 @@ def _axes(x_scale: _Scale, y_scale: _Scale, x_name: str, y_name: str) -> str:
     return "".join(drawn)
 
 
-def _svg(drawn: Sequence[str], told: str) -> str:
+def _svg(drawn: Sequence[str], label: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(told)}">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
         f"{''.join(drawn)}</svg>"
     )

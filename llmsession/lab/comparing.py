@@ -48,13 +48,13 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 def ready(conversations: Iterable[Conversation], *, min_tokens: int = 0) -> list[Subject]:
     """Those of *conversations* that have a request and at least *min_tokens*, ready to be
     replayed. Raises InvalidMessage."""
-    found = []
+    subjects = []
     for conversation in conversations:
         recording = record(conversation)
         if recording.asks and recording.tokens >= min_tokens:
             needs = find_needs(recording.messages, recording.asks, recording.system)
-            found.append(Subject(recording, needs))
-    return found
+            subjects.append(Subject(recording, needs))
+    return subjects
 
 
 def compare(
@@ -70,25 +70,27 @@ def compare(
     tokens. Raises InvalidInput for a model that *prices* do not know."""
     priced = [_price(subject.recording.model, prices) for subject in subjects]
     unit = "input_tokens" if prices is None else "usd"
-    longest = max(range(len(subjects)), key=lambda at: len(subjects[at].recording.asks), default=0)
+    longest = max(
+        range(len(subjects)), key=lambda index: len(subjects[index].recording.asks), default=0
+    )
     for window in windows:
         sized = [window_of(subject.recording, window) for subject in subjects]
         for policy in policies:
             figures = Figures()
             curve: Curve | None = None
             faults: list[str] = []
-            for at, subject in enumerate(subjects):
+            for index, subject in enumerate(subjects):
                 replayed = replay(
                     subject.recording,
-                    sized[at],
+                    sized[index],
                     policy,
                     subject.needs,
-                    price=priced[at],
+                    price=priced[index],
                     advanced=advanced,
                 )
                 figures.add(replayed)
                 faults += replayed.faults
-                if at == longest:
+                if index == longest:
                     curve = Curve(subject.recording.id, tuple(replayed.steps))
             row = row_of(file, policy.name, window, figures, unit)
             yield Compared(row=row, figures=figures, curve=curve, faults=tuple(faults[:3]))

@@ -54,7 +54,7 @@ class Growth(msgspec.Struct, frozen=True):
 def growths(conversation: Conversation) -> tuple[list[Growth], Counter[str]]:
     """The growths in *conversation*, in order, and how many pairs of requests were left out, by
     reason. Of a branch, what it shares with the path it leaves is not looked at again."""
-    found: list[Growth] = []
+    intervals: list[Growth] = []
     excluded: Counter[str] = Counter()
     for index, following in _pairs(conversation):
         between = conversation.messages[index : following + 1]
@@ -74,8 +74,8 @@ def growths(conversation: Conversation) -> tuple[list[Growth], Counter[str]]:
                 grown_tokens=now.prompt_tokens - before.prompt_tokens,
                 at=index,
             )
-            found.append(growth)
-    return found, excluded
+            intervals.append(growth)
+    return intervals, excluded
 
 
 def _pairs(conversation: Conversation) -> Iterator[tuple[int, int]]:

@@ -110,15 +110,17 @@ def window_of(recording: Recording, window_tokens: int) -> Window:
         system=recording.system,
         tools=recording.tools,
     )
-    most = max(MIN_CAP_CHARS, int(sizes.budget_tokens * recording.profile.chars_per_token) // 4)
-    most = min(CAP_CHARS, most)
+    max_chars = max(
+        MIN_CAP_CHARS, int(sizes.budget_tokens * recording.profile.chars_per_token) // 4
+    )
+    max_chars = min(CAP_CHARS, max_chars)
     capped: dict[str, str] = {}
     for message in recording.messages:
         for result in message.tool_results:
             key = result.tool_use_id
-            shown = cap_content(result.content, max_chars=most, call_id=key)
-            if shown is not None:
-                capped[key] = shown
+            capped_content = cap_content(result.content, max_chars=max_chars, call_id=key)
+            if capped_content is not None:
+                capped[key] = capped_content
     return Window(sizes=sizes, frame=frame, capped=capped)
 
 

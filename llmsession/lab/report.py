@@ -157,9 +157,10 @@ def _scatter(rows: Sequence[Row], best: Sequence[Row], colours: dict[str, str]) 
 
 
 def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> str:
-    shown = [row.policy for row in rows if row.policy in named]
+    policies = [row.policy for row in rows if row.policy in named]
     text = "".join(
-        f'<span><i style="background:{colours[item]}"></i>{escape(item)}</span>' for item in shown
+        f'<span><i style="background:{colours[item]}"></i>{escape(item)}</span>'
+        for item in policies
     )
     return f'<p class="legend">{text}<span>grey: the others; dots: the context rewritten</span></p>'
 

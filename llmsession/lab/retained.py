@@ -53,10 +53,10 @@ def distinctive(text: str) -> dict[str, None]:
     numbers, then lines. A line's number in front of it is no part of it."""
     if len(text) > 2 * WINDOW_CHARS:
         text = f"{text[:WINDOW_CHARS]}\n{text[-WINDOW_CHARS:]}"
-    found = {path: None for path in _PATH.findall(text) if _is_path(path)}
-    found |= {word: None for word in dict.fromkeys(_WORD.findall(text)) if _is_telling(word)}
-    found |= dict.fromkeys(_lines(text))
-    return found
+    items = {path: None for path in _PATH.findall(text) if _is_path(path)}
+    items |= {word: None for word in dict.fromkeys(_WORD.findall(text)) if _is_telling(word)}
+    items |= dict.fromkeys(_lines(text))
+    return items
 
 
 def _is_path(path: str) -> bool:
@@ -160,10 +160,10 @@ class Needs:
         calls: frozenset[str] = frozenset()
         if "recall(" in text:
             calls = frozenset(filter(self._results.__contains__, _ID.findall(text)))
-        found = _Words(self._vocabulary.intersection(distinctive(text)), calls)
+        words = _Words(self._vocabulary.intersection(distinctive(text)), calls)
         if len(text) <= REMEMBERED_CHARS:
-            self._texts[text] = found
-        return found
+            self._texts[text] = words
+        return words
 
     def pages(self, call_id: str, text: str, max_chars: int = MAX_RECALL_CHARS) -> list[str] | None:
         """The answers of ``recall`` that a reader gets of the result of *call_id* until one holds
@@ -222,10 +222,10 @@ def find_needs(
             by_ask[index] = tuple(needed[:MAX_NEEDS])
         held: set[str] = set()
         for result in message.tool_results:
-            found = vocabulary.intersection(distinctive(result.text))
-            newest |= dict.fromkeys(found, result.tool_use_id)
-            from_results |= found - from_others
-            held |= found
+            mentions = vocabulary.intersection(distinctive(result.text))
+            newest |= dict.fromkeys(mentions, result.tool_use_id)
+            from_results |= mentions - from_others
+            held |= mentions
         said = vocabulary.intersection(
             item for text in _said(message.content) for item in distinctive(text)
         )

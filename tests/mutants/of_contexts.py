@@ -293,8 +293,8 @@ PROJECTION = {
     ),
     "a projection remembers what the view no longer shows": in_projector(
         "invariant 10",
-        "if form != shown.form:",
-        "if shown.form is None:",
+        "if form != entry.form:",
+        "if entry.form is None:",
         "test_a_projector_follows_every_change_of_the_view",
     ),
     "a cached projection is continued under another view": in_projector(
@@ -305,8 +305,8 @@ PROJECTION = {
     ),
     "a cached message stands for another of its id": in_projector(
         "invariant 10",
-        "if shown is None or shown.message is not message:",
-        "if shown is None:",
+        "if entry is None or entry.message is not message:",
+        "if entry is None:",
         "test_any_life_of_a_conversation_is_projected_with_a_cache_as_without",
     ),
     "a cached projection is continued behind an injected text": in_projector(

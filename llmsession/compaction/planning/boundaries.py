@@ -119,8 +119,10 @@ def newest_that_fit(sizes: Sequence[int], room: int) -> int:
 def turns_from(messages: Sequence[Message], count: int) -> int:
     """Where the newest *count* turns begin; 0 if there are no older ones."""
     turns = list(dict.fromkeys(message.turn for message in messages))
-    kept = set(turns[-count:])
-    return next((index for index, message in enumerate(messages) if message.turn in kept), 0)
+    newest_turns = set(turns[-count:])
+    return next(
+        (index for index, message in enumerate(messages) if message.turn in newest_turns), 0
+    )
 
 
 def steps_from(messages: Sequence[Message], count: int | None) -> int:

@@ -87,8 +87,8 @@ def ahead_tokens(limit_tokens: int, timing: Timing) -> int:
 def expected_requests(since: Sequence[Message]) -> int:
     """How many more requests a conversation is likely to make before its next rewrite. *since*
     are its messages since the last one."""
-    made = sum(message.is_assistant for message in since)
-    return max(MIN_EXPECTED, min(made, MAX_EXPECTED))
+    requests = sum(message.is_assistant for message in since)
+    return max(MIN_EXPECTED, min(requests, MAX_EXPECTED))
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -75,8 +75,8 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
                 if names.get(result.tool_use_id) in self.excluded:
                     continue
                 text = view.text_for(result.tool_use_id, position)
-                shown = result_text(result.content) if text is None else text
-                sizes.append(max(0, text_tokens_for(shown, profile) - PLACEHOLDER_TOKENS))
+                visible_text = result_text(result.content) if text is None else text
+                sizes.append(max(0, text_tokens_for(visible_text, profile) - PLACEHOLDER_TOKENS))
         return sizes
 
 
@@ -98,6 +98,6 @@ def clearing_of(options: Mapping[str, Any]) -> Clearing | None:
     return None
 
 
-def _value(given: Any, otherwise: int) -> int:
-    value = given.get("value") if isinstance(given, Mapping) else None
+def _value(raw_value: Any, otherwise: int) -> int:
+    value = raw_value.get("value") if isinstance(raw_value, Mapping) else None
     return value if isinstance(value, int) else otherwise

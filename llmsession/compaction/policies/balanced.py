@@ -114,8 +114,8 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
             keep_steps=self.keep_recent_steps,
             max_tokens=portion(budget.limit_tokens, self.recent_share),
         )
-        asked = budget.trigger == "asked"
-        draft.swap(recent, 0 if asked else target)
+        is_manual = budget.trigger == "asked"
+        draft.swap(recent, 0 if is_manual else target)
         if draft.used > target:
             draft.shorten_inputs(recent, target)
         if draft.used > target:
@@ -163,15 +163,15 @@ class _Draft(Draft):
                     self.measure(index)
             self._compacted_before = max(self._compacted_before, index + 1)
 
-    def _swap(self, at: int, result: ToolResultBlock) -> bool:
+    def _swap(self, index: int, result: ToolResultBlock) -> bool:
         call_id = result.tool_use_id
         if call_id in self.shown.shown_results:
             return False
         text = result_text(result.content)
-        shown = self.view.text_for(call_id, at)
+        visible_text = self.view.text_for(call_id, index)
         others = other_blocks(result.content)
         flat_chars = 0
-        if shown is None and others:
+        if visible_text is None and others:
             profile = self.budget.profile
             flat_chars = int(profile.image_tokens * profile.chars_per_token)
         summary = self._summary(result, text)
@@ -180,20 +180,24 @@ class _Draft(Draft):
         if others:
             summary = f"{summary or ''}\n[{others} left out]".lstrip("\n")
         compact = compact_text(summary or "", call_id=call_id, chars=len(text))
-        if not is_worth(compact, len(text if shown is None else shown) + flat_chars):
+        if not is_worth(compact, len(text if visible_text is None else visible_text) + flat_chars):
             return False
         self.shown.shown_results[call_id] = compact
         return True
 
     def _summary(self, result: ToolResultBlock, text: str) -> str | None:
         """The summary that was given; else signatures, if it is code; else one by rules."""
-        given = self.budget.summaries.get(result.tool_use_id)
+        summary = self.budget.summaries.get(result.tool_use_id)
         call = self._calls.get(result.tool_use_id)
-        if self._folds_code and not result.is_error and (not given or is_extracted(given, text)):
+        if (
+            self._folds_code
+            and not result.is_error
+            and (not summary or is_extracted(summary, text))
+        ):
             folded = folded_read(text, call, max_chars=FOLD_CHARS)
             if folded is not None:
                 return folded
-        return given or summarise(
+        return summary or summarise(
             text,
             tool=call.name if call else None,
             is_error=bool(result.is_error),
@@ -208,20 +212,20 @@ class _Draft(Draft):
             if self.shows(index) and self.messages[index].is_assistant:
                 self._shorten(index, LONG_INPUT_CHARS)
 
-    def _shorten(self, at: int, min_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
+    def _shorten(self, index: int, min_chars: int, string_chars: int = KEPT_STRING_CHARS) -> None:
         shortened = False
-        for call in self.messages[at].content:
+        for call in self.messages[index].content:
             if not isinstance(call, ToolUseBlock) or call.id in self.view.inputs:
                 continue
             before = len(self.shown.inputs.get(call.id) or msgspec.json.encode(call.input))
             if before < min_chars:
                 continue
-            shown = shorten_input(call.input, string_chars=string_chars)
-            if shown is not None and len(shown) < before:
-                self.shown.inputs[call.id] = shown
+            shorter = shorten_input(call.input, string_chars=string_chars)
+            if shorter is not None and len(shorter) < before:
+                self.shown.inputs[call.id] = shorter
                 shortened = True
         if shortened:
-            self.measure(at)
+            self.measure(index)
 
     def summarise(self, recent: int, target: int, *, forced: bool) -> None:
         """A summary in place of a prefix: the shortest one that reaches *target*, preferably one
@@ -275,51 +279,51 @@ class _Draft(Draft):
         """Head and tail of what is longest, until the request fits *limit*: each message gets at
         most an equal share. What a cut leaves is measured, and cut again where it is too much:
         how many tokens a text has by its characters differs with the text."""
-        for least in (MIN_SHOWN_CHARS, MIN_SHOWN_CHARS // 2, MIN_SHOWN_CHARS // 4):
-            shown = [index for index, size in enumerate(self.sizes) if size]
-            room = max(0, limit - (self.used - sum(self.sizes[index] for index in shown)))
-            share = _fair_share([self.sizes[index] for index in shown], room)
-            for index in shown:
+        for min_chars in (MIN_SHOWN_CHARS, MIN_SHOWN_CHARS // 2, MIN_SHOWN_CHARS // 4):
+            indexes = [index for index, size in enumerate(self.sizes) if size]
+            room = max(0, limit - (self.used - sum(self.sizes[index] for index in indexes)))
+            share = _fair_share([self.sizes[index] for index in indexes], room)
+            for index in indexes:
                 if self.used <= limit:
                     return
                 if self.sizes[index] > share:
-                    self._cut_message(index, share, least)
+                    self._cut_message(index, share, min_chars)
 
-    def _cut_message(self, at: int, share: int, min_chars: int) -> None:
-        """Cut the message at *at* to about *share* tokens, none of its parts below
+    def _cut_message(self, index: int, share: int, min_chars: int) -> None:
+        """Cut the message at *index* to about *share* tokens, none of its parts below
         *min_chars*. Parts that an earlier plan has cut stay as they are."""
-        if self.messages[at].is_assistant:
-            self._shorten(at, 0, min_chars * KEPT_STRING_CHARS // MIN_SHOWN_CHARS)
-        parts = self._parts(at)
+        if self.messages[index].is_assistant:
+            self._shorten(index, 0, min_chars * KEPT_STRING_CHARS // MIN_SHOWN_CHARS)
+        parts = self._parts(index)
         lengths = [len(part.shown) for part in parts]
         # A little less: what is left out has to be told.
-        chars = sum(lengths) * share * 9 // (10 * max(1, self.sizes[at]))
+        chars = sum(lengths) * share * 9 // (10 * max(1, self.sizes[index]))
         item = max(min_chars, _fair_share(lengths, chars))
         cut = False
         for part in parts:
             if len(part.shown) > item and (shorter := part.cut(item)) is not None:
                 if part.is_result:
                     self.shown.shown_results[part.key] = shorter
-                    self._compacted_before = max(self._compacted_before, at + 1)
+                    self._compacted_before = max(self._compacted_before, index + 1)
                 else:
                     self.shown.texts[part.key] = shorter
                 cut = True
         if cut:
-            self.measure(at)
+            self.measure(index)
 
-    def _parts(self, at: int) -> list[_Part]:
-        """The texts and the results of the message at *at* that this plan may cut."""
+    def _parts(self, index: int) -> list[_Part]:
+        """The texts and the results of the message at *index* that this plan may cut."""
         parts: list[_Part] = []
-        message = self.messages[at]
+        message = self.messages[index]
         for number, block in enumerate(message.content):
             if isinstance(block, TextBlock):
                 key = text_key(message, number)
                 if key not in self.view.texts:
-                    shown = self.text(at, number)
-                    parts.append(_Part(key, block.text, shown, is_result=False))
+                    visible_text = self.text(index, number)
+                    parts.append(_Part(key, block.text, visible_text, is_result=False))
             elif isinstance(block, ToolResultBlock) and self.is_open(block):
-                text, shown = result_text(block.content), self.result(at, block)
-                parts.append(_Part(block.tool_use_id, text, shown, is_result=True))
+                text, visible_text = result_text(block.content), self.result(index, block)
+                parts.append(_Part(block.tool_use_id, text, visible_text, is_result=True))
         return parts
 
     def finished(self, name: str) -> Plan | None:

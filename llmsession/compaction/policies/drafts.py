@@ -81,10 +81,10 @@ class Draft:
         words = text_tokens_for(text, self.budget.profile) + MESSAGE_OVERHEAD_TOKENS
         return self.budget.scaled(words)
 
-    def _size(self, at: int) -> int:
-        if not self.shows(at):
+    def _size(self, index: int) -> int:
+        if not self.shows(index):
             return 0
-        tokens = shown_tokens(self.messages[at], at, self.shown, self.budget.profile)
+        tokens = shown_tokens(self.messages[index], index, self.shown, self.budget.profile)
         return self.budget.scaled(tokens)
 
     def shows(self, at: int) -> bool:
@@ -99,8 +99,8 @@ class Draft:
 
     def result(self, at: int, result: ToolResultBlock) -> str:
         """What is shown of *result*, which the message at *at* holds."""
-        shown = self.shown.text_for(result.tool_use_id, at)
-        return result_text(result.content) if shown is None else shown
+        visible_text = self.shown.text_for(result.tool_use_id, at)
+        return result_text(result.content) if visible_text is None else visible_text
 
     def is_open(self, result: ToolResultBlock) -> bool:
         """May this plan still decide what is shown of *result*? What is frozen stays."""
@@ -165,13 +165,13 @@ class Draft:
 
     def inject(self, items: Sequence[Injected], *, instead_of: str) -> None:
         """Inject *items*, in place of those whose text begins with *instead_of*."""
-        gone = [each for each in self.shown.injected if each.text.startswith(instead_of)]
-        kept = [each for each in self.shown.injected if not each.text.startswith(instead_of)]
-        injected = tuple(sorted([*kept, *items], key=lambda each: each.at))
+        gone = [item for item in self.shown.injected if item.text.startswith(instead_of)]
+        others = [item for item in self.shown.injected if not item.text.startswith(instead_of)]
+        injected = tuple(sorted([*others, *items], key=lambda item: item.at))
         if injected == self.shown.injected:
             return
-        self.used += sum(map(self.text_tokens, (each.text for each in items)))
-        self.used -= sum(map(self.text_tokens, (each.text for each in gone)))
+        self.used += sum(map(self.text_tokens, (item.text for item in items)))
+        self.used -= sum(map(self.text_tokens, (item.text for item in gone)))
         self.shown = msgspec.structs.replace(self.shown, injected=injected)
 
     def want(
@@ -231,21 +231,21 @@ class Draft:
 
     def changed(self) -> tuple[dict[str, str], dict[str, msgspec.Raw], dict[str, str]]:
         """What is new: of frozen results, of inputs, of texts."""
-        view, shown = self.view, self.shown
+        view, draft_view = self.view, self.shown
         return (
             {
                 call: text
-                for call, text in shown.shown_results.items()
+                for call, text in draft_view.shown_results.items()
                 if call not in view.shown_results
             },
-            {call: raw for call, raw in shown.inputs.items() if call not in view.inputs},
-            {key: text for key, text in shown.texts.items() if key not in view.texts},
+            {call: raw for call, raw in draft_view.inputs.items() if call not in view.inputs},
+            {key: text for key, text in draft_view.texts.items() if key not in view.texts},
         )
 
     def plan(self, name: str, reason: str, **figures: int) -> Plan | None:
         """The plan of policy *name*, None if nothing is changed. *reason* says what was done;
         *figures* with 0 are left out."""
-        view, shown, budget = self.view, self.shown, self.budget
+        view, draft_view, budget = self.view, self.shown, self.budget
         shown_results, inputs, texts = self.changed()
         compacted_before, turns = view.compacted_before, set[int]()
         for index, message in enumerate(self.messages):
@@ -255,7 +255,7 @@ class Draft:
             elif view.shows(index) and not self.shows(index):
                 turns.add(message.turn)
         prefix_summary = (
-            shown.prefix_summary if shown.prefix_summary != view.prefix_summary else None
+            draft_view.prefix_summary if draft_view.prefix_summary != view.prefix_summary else None
         )
         plan = planned(
             name,
@@ -268,8 +268,8 @@ class Draft:
             inputs=inputs,
             texts=texts,
             prefix_summary=prefix_summary,
-            omitted=tuple(span for span in shown.omitted if span not in view.omitted),
-            injected=shown.injected if shown.injected != view.injected else None,
+            omitted=tuple(span for span in draft_view.omitted if span not in view.omitted),
+            injected=draft_view.injected if draft_view.injected != view.injected else None,
             drops_thinking=self.drops_thinking,
             summary_request=self.summary_request,
             tokens_before=self._before,

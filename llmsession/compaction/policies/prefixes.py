@@ -84,8 +84,8 @@ def latest_cut(
     if profile.thinking_opens_tool_loop and not profile.binds_thinking:
         end = min(end, budget.committed)  # what opens the loop stays
     newest = newest_request(messages)
-    shown = newest is not None and view.start <= newest < end
-    if newest is not None and shown and not (pins and pin_of(messages, end)):
+    is_visible = newest is not None and view.start <= newest < end
+    if newest is not None and is_visible and not (pins and pin_of(messages, end)):
         end = newest
     return cut_at_most(messages, end)
 

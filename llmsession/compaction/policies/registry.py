@@ -53,9 +53,9 @@ def make_policy(
     if unknown:
         raise InvalidConfig(f"policy {name!r} has no setting {unknown[0]!r}")
     takes = getattr(kind, "shares", ())
-    given = {key: value for key, value in (shared or {}).items() if key in takes}
+    parameters = {key: value for key, value in (shared or {}).items() if key in takes}
     try:
-        policy: Policy = msgspec.convert({**given, **(options or {})}, kind)
+        policy: Policy = msgspec.convert({**parameters, **(options or {})}, kind)
     except msgspec.ValidationError as error:
         raise InvalidConfig(f"policy {name!r}: {error}") from error
     return policy

@@ -103,15 +103,15 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
                     turns.add(message.turn)
         if not shown_results:
             return None
-        kept = f"{self.keep_recent_turns} newest turns"
+        exempt_part = f"{self.keep_recent_turns} newest turns"
         if self.keep_recent_steps is not None:
-            kept = f"{self.keep_recent_steps} newest steps of the {kept}"
+            exempt_part = f"{self.keep_recent_steps} newest steps of the {exempt_part}"
         return planned(
             self.name,
             view,
             messages,
             budget,
-            f"results before the {kept} are swapped",
+            f"results before the {exempt_part} are swapped",
             compacted_before=compacted_before,
             shown_results=shown_results,
             results_summarised=len(shown_results) if self.mode == "summarize" else 0,
@@ -141,9 +141,9 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
         return compact if is_worth(compact, shown_chars) else None
 
 
-def _shown_chars(shown: str | None, result: ToolResultBlock, profile: Profile) -> int:
+def _shown_chars(text: str | None, result: ToolResultBlock, profile: Profile) -> int:
     """The size of what is shown for *result* now; an image counts as text of its cost."""
-    if shown is not None:
-        return len(shown)
+    if text is not None:
+        return len(text)
     chars, flats = content_weight(result.content)
     return chars + int(flats * profile.image_tokens * profile.chars_per_token)

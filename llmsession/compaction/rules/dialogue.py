@@ -85,9 +85,9 @@ class Dialogue:
 
     def _pair(self, settled: int) -> None:
         """Note what calls and results there are from the run *settled* on."""
-        for found in (self.calling, self.answering, self.unpaired, self.late):
-            while found and found[-1] >= settled:
-                found.pop()
+        for indexes in (self.calling, self.answering, self.unpaired, self.late):
+            while indexes and indexes[-1] >= settled:
+                indexes.pop()
         for index in range(settled, len(self.runs)):
             run = self.runs[index]
             if run.call_ids:

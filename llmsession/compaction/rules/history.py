@@ -43,15 +43,17 @@ def find_astray(
     sent: FactsCache, history: FactsCache, thinking_from: int, edited_from: int | None
 ) -> list[Astray]:
     """The thinking blocks of the request *sent*, in order, that are not as in the history."""
-    made = _made(history, thinking_from, edited_from)
+    history_thoughts = _made(history, thinking_from, edited_from)
     thoughts = sent.thoughts()
-    if len(thoughts) <= len(made.valid) and all(map(operator.is_, thoughts, made.valid)):
+    if len(thoughts) <= len(history_thoughts.valid) and all(
+        map(operator.is_, thoughts, history_thoughts.valid)
+    ):
         return []
     places = (
         f"messages[{index}].content[{thought.block}]"
         for index, thought in zip(sent.thinking_at, thoughts, strict=True)
     )
-    return list(_walk(zip(places, thoughts, strict=True), made))
+    return list(_walk(zip(places, thoughts, strict=True), history_thoughts))
 
 
 def _made(history: FactsCache, thinking_from: int, edited_from: int | None) -> Made:
@@ -69,37 +71,37 @@ def _made(history: FactsCache, thinking_from: int, edited_from: int | None) -> M
     return Made(whole + later, len(whole), void)
 
 
-def _walk(sent: Iterable[tuple[str, Thought]], made: Made) -> Iterator[Astray]:
+def _walk(sent: Iterable[tuple[str, Thought]], known: Made) -> Iterator[Astray]:
     index = 0
     for where, thought in sent:
-        match = _find(thought, made.valid, index)
+        match = _find(thought, known.valid, index)
         if match is None:
-            yield Astray(where, _why_unmatched(thought, made))
+            yield Astray(where, _why_unmatched(thought, known))
             continue
-        if _leaves_a_gap(made, index, match):
+        if _leaves_a_gap(known, index, match):
             yield Astray(where, "gap")
         index = match + 1
 
 
-def _find(thought: Thought, made: Sequence[Thought], start: int) -> int | None:
-    for index in range(start, len(made)):
-        if made[index].raw == thought.raw:
+def _find(thought: Thought, thoughts: Sequence[Thought], start: int) -> int | None:
+    for index in range(start, len(thoughts)):
+        if thoughts[index].raw == thought.raw:
             return index
     return None
 
 
-def _why_unmatched(thought: Thought, made: Made) -> Fate:
-    if _find(thought, made.void, 0) is not None:
+def _why_unmatched(thought: Thought, known: Made) -> Fate:
+    if _find(thought, known.void, 0) is not None:
         return "void"
-    return "changed" if _find(thought, made.valid, 0) is None else "misplaced"
+    return "changed" if _find(thought, known.valid, 0) is None else "misplaced"
 
 
-def _leaves_a_gap(made: Made, start: int, match: int) -> bool:
+def _leaves_a_gap(known: Made, start: int, match: int) -> bool:
     # What was made after the edits saw a request without the blocks from before them; and a
     # block without a signature can be left out anywhere, for it was never sent.
-    if match >= made.edge:
-        start = max(start, made.edge)
-    return any(thought.signed for thought in made.valid[start:match])
+    if match >= known.edge:
+        start = max(start, known.edge)
+    return any(thought.signed for thought in known.valid[start:match])
 
 
 HistoryRule: TypeAlias = Callable[[Sequence[Astray]], Iterator[RuleViolation]]

@@ -33,10 +33,10 @@ def v4_tool_blocks_stand_on_their_side(role: str, blocks: Sequence[BlockFields])
             yield from _id(f"content[{index}].tool_use_id", block.tool_use_id)
 
 
-def _side(at: int, kind: str, owner: str, role: str) -> Iterator[Fault]:
+def _side(index: int, kind: str, owner: str, role: str) -> Iterator[Fault]:
     if role != owner:
         text = f"`{kind}` blocks can only be in `{owner}` messages"
-        yield Fault("V4", f"content[{at}]", text)
+        yield Fault("V4", f"content[{index}]", text)
 
 
 def _id(place: str, value: Any) -> Iterator[Fault]:

@@ -252,8 +252,8 @@ class FactsCache:
         return self._thoughts[first:last]
 
     def _find_thoughts(self, known: int) -> None:
-        kept = bisect_left(self.thinking_at, known)
-        del self._thoughts[kept:], self.thinking_at[kept:]
+        count = bisect_left(self.thinking_at, known)
+        del self._thoughts[count:], self.thinking_at[count:]
         for index in range(known, len(self.facts)):
             for thought in self.facts[index].thinking:
                 self._thoughts.append(thought)

@@ -51,12 +51,13 @@ def v12_few_breakpoints_the_longest_lived_first(dialogue: Dialogue) -> Iterator[
     """At most four cache breakpoints on blocks that can be cached, one hour before five
     minutes in the order tools, system, messages."""
     yield from dialogue.found("V12")
-    found = list(_all_breakpoints(dialogue))
-    if len(found) > (most := dialogue.profile.max_cache_breakpoints):
-        text = f"A maximum of {most} blocks with cache_control may be provided. Found {len(found)}."
-        yield RuleViolation("V12", found[most][0], text)
+    breakpoints = list(_all_breakpoints(dialogue))
+    if len(breakpoints) > (limit := dialogue.profile.max_cache_breakpoints):
+        count = len(breakpoints)
+        text = f"A maximum of {limit} blocks with cache_control may be provided. Found {count}."
+        yield RuleViolation("V12", breakpoints[limit][0], text)
     short = False
-    for where, ttl in found:
+    for where, ttl in breakpoints:
         if short and ttl == "1h":
             text = (
                 "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"

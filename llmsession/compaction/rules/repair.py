@@ -104,7 +104,7 @@ def _drop_calls_of_the_user(draft: Draft) -> None:
 def _pair_within_runs(draft: Draft, turns: Sequence[_Pairing]) -> Pairs:
     """Pair calls with the results right after them, and rename ids that come back (R5)."""
     pairs: Pairs = {}
-    taken = {slot.call_id for slots in draft.content for slot in slots}
+    all_ids = {slot.call_id for slots in draft.content for slot in slots}
     used: set[str] = set()
     for turn in turns:
         turn.calls = draft.slots(turn.run, "call")
@@ -116,28 +116,28 @@ def _pair_within_runs(draft: Draft, turns: Sequence[_Pairing]) -> Pairs:
             answered = same[max(0, len(same) - len(answers)) :]
             pairs.update(zip(answered, answers, strict=False))
             for call in same:
-                turn.ids[call] = _rename_if_used(draft, call, pairs.get(call), used, taken)
+                turn.ids[call] = _rename_if_used(draft, call, pairs.get(call), used, all_ids)
     return pairs
 
 
 def _rename_if_used(
-    draft: Draft, call: Slot, result: Slot | None, used: set[str], taken: set[str]
+    draft: Draft, call: Slot, result: Slot | None, used: set[str], all_ids: set[str]
 ) -> str:
     new_id = call.call_id
     if new_id in used:
-        new_id = _free_id(call.call_id, taken)
+        new_id = _free_id(call.call_id, all_ids)
         draft.rename(call, new_id)
         if result is not None:
             draft.rename(result, new_id)
         draft.note("R5", call.message, call.call_id, f"id used before: renamed to {new_id!r}")
     used.add(new_id)
-    taken.add(new_id)
+    all_ids.add(new_id)
     return new_id
 
 
-def _free_id(call_id: str, taken: set[str]) -> str:
+def _free_id(call_id: str, all_ids: set[str]) -> str:
     number = 2
-    while f"{call_id}_{number}" in taken:
+    while f"{call_id}_{number}" in all_ids:
         number += 1
     return f"{call_id}_{number}"
 
@@ -151,12 +151,12 @@ def _move_back_late_results(draft: Draft, turns: Sequence[_Pairing], pairs: Pair
             results.setdefault(slot.call_id, []).append(slot)
     for turn in turns:
         for call in turn.calls:
-            found = results.get(call.call_id, [])
-            unique = calls[call.call_id] == 1 and len(found) == 1
-            if call not in pairs and unique and found[0].message >= turn.run.start:
-                pairs[call] = found[0]
-                draft.take(found[0])
-                draft.note("R4", found[0].message, call.call_id, "moved back to its call")
+            matches = results.get(call.call_id, [])
+            unique = calls[call.call_id] == 1 and len(matches) == 1
+            if call not in pairs and unique and matches[0].message >= turn.run.start:
+                pairs[call] = matches[0]
+                draft.take(matches[0])
+                draft.note("R4", matches[0].message, call.call_id, "moved back to its call")
 
 
 def _drop_unpaired_results(draft: Draft, pairs: Pairs) -> None:
@@ -205,25 +205,25 @@ def _answer_unanswered(draft: Draft, turn: _Pairing, pairs: Pairs, reason: Reaso
 
 def _place_results(draft: Draft, turn: _Pairing, pairs: Pairs) -> None:
     """Put the results of a run's calls first, in their order, other blocks after them."""
-    wanted = [pairs[call] for call in turn.calls]
+    results = [pairs[call] for call in turn.calls]
     if turn.after is None:
-        if wanted:
-            draft.add_after(turn.run.stop - 1, wanted)
+        if results:
+            draft.add_after(turn.run.stop - 1, results)
         return
     now = draft.slots(turn.after)
     others = [slot for slot in now if slot.kind != "result"]
-    if now == wanted + others:
+    if now == results + others:
         return
-    _note_order(draft, now, [slot for slot in wanted if slot in now])
+    _note_order(draft, now, [slot for slot in results if slot in now])
     for index in range(turn.after.start, turn.after.stop):
         draft.content[index] = [slot for slot in draft.content[index] if slot.kind != "result"]
-    draft.content[turn.after.start][:0] = wanted
+    draft.content[turn.after.start][:0] = results
 
 
-def _note_order(draft: Draft, now: Sequence[Slot], wanted: Sequence[Slot]) -> None:
+def _note_order(draft: Draft, now: Sequence[Slot], ordered: Sequence[Slot]) -> None:
     results = [slot for slot in now if slot.kind == "result"]
-    if results != wanted:
-        first = next(is_ for is_, should in zip(results, wanted, strict=True) if is_ != should)
+    if results != ordered:
+        first = next(is_ for is_, should in zip(results, ordered, strict=True) if is_ != should)
         draft.note("R2", first.message, first.call_id, "results put in the order of the calls")
     first_other = next((index for index, slot in enumerate(now) if slot.kind != "result"), len(now))
     late = next((slot for slot in now[first_other:] if slot.kind == "result"), None)

@@ -141,14 +141,14 @@ class Draft:
                 yield self._added[index]
 
 
-def _slots(at: int, message: Message) -> Iterator[Slot]:
+def _slots(index: int, message: Message) -> Iterator[Slot]:
     try:
         raws = split_blocks(message.body)
     except msgspec.DecodeError as error:
-        raise InvalidMessage(f"messages[{at}].content is no list of blocks: {error}") from error
+        raise InvalidMessage(f"messages[{index}].content is no list of blocks: {error}") from error
     synthetic = set(message.synthetic)
     for place, raw in enumerate(raws):
-        yield Slot(at, raw, place in synthetic)
+        yield Slot(index, raw, place in synthetic)
 
 
 def _synthetic(slots: Sequence[Slot]) -> tuple[int, ...]:

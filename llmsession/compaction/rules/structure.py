@@ -25,9 +25,9 @@ def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator
     count = len(dialogue.messages)
     if count == 0:
         yield RuleViolation("V1", "messages", "messages: at least one message is required")
-    if count > (most := dialogue.profile.max_messages):
+    if count > (limit := dialogue.profile.max_messages):
         yield RuleViolation(
-            "V1", "messages", f"at most {most} messages are accepted, found {count}"
+            "V1", "messages", f"at most {limit} messages are accepted, found {count}"
         )
     if dialogue.runs and dialogue.runs[0].role != "user":
         first = dialogue.starts[0]
@@ -76,18 +76,18 @@ def v3_every_call_is_answered_in_the_next_user_message(
             yield RuleViolation("V3", dialogue.where(index, mark), text)
 
 
-def _unanswered(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
-    if at + 1 == len(dialogue.runs) and dialogue.request.options.get("compaction"):
+def _unanswered(dialogue: Dialogue, index: int) -> Iterator[RuleViolation]:
+    if index + 1 == len(dialogue.runs) and dialogue.request.options.get("compaction"):
         return  # V15 has its own word for it
-    answered = set(dialogue.answers(at))
-    for mark in dialogue.runs[at].calls:
+    answered = set(dialogue.answers(index))
+    for mark in dialogue.runs[index].calls:
         if mark.id not in answered:
             text = (
                 "`tool_use` ids were found without `tool_result` blocks immediately after:"
                 f" {mark.id}. Each `tool_use` block must have a corresponding `tool_result`"
                 " block in the next message."
             )
-            yield RuleViolation("V3", dialogue.where(at, mark), text)
+            yield RuleViolation("V3", dialogue.where(index, mark), text)
 
 
 def v4_every_result_has_its_call_and_ids_are_unique(dialogue: Dialogue) -> Iterator[RuleViolation]:
@@ -101,10 +101,10 @@ def v4_every_result_has_its_call_and_ids_are_unique(dialogue: Dialogue) -> Itera
         yield from _repeated_ids(dialogue)
 
 
-def _unexpected(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
-    calls = set(dialogue.calls_before(at))
+def _unexpected(dialogue: Dialogue, index: int) -> Iterator[RuleViolation]:
+    calls = set(dialogue.calls_before(index))
     count: Counter[str] = Counter()
-    for mark in dialogue.runs[at].results:
+    for mark in dialogue.runs[index].results:
         count[mark.id] += 1
         if mark.id not in calls:
             text = (
@@ -112,13 +112,13 @@ def _unexpected(dialogue: Dialogue, at: int) -> Iterator[RuleViolation]:
                 " `tool_result` block must have a corresponding `tool_use` block in the"
                 " previous message."
             )
-            yield RuleViolation("V4", dialogue.where(at, mark), text)
+            yield RuleViolation("V4", dialogue.where(index, mark), text)
         elif count[mark.id] == 2:
             text = (
                 "each tool_use must have a single result. Found multiple `tool_result` blocks"
                 f" with id: {mark.id}"
             )
-            yield RuleViolation("V4", dialogue.where(at, mark), text)
+            yield RuleViolation("V4", dialogue.where(index, mark), text)
 
 
 def _repeated_ids(dialogue: Dialogue) -> Iterator[RuleViolation]:
@@ -165,16 +165,16 @@ def v6_every_server_result_has_its_call_before_it(dialogue: Dialogue) -> Iterato
                 yield RuleViolation("V6", dialogue.where(index, mark), text)
 
 
-def _server_calls_in_loop(dialogue: Dialogue, at: int) -> set[str]:
-    loop = _loop_before(dialogue, at)
+def _server_calls_in_loop(dialogue: Dialogue, index: int) -> set[str]:
+    loop = _loop_before(dialogue, index)
     return {call for earlier in loop for call in dialogue.runs[earlier].server_calls}
 
 
-def _loop_before(dialogue: Dialogue, at: int) -> Iterator[int]:
-    """Which are the assistant runs of the same tool loop before the run *at*, newest first."""
-    while at >= 2 and dialogue.runs[at - 1].result_ids:
-        at -= 2
-        yield at
+def _loop_before(dialogue: Dialogue, index: int) -> Iterator[int]:
+    """Which are the assistant runs of the same tool loop before the run *index*, newest first."""
+    while index >= 2 and dialogue.runs[index - 1].result_ids:
+        index -= 2
+        yield index
 
 
 def v7_thinking_is_signed(dialogue: Dialogue) -> Iterator[RuleViolation]:

@@ -100,8 +100,8 @@ def _marker(unit: str, first: int, last: int, text: str, call_id: str) -> str:
     )
 
 
-def _is_line_start(text: str, at: int) -> bool:
-    return at == 0 or at == len(text) or text[at - 1] == "\n"
+def _is_line_start(text: str, index: int) -> bool:
+    return index == 0 or index == len(text) or text[index - 1] == "\n"
 
 
 def _head_end(text: str, chars: int) -> int:

@@ -117,17 +117,17 @@ def fold_code(text: str, path: str, *, max_chars: int) -> str | None:
     if language is None:
         return None
     lines = list(_lines(text))
-    found = [line for line in lines if _is_signature(line.text, language)]
-    if len(found) < _MIN_SIGNATURES:
+    signatures = [line for line in lines if _is_signature(line.text, language)]
+    if len(signatures) < _MIN_SIGNATURES:
         return None
     title = f"{path[-120:]}: {len(lines):,} lines; what it declares, by line number:"
     room = min(max_chars, len(text) // 2) - len(title)
-    kept = _fitting(found, room)
-    if len(kept) < _MIN_SIGNATURES:
+    selection = _fitting(signatures, room)
+    if len(selection) < _MIN_SIGNATURES:
         return None
-    left = len(found) - len(kept)
+    left = len(signatures) - len(selection)
     more = [f"({left:,} more)"] if left else []
-    return "\n".join([title, *(_told(line) for line in kept), *more])
+    return "\n".join([title, *(_told(line) for line in selection), *more])
 
 
 def folded_read(text: str, call: ToolUseBlock | None, *, max_chars: int) -> str | None:
@@ -171,13 +171,13 @@ def _told(line: _Line) -> str:
     return f"{line.number}: {text}"
 
 
-def _fitting(found: Sequence[_Line], room: int) -> list[_Line]:
-    """As many of *found* as fit, those that are indented least first, in their order."""
+def _fitting(signatures: Sequence[_Line], room: int) -> list[_Line]:
+    """As many of *signatures* as fit, those that are indented least first, in their order."""
     room -= 20  # how many are left out
-    kept: list[_Line] = []
-    for line in sorted(found, key=lambda line: (_indent(line.text), line.number)):
+    selection: list[_Line] = []
+    for line in sorted(signatures, key=lambda line: (_indent(line.text), line.number)):
         room -= len(_told(line)) + 1
         if room < 0:
             break
-        kept.append(line)
-    return sorted(kept)
+        selection.append(line)
+    return sorted(selection)

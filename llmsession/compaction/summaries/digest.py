@@ -65,9 +65,9 @@ def digest(
         # What a title adds may be more than there is.
         parts.append(text if len(text) + 2 <= room else "")
         room -= len(parts[-1]) + 2 if parts[-1] else 0
-    asked = _requests(requests, room - 2)
+    request_part = _requests(requests, room - 2)
     first, last, *used = parts
-    return "\n\n".join(part for part in (first, asked, *used, last) if part)
+    return "\n\n".join(part for part in (first, request_part, *used, last) if part)
 
 
 def _request(message: Message) -> str:
@@ -98,21 +98,21 @@ def _requests(requests: list[tuple[str, str]], room: int) -> str:
     title = "Requests, oldest first:"
     # A line break each, and the line that counts what is left out.
     room -= len(title) + 30
-    kept: dict[int, str] = {}
+    entries: dict[int, str] = {}
     order = [0, *range(len(requests) - 1, 0, -1)] if requests else []
     for index in order:
         name, text = requests[index]
-        least = min(len(text), _LINE_CHARS)
+        min_chars = min(len(text), _LINE_CHARS)
         fits = min(_REQUEST_CHARS, room - len(name) - 5)
-        if fits < least:
+        if fits < min_chars:
             break
-        kept[index] = f"- {name}: {_clip(text, fits)}"
-        room -= len(kept[index]) + 1
-    if not kept:
+        entries[index] = f"- {name}: {_clip(text, fits)}"
+        room -= len(entries[index]) + 1
+    if not entries:
         return ""
-    lines = [title, *(kept[index] for index in sorted(kept))]
-    if len(kept) < len(requests):
-        lines.insert(2, f"- ({len(requests) - len(kept):,} more)")
+    lines = [title, *(entries[index] for index in sorted(entries))]
+    if len(entries) < len(requests):
+        lines.insert(2, f"- ({len(requests) - len(entries):,} more)")
     return "\n".join(lines)
 
 
@@ -132,28 +132,28 @@ def _paths(inputs: Iterable[Any], room: int) -> str:
 def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) -> str:
     """A line for each different failure of a tool, the newest first to be kept, in order."""
     title = "Tool failures:"
-    found: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for message in messages:
         for result in message.tool_results:
             if result.is_error:
                 why = " ".join(result.text[:_READ_CHARS].split())
                 name = tools.get(result.tool_use_id, "a tool")[:64]
                 text = f"- {name}: {_clip(why, _FAILURE_CHARS - len(name) - 4)}"
-                found.pop(text, None)
-                found[text] = text
-    kept: list[str] = []
+                failures.pop(text, None)
+                failures[text] = text
+    entries: list[str] = []
     # A line break each, and the line that counts what is left out.
     room -= len(title) + 30
-    for text in reversed(found):
-        if len(kept) == _MAX_FAILURES or len(text) + 1 > room:
+    for text in reversed(failures):
+        if len(entries) == _MAX_FAILURES or len(text) + 1 > room:
             break
-        kept.append(text)
+        entries.append(text)
         room -= len(text) + 1
-    if not kept:
+    if not entries:
         return ""
-    left = len(found) - len(kept)
+    left = len(failures) - len(entries)
     more = [f"- ({left:,} more before)"] if left else []
-    return "\n".join([title, *more, *reversed(kept)])
+    return "\n".join([title, *more, *reversed(entries)])
 
 
 def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -> str:
@@ -173,26 +173,26 @@ def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -
 
 def _paths_of(call_input: Any) -> set[str]:
     """The paths that a call's arguments name: each once a call."""
-    found: set[str] = set()
+    paths: set[str] = set()
     if isinstance(call_input, dict):
         for name, value in call_input.items():
             if not isinstance(value, str):
                 continue
             value = value[:_READ_CHARS]
             if _PATH_FIELD.search(name) and "\n" not in value and 0 < len(value) <= 200:
-                found.add(value)
+                paths.add(value)
             elif "/" in value:
-                found.update(path for path in _PATH.findall(value) if "/" in path)
-    return found
+                paths.update(path for path in _PATH.findall(value) if "/" in path)
+    return paths
 
 
 def _listed(title: str, items: list[str], room: int) -> str:
     """*title* and as many *items* as fit; "" if not one does."""
-    shown: list[str] = []
+    names: list[str] = []
     room -= len(title)
     for item in items:
         if len(item) + 2 > room:
             break
-        shown.append(item)
+        names.append(item)
         room -= len(item) + 2
-    return title + ", ".join(shown) if shown else ""
+    return title + ", ".join(names) if names else ""

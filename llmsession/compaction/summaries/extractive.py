@@ -74,10 +74,10 @@ def summarise(
     size = _size(total, len(text))
     lines = _lines(text, total)
     room = max_chars - len(_title(size, tool, is_error, left_out=total, blank=not lines))
-    kept = _choose(lines, is_error, room * 3 // 4)
-    room -= sum(len(line) + 1 for line in kept.values())
-    title = _title(size, tool, is_error, left_out=total - len(kept), blank=not lines)
-    parts = [title, *(kept[number] for number in sorted(kept))]
+    selection = _choose(lines, is_error, room * 3 // 4)
+    room -= sum(len(line) + 1 for line in selection.values())
+    title = _title(size, tool, is_error, left_out=total - len(selection), blank=not lines)
+    parts = [title, *(selection[number] for number in sorted(selection))]
     parts.extend(_lists(lines, room))
     summary = "\n".join(parts)
     return summary if 0 < len(summary) <= max_chars else None
@@ -143,13 +143,13 @@ def _choose(lines: list[_Line], is_error: bool, room: int) -> dict[int, str]:
         # A failure usually says why at its end.
         order += lines[-4:-1]
     order += [*lines[1:3], *lines[-3:-1]]
-    kept: dict[int, str] = {}
+    selection: dict[int, str] = {}
     for line in order:
-        shown = f"{line.number}: {_trimmed(line.text)}"
-        if line.number not in kept and len(shown) + 1 <= room:
-            kept[line.number] = shown
-            room -= len(shown) + 1
-    return kept
+        entry = f"{line.number}: {_trimmed(line.text)}"
+        if line.number not in selection and len(entry) + 1 <= room:
+            selection[line.number] = entry
+            room -= len(entry) + 1
+    return selection
 
 
 def _lines_with(pattern: re.Pattern[str], lines: list[_Line]) -> list[_Line]:
@@ -175,10 +175,10 @@ def _lists(lines: list[_Line], room: int) -> Iterator[str]:
         if room < _MIN_LIST_CHARS:
             return
         if name == "places":
-            found = places = _matches(lines, _PLACE)
+            matches = places = _matches(lines, _PLACE)
         else:
-            found = _matches(lines, _LINK) if name == "links" else _paths(lines, places)
-        joined = _joined(name, found, room)
+            matches = _matches(lines, _LINK) if name == "links" else _paths(lines, places)
+        joined = _joined(name, matches, room)
         if joined:
             room -= len(joined) + 1
             yield joined
@@ -192,25 +192,25 @@ def _paths(lines: list[_Line], places: Iterable[str]) -> list[str]:
 
 def _matches(lines: list[_Line], pattern: re.Pattern[str]) -> list[str]:
     """Each different match, in order of appearance."""
-    found: dict[str, None] = {}
+    matches: dict[str, None] = {}
     for head in dict.fromkeys(line.text[:_READ_LINE_CHARS] for line in lines):
         for match in pattern.findall(head):
-            found[match.replace('", line ', ":").rstrip(".,;:")] = None
-    return list(found)
+            matches[match.replace('", line ', ":").rstrip(".,;:")] = None
+    return list(matches)
 
 
-def _joined(name: str, found: Iterable[str], room: int) -> str:
-    """As many of *found* as fit, and how many more there are; "" if not one fits."""
-    names = list(found)
-    shown: list[str] = []
+def _joined(name: str, matches: Iterable[str], room: int) -> str:
+    """As many of *matches* as fit, and how many more there are; "" if not one fits."""
+    names = list(matches)
+    selection: list[str] = []
     # One newline before, and " (+12,345)" behind.
     room -= len(name) + 2 + 12
     for item in names:
-        if len(item) + 2 > room or len(shown) == 8:
+        if len(item) + 2 > room or len(selection) == 8:
             break
-        shown.append(item)
+        selection.append(item)
         room -= len(item) + 2
-    if not shown:
+    if not selection:
         return ""
-    more = f" (+{len(names) - len(shown):,})" if len(names) > len(shown) else ""
-    return f"{name}: {', '.join(shown)}{more}"
+    more = f" (+{len(names) - len(selection):,})" if len(names) > len(selection) else ""
+    return f"{name}: {', '.join(selection)}{more}"

@@ -46,27 +46,27 @@ def _plain_name(name: str) -> str:
 
 def file_call(call: ToolUseBlock) -> FileCall | None:
     """What *call* does with which file; None if that is not known to be one file."""
-    given = call.input
-    if not isinstance(given, dict):
+    fields = call.input
+    if not isinstance(fields, dict):
         return None
-    paths = (given[field] for field in _PATH_FIELDS if isinstance(given.get(field), str))
+    paths = (fields[field] for field in _PATH_FIELDS if isinstance(fields.get(field), str))
     path = normal_path(next(paths, ""))
     if not path:
         return None
     name = _plain_name(call.name)
-    if name not in _READS | _WRITES | _EDITS and isinstance(given.get("command"), str):
+    if name not in _READS | _WRITES | _EDITS and isinstance(fields.get("command"), str):
         # One tool for all of it, which is told what to do.
-        name = _plain_name(given["command"])
+        name = _plain_name(fields["command"])
     if name in _READS:
-        return FileCall(path, "read", _lines(given))
+        return FileCall(path, "read", _lines(fields))
     if name in _WRITES:
         return FileCall(path, "write")
     return FileCall(path, "edit") if name in _EDITS else None
 
 
-def _lines(given: dict[str, Any]) -> str:
+def _lines(parameters: dict[str, Any]) -> str:
     first, last, count, pair = (
-        next((given[name] for name in fields if given.get(name) is not None), None)
+        next((parameters[name] for name in fields if parameters.get(name) is not None), None)
         for fields in (_FIRST_FIELDS, _LAST_FIELDS, _COUNT_FIELDS, _RANGE_FIELDS)
     )
     if isinstance(pair, list) and len(pair) == 2:
@@ -94,10 +94,10 @@ def normal_path(path: str) -> str:
 
 def command_of(call: ToolUseBlock) -> str | None:
     """The shell command that *call* runs, on one line; None if it runs none."""
-    given = call.input
-    if not isinstance(given, dict) or _plain_name(call.name) not in _RUNS:
+    fields = call.input
+    if not isinstance(fields, dict) or _plain_name(call.name) not in _RUNS:
         return None
-    command = next((given[name] for name in ("command", "cmd") if name in given), None)
+    command = next((fields[name] for name in ("command", "cmd") if name in fields), None)
     if isinstance(command, list):
         command = " ".join(item for item in command if isinstance(item, str))
     return " ".join(command.split()) if isinstance(command, str) else None

@@ -136,9 +136,9 @@ def part_passage(text: str, number: int) -> Passage:
 def summary_text(text: str) -> str | None:
     """The summary in a model's answer; None for no text, and for one that is the text of an
     error or of a value that was missing: stored, it would stand for a conversation."""
-    told = without_title(clean_text(text).strip()).strip()
-    if not told or told.lower().strip(" .\"'`") in _NO_TEXTS:
+    summary = without_title(clean_text(text).strip()).strip()
+    if not summary or summary.lower().strip(" .\"'`") in _NO_TEXTS:
         return None
-    if len(told) < _ERROR_CHARS and _ERROR.match(told):
+    if len(summary) < _ERROR_CHARS and _ERROR.match(summary):
         return None
-    return told
+    return summary

@@ -129,8 +129,8 @@ def _result(result: ToolResultBlock, tools: dict[str, str], max_chars: int) -> I
     tool = f" ({_name(tools[call_id])})" if call_id in tools else ""
     failed = ", an error" if result.is_error else ""
     text = result.text
-    shown = cap_text(text, max_chars=max_chars, call_id=call_id) or text
-    yield f"result of {call_id}{tool}{failed}: {shown.strip() or '(no text)'}"
+    visible_text = cap_text(text, max_chars=max_chars, call_id=call_id) or text
+    yield f"result of {call_id}{tool}{failed}: {visible_text.strip() or '(no text)'}"
     if not isinstance(result.content, str):
         for part in result.content:
             if is_media(part):
@@ -144,10 +144,10 @@ def is_media(part: Any) -> bool:
 
 def _media(fields: dict[str, Any], place: str) -> Iterable[Part]:
     label = f"[{fields['type']}{place}]"
-    kept = {name: fields[name] for name in ("type", "source", "title") if fields.get(name)}
-    if "source" in kept:
+    selection = {name: fields[name] for name in ("type", "source", "title") if fields.get(name)}
+    if "source" in selection:
         yield label
-        yield Media(encode_json(kept), f"[{fields['type']}: not shown here]")
+        yield Media(encode_json(selection), f"[{fields['type']}: not shown here]")
     else:
         yield label
 
@@ -163,14 +163,14 @@ def passage_tokens(passage: Passage, profile: Profile) -> int:
 def body_of(passages: Sequence[Passage], *, shows_media: bool) -> tuple[msgspec.Raw, bool]:
     """The content of a user's message that says *passages*, and whether images or documents are
     in it: the newest, as far as *shows_media* and the bounds of a request allow."""
-    shown = _shown_media(passages) if shows_media else frozenset[int]()
+    indexes = _shown_media(passages) if shows_media else frozenset[int]()
     blocks: list[bytes] = []
     texts: list[str] = []
     for passage in passages:
         for index, part in enumerate(passage.parts):
             if isinstance(part, str):
                 texts.append(part)
-            elif id(part) in shown:
+            elif id(part) in indexes:
                 blocks.append(text_block("\n".join(texts) or "-"))
                 blocks.append(part.raw)
                 texts = []
@@ -181,14 +181,14 @@ def body_of(passages: Sequence[Passage], *, shows_media: bool) -> tuple[msgspec.
     text = "\n".join(texts).strip()
     if text:
         blocks.append(text_block(text))
-    return join_blocks(blocks), bool(shown)
+    return join_blocks(blocks), bool(indexes)
 
 
 def _shown_media(passages: Sequence[Passage]) -> frozenset[int]:
-    room, shown = MAX_BLOCK_CHARS, set[int]()
+    room, indexes = MAX_BLOCK_CHARS, set[int]()
     for passage in reversed(passages):
         for part in reversed(passage.parts):
-            if isinstance(part, Media) and len(shown) < MAX_BLOCKS and len(part.raw) <= room:
+            if isinstance(part, Media) and len(indexes) < MAX_BLOCKS and len(part.raw) <= room:
                 room -= len(part.raw)
-                shown.add(id(part))
-    return frozenset(shown)
+                indexes.add(id(part))
+    return frozenset(indexes)

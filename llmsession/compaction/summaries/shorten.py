@@ -22,8 +22,8 @@ def shorten_text(text: str, max_chars: int) -> str:
     marker = f"\n[{len(text):,} characters, the middle is left out]\n"
     room = max(0, max_chars - len(marker))
     tail = room * 3 // 10
-    shown = text[: room - tail] + marker + (text[len(text) - tail :] if tail else "")
-    return shown if len(shown) < len(text) else text
+    shorter = text[: room - tail] + marker + (text[len(text) - tail :] if tail else "")
+    return shorter if len(shorter) < len(text) else text
 
 
 def shorten_input(value: Any, *, string_chars: int = KEPT_STRING_CHARS) -> msgspec.Raw | None:

@@ -64,8 +64,8 @@ def cost_tokens(
     # Joined texts are counted in one pass; a line end stands for the marks between them.
     total = counted("\n".join(cost.texts)) if cost.texts else 0
     for signed, text in cost.signed:
-        shown = counted(text) if text else 0
-        total += max(shown, signed * family.signed_permille // 1_000)
+        visible_tokens = counted(text) if text else 0
+        total += max(visible_tokens, signed * family.signed_permille // 1_000)
     fixed = family.message + cost.calls * family.call + cost.results * family.result
     return total + fixed + flats
 
@@ -107,14 +107,14 @@ _REMEMBERED = "_remembered_tokens"
 _MAX_REMEMBERED = 8
 
 
-def _remembered(message: Message, profile: Profile, shown: _Shown) -> int:
+def _remembered(message: Message, profile: Profile, form: _Shown) -> int:
     # A message never changes, so what it costs is kept beside its blocks, as those are. A view
     # shows one of them in few ways, and a plan asks for whole contexts.
     counts: dict[Any, int] = message.__dict__.setdefault(_REMEMBERED, {})
-    key = (profile.token_family, profile.chars_per_token, profile.image_tokens, shown)
+    key = (profile.token_family, profile.chars_per_token, profile.image_tokens, form)
     known = counts.get(key)
     if known is None:
-        known = cost_tokens(shown.cost(message), profile)
+        known = cost_tokens(form.cost(message), profile)
         if len(counts) >= _MAX_REMEMBERED:
             counts.clear()
         counts[key] = known
@@ -143,7 +143,7 @@ def context_tokens(
 
 def shown_tokens(message: Message, position: int, view: View, profile: Profile) -> int:
     """The estimated tokens of *message*, which *view* shows at *position*."""
-    shown = _Shown(
+    form = _Shown(
         position >= view.thinking_from,
         tuple(
             (result.tool_use_id, text)
@@ -161,7 +161,7 @@ def shown_tokens(message: Message, position: int, view: View, profile: Profile) 
             if (key := text_key(message, index)) in view.texts
         ),
     )
-    return _remembered(message, profile, shown)
+    return _remembered(message, profile, form)
 
 
 _CAREFUL = Profile()

@@ -102,19 +102,19 @@ def size_after(
     it (some servers report nothing, and some recordings the first event's count) or, with hidden
     thinking that is not sent back, over a quarter more.
     """
-    shown = calibration.scaled(reply_tokens)
+    visible_tokens = calibration.scaled(reply_tokens)
     said = anchor.output_tokens - calibration.scaled(unsent_tokens)
-    is_whole = returns_thinking or 4 * said <= 5 * shown
-    is_reported = said > 0 and 2 * said >= shown and is_whole
-    reply = said if is_reported else shown
+    is_whole = returns_thinking or 4 * said <= 5 * visible_tokens
+    is_reported = said > 0 and 2 * said >= visible_tokens and is_whole
+    reply = said if is_reported else visible_tokens
     after = calibration.scaled(after_tokens)
-    kept = max(0, anchor.prompt_tokens - calibration.scaled(dropped_tokens))
+    prompt_tokens = max(0, anchor.prompt_tokens - calibration.scaled(dropped_tokens))
     return Sized(
-        tokens=kept + reply + after,
-        reported_tokens=kept + (reply if is_reported else 0),
+        tokens=prompt_tokens + reply + after,
+        reported_tokens=prompt_tokens + (reply if is_reported else 0),
         estimated_tokens=reply_tokens + after_tokens - dropped_tokens,
         anchor_tokens=anchor.prompt_tokens,
-        margin_tokens=_margin(kept + reply + after - anchor.prompt_tokens, calibration),
+        margin_tokens=_margin(prompt_tokens + reply + after - anchor.prompt_tokens, calibration),
     )
 
 

@@ -150,13 +150,13 @@ def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | 
     changed = False
     for block, raw, other in zip(blocks, split_blocks(message.body), others, strict=True):
         if other is None:
-            shown = _shown_block(block, raw, swaps, form.leaves_out_thinking)
+            sent_block = _shown_block(block, raw, swaps, form.leaves_out_thinking)
         else:
             field = "input" if isinstance(block, ToolUseBlock) else "text"
-            shown = _with_field(raw, field, other) if other != b'""' else None
-        changed |= shown is not raw
-        if shown is not None:
-            sent.append(shown)
+            sent_block = _with_field(raw, field, other) if other != b'""' else None
+        changed |= sent_block is not raw
+        if sent_block is not None:
+            sent.append(sent_block)
             results.append(_is_result(block))
     if not sent:
         return None

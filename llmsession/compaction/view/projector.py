@@ -105,14 +105,14 @@ class Projector:
     def _show(
         self, message: Message, first: int, position: int, view: View
     ) -> RequestMessage | None:
-        shown = self._shown.get(message.id)
-        if shown is None or shown.message is not message:
-            shown = self._shown[message.id] = _Shown(message)
-        form = form_of(message, shown.facts, first, position, view)
-        if form != shown.form:
-            shown.part = render(message, shown.facts, form)
-            shown.form = form
-        return shown.part
+        entry = self._shown.get(message.id)
+        if entry is None or entry.message is not message:
+            entry = self._shown[message.id] = _Shown(message)
+        form = form_of(message, entry.facts, first, position, view)
+        if form != entry.form:
+            entry.part = render(message, entry.facts, form)
+            entry.form = form
+        return entry.part
 
     def from_block(self, message: Message, first: int) -> Message | None:
         """``message_from_block``, but the same object each time: messages are known by identity."""

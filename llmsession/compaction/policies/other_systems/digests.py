@@ -120,14 +120,14 @@ def tool_failures(messages: Sequence[Message]) -> str:
     """The newest failures of tools under their title, one for each call, at most 8 of 240
     characters; "" if there are none."""
     tools = {call.id: call.name for message in messages for call in message.tool_calls}
-    found: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for message in messages:
         for result in message.tool_results:
-            if result.is_error and result.tool_use_id not in found:
+            if result.is_error and result.tool_use_id not in failures:
                 why = " ".join(result.text.split())
                 name = tools.get(result.tool_use_id, "tool")
-                found[result.tool_use_id] = f"- {name}: {why}"[:_FAILURE_CHARS].rstrip()
-    newest = list(found.values())[-_MAX_FAILURES:]
+                failures[result.tool_use_id] = f"- {name}: {why}"[:_FAILURE_CHARS].rstrip()
+    newest = list(failures.values())[-_MAX_FAILURES:]
     return "\n".join([FAILURES_TITLE, *newest]) if newest else ""
 
 
@@ -159,8 +159,8 @@ class RecencyTurnSummary(CheckedPolicy, frozen=True, kw_only=True):
         of the first message that is kept."""
         upto = self._first_kept(view, messages, budget)
         pruned = upto - view.start
-        least = self.trigger_value or 0
-        if self.trigger == "messages_to_refine" and 0 < pruned < least:
+        min_messages = self.trigger_value or 0
+        if self.trigger == "messages_to_refine" and 0 < pruned < min_messages:
             return None
         return summary_plan(
             self.name,
@@ -179,8 +179,10 @@ class RecencyTurnSummary(CheckedPolicy, frozen=True, kw_only=True):
         starts = request_starts(messages)[-max(1, self.keep_turns) :]
         if not starts:
             return 0
-        most, sizes = self.max_recent_tokens, sizes_in_budget(view, messages, budget)
-        fitting = [index for index in starts if most is None or sum(sizes[index:]) <= most]
+        max_tokens, sizes = self.max_recent_tokens, sizes_in_budget(view, messages, budget)
+        fitting = [
+            index for index in starts if max_tokens is None or sum(sizes[index:]) <= max_tokens
+        ]
         return cut_at_most(messages, min(latest, (fitting or starts[-1:])[0]))
 
 
@@ -263,12 +265,12 @@ class SummaryKeepLast4(CheckedPolicy, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary and what is left out behind it, or only that; None if nothing can go."""
         latest = latest_cut(view, messages, budget)
-        shown = [index for index in range(len(messages)) if view.shows(index)]
-        count = len(shown) + (view.prefix_summary is not None)
+        indexes = [index for index in range(len(messages)) if view.shows(index)]
+        count = len(indexes) + (view.prefix_summary is not None)
         if not latest or budget.used_tokens <= budget.limit_tokens:
             return None
-        if count >= self.min_messages and len(shown) > self.keep_messages:
-            cut = cut_at_most(messages, min(latest, shown[-self.keep_messages]))
+        if count >= self.min_messages and len(indexes) > self.keep_messages:
+            cut = cut_at_most(messages, min(latest, indexes[-self.keep_messages]))
             plan = self._with_summary(view, messages, budget, cut)
             if plan is not None:
                 return plan

@@ -65,8 +65,8 @@ def fold_target(max_input_tokens: int, pairs: int, max_output_tokens: int) -> in
 
 
 def _target(messages: Sequence[Message], budget: Budget) -> int:
-    asked = sum(map(has_own_words, messages))
-    pairs = min(asked, sum(message.is_assistant for message in messages))
+    requests = sum(map(has_own_words, messages))
+    pairs = min(requests, sum(message.is_assistant for message in messages))
     return fold_target(budget.limit_tokens, pairs, budget.profile.max_output_tokens)
 
 
@@ -146,32 +146,34 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
     def _gaps(self, draft: Draft, room: int) -> list[tuple[int, int]]:
         """What to fold so that the request has about *room* tokens."""
         messages, sizes = draft.messages, draft.sizes
-        kept = {
+        anchors = {
             index for index in range(draft.start, len(messages)) if has_own_words(messages[index])
         }
-        kept |= {item for index in kept for item in range(calls_before(messages, index), index)}
-        kept |= never_left_out(messages)
+        anchors |= {
+            item for index in anchors for item in range(calls_before(messages, index), index)
+        }
+        anchors |= never_left_out(messages)
         # What comes first opens a turn, and a context begins with that.
-        kept.add(next(index for index, size in enumerate(sizes) if size or index in kept))
-        room -= draft.used - sum(sizes) + sum(sizes[index] for index in kept)
+        anchors.add(next(index for index, size in enumerate(sizes) if size or index in anchors))
+        room -= draft.used - sum(sizes) + sum(sizes[index] for index in anchors)
         newest = newest_request(messages) or 0
         suffix = tail = live_tail(messages)
         while suffix - 1 > newest:
-            cost = 0 if suffix - 1 in kept else sizes[suffix - 1]
+            cost = 0 if suffix - 1 in anchors else sizes[suffix - 1]
             if cost > room:
                 break
             suffix -= 1
             room -= cost
         while suffix < tail and not messages[suffix].is_assistant:
             suffix += 1
-        kept.update(range(suffix, len(messages)))
+        anchors.update(range(suffix, len(messages)))
         for index in range(newest - 1, draft.start - 1, -1):
             message = messages[index]
             last = message.is_assistant and messages[index + 1].turn != message.turn
             if last and not message.tool_calls and message.text.strip() and sizes[index] <= room:
-                kept.add(index)
+                anchors.add(index)
                 room -= sizes[index]
-        return list(cut_ranges(draft, draft.start, len(messages), kept))
+        return list(cut_ranges(draft, draft.start, len(messages), anchors))
 
     def _tell(self, draft: Draft) -> None:
         """A notice behind each gap that this draft made or made longer."""
@@ -223,10 +225,10 @@ class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
             draft.drop_thinking()
             draft.drops_thinking = draft.used < before
         thinking = before - draft.used
-        asked = [index for index, message in enumerate(messages) if has_own_words(message)]
-        kept = never_left_out(messages) | set(asked[:1])
-        texts = _shrink(draft, kept, target)
-        gone = _leave_out(draft, kept, target)
+        requests = [index for index, message in enumerate(messages) if has_own_words(message)]
+        anchors = never_left_out(messages) | set(requests[:1])
+        texts = _shrink(draft, anchors, target)
+        gone = _leave_out(draft, anchors, target)
         parts = [
             f"{thinking:,} tokens of thinking left out" if thinking else "",
             f"{texts} texts cut" if texts else "",
@@ -243,15 +245,17 @@ class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
         )
 
 
-def _shrink(draft: Draft, kept: frozenset[int], target: int) -> int:
-    shown = [index for index in range(draft.start, len(draft.messages)) if draft.shows(index)]
-    share = int(target // max(1, len(shown)) * draft.budget.profile.chars_per_token)
+def _shrink(draft: Draft, anchors: frozenset[int], target: int) -> int:
+    indexes = [index for index in range(draft.start, len(draft.messages)) if draft.shows(index)]
+    share = int(target // max(1, len(indexes)) * draft.budget.profile.chars_per_token)
     share = max(share * 1_000 // max(1, draft.budget.scale_permille), 200)
     cut = 0
-    for index in reversed(shown):
+    for index in reversed(indexes):
         if draft.used <= target:
             break
-        for number, block in enumerate(draft.messages[index].content if index not in kept else ()):
+        for number, block in enumerate(
+            draft.messages[index].content if index not in anchors else ()
+        ):
             if isinstance(block, TextBlock):
                 cut += draft.shorten(index, number, middle_cut(draft.text(index, number), share))
             elif isinstance(block, ToolResultBlock) and not other_blocks(block.content):
@@ -261,7 +265,7 @@ def _shrink(draft: Draft, kept: frozenset[int], target: int) -> int:
     return cut
 
 
-def _leave_out(draft: Draft, kept: frozenset[int], target: int) -> int:
+def _leave_out(draft: Draft, anchors: frozenset[int], target: int) -> int:
     """Leave out calls with their results, and other messages, the oldest first."""
     messages, gone = draft.messages, 0
     opens = draft.budget.profile.thinking_opens_tool_loop
@@ -271,7 +275,7 @@ def _leave_out(draft: Draft, kept: frozenset[int], target: int) -> int:
         end = next(safe_cuts(messages, index + 1, len(messages)), len(messages))
         # As in ``cut_ranges``: what follows must not join the results before.
         joins = opens and index > 0 and draft.shows(index - 1) and messages[index - 1].tool_results
-        if draft.shows(index) and not joins and kept.isdisjoint(range(index, end)):
+        if draft.shows(index) and not joins and anchors.isdisjoint(range(index, end)):
             draft.omit([(index, end)])
             gone += end - index
         index = end

@@ -58,8 +58,8 @@ def _budget_of(draft: Draft) -> tuple[int, int] | None:
     The question is the newest message, if somebody asks. Never more than the session allows.
     """
     messages, budget = draft.messages, draft.budget
-    asked = bool(messages) and has_own_words(messages[-1]) and draft.shows(len(messages) - 1)
-    query = draft.sizes[-1] if asked else 0
+    is_request = bool(messages) and has_own_words(messages[-1]) and draft.shows(len(messages) - 1)
+    query = draft.sizes[-1] if is_request else 0
     room = hybrid_budget(budget.profile.window_tokens, draft.rest, query)
     allowed = budget.limit_tokens - draft.rest - query
     if room is None or allowed <= 0:
@@ -113,9 +113,9 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
         left = draft.used - (budget.used_tokens - history)
         if reached(left, room, self.truncate_at):
             draft.omit(spans_between(draft.start, self._share_cut(messages), ()))
-        most = budget.used_tokens - history + room
-        if draft.used > most:
-            draft.keep_newest(most)
+        limit = budget.used_tokens - history + room
+        if draft.used > limit:
+            draft.keep_newest(limit)
         text = "; a new session is suggested" if warns else ""
         return draft.plan(
             self.name, f"{action} at {history:,} of {room:,} tokens{text}",
@@ -158,8 +158,8 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
         room, history = known
         oldest = portion(len(messages), self.fold_share)
         folds = draft.condense(summary_cut(draft, oldest), SUMMARY_TOKENS)
-        most = budget.used_tokens - history + room
-        if draft.used > most:
-            draft.keep_newest(most)
+        limit = budget.used_tokens - history + room
+        if draft.used > limit:
+            draft.keep_newest(limit)
         action = "condense" if folds else "truncate"
         return draft.plan(self.name, f"{action} at {history:,} of {room:,} tokens")

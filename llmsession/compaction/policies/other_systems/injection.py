@@ -79,10 +79,10 @@ def memory_block(
 ) -> str:
     """The block for the system text's end, each section at most *section_chars* and at least 250
     characters long; "" without memories."""
-    most = max(MIN_SECTION_CHARS, section_chars)
+    limit = max(MIN_SECTION_CHARS, section_chars)
     sections = [
-        _section("[User Memory]", [memory for memory in memories if memory.strip()], most),
-        _section("[Relevant Context]", [memory for memory in relevant if memory.strip()], most),
+        _section("[User Memory]", [memory for memory in memories if memory.strip()], limit),
+        _section("[Relevant Context]", [memory for memory in relevant if memory.strip()], limit),
     ]
     text = "\n".join(filter(None, sections))
     return f"{_MEMORY}\n{text}\n{_MEMORY_END}" if text else ""
@@ -127,8 +127,8 @@ class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
     def _best(self, messages: Sequence[Message]) -> list[str]:
         words = set(_WORD.findall(memory_query(messages).lower()))
         scores = [len(words & set(_WORD.findall(memory.lower()))) for memory in self.relevant]
-        order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
-        return [self.relevant[at] for at in order[: self.top] if scores[at]]
+        order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+        return [self.relevant[index] for index in order[: self.top] if scores[index]]
 
 
 def checklist_in(messages: Sequence[Message]) -> tuple[str, int]:
@@ -140,9 +140,9 @@ def checklist_in(messages: Sequence[Message]) -> tuple[str, int]:
             continue
         replies += 1
         for call in reversed(message.tool_calls):
-            given = call.input.get(_CHECKLIST_FIELD) if isinstance(call.input, dict) else None
-            if isinstance(given, str) and given.strip():
-                return given.strip(), replies
+            checklist = call.input.get(_CHECKLIST_FIELD) if isinstance(call.input, dict) else None
+            if isinstance(checklist, str) and checklist.strip():
+                return checklist.strip(), replies
     return "", replies
 
 
@@ -176,13 +176,13 @@ class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The list at the end of the context; None if it is not time, or there is none."""
         said, replies = checklist_in(messages)
-        told = self.checklist.strip() or said
-        text = f"{_FOCUS}{told}"
-        shown = next((item for item in view.injected if item.text.startswith(_FOCUS)), None)
-        if not told:
+        task_list = self.checklist.strip() or said
+        text = f"{_FOCUS}{task_list}"
+        latest = next((item for item in view.injected if item.text.startswith(_FOCUS)), None)
+        if not task_list:
             return None
-        since = replies if shown is None else _replies(messages, shown.at)
-        edited = told != said and (shown is None or shown.text != text)
+        since = replies if latest is None else _replies(messages, latest.at)
+        edited = task_list != said and (latest is None or latest.text != text)
         if not focus_due(min(since, replies), self.every, edited=edited):
             return None
         draft = Draft(view, messages, budget)
@@ -239,10 +239,12 @@ class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
         for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:
                 places[message.turn] = index
-        told = rendered_items([item for item in self.items if item.turn in places], self.item_chars)
+        texts = rendered_items(
+            [item for item in self.items if item.turn in places], self.item_chars
+        )
         draft = Draft(view, messages, budget)
-        items = [Injected(places[turn], text) for turn, text in told.items()]
-        draft.inject(sorted(items, key=lambda each: each.at), instead_of=_ITEMS)
+        items = [Injected(places[turn], text) for turn, text in texts.items()]
+        draft.inject(sorted(items, key=lambda injection: injection.at), instead_of=_ITEMS)
         return draft.plan(self.name, "what is attached, as it is now")
 
 
@@ -254,12 +256,12 @@ def rendered_items(items: Sequence[ContextItem], item_chars: int = ITEM_CHARS) -
         key = (item.provider, item.id, item.content)
         if key not in latest or items[latest[key]].turn <= item.turn:
             latest[key] = index
-    told: dict[int, list[str]] = {}
+    rendered: dict[int, list[str]] = {}
     for index, item in enumerate(items):
         if latest[item.provider, item.id, item.content] == index:
             title = " - ".join(filter(None, (item.name, item.description)))
             text = f"{title}\n{shorten_text(item.content, item_chars)}"
         else:
             text = f"[{item.name}: attached again below]"
-        told.setdefault(item.turn, []).append(text)
-    return {turn: "\n".join([_ITEMS, *texts, _ITEMS_END]) for turn, texts in told.items()}
+        rendered.setdefault(item.turn, []).append(text)
+    return {turn: "\n".join([_ITEMS, *texts, _ITEMS_END]) for turn, texts in rendered.items()}

@@ -97,10 +97,10 @@ def fading_chars(number: int, count: int, tokens: int) -> int:
     """The characters left to result *number*, from 0, of *count*, measured by *tokens*: 30 % of
     them for the newest, a fifth of that for the oldest."""
     # In tenths of a percent and of a weight, so that only the end is rounded.
-    most = min(tokens * CHARS_PER_TOKEN * RESULT_PERCENT, MAX_RESULT_CHARS * 100)
+    limit = min(tokens * CHARS_PER_TOKEN * RESULT_PERCENT, MAX_RESULT_CHARS * 100)
     last = max(1, count - 1)
     weight = 2 * last + 8 * (number if count > 1 else 1)
-    return max(MIN_RESULT_CHARS, most * weight // (1_000 * last))
+    return max(MIN_RESULT_CHARS, limit * weight // (1_000 * last))
 
 
 def _effective(budget: Budget, reserve: float) -> int:
@@ -158,16 +158,16 @@ class MaskConsumed(WaitingPolicy, frozen=True, kw_only=True):
         tokens = _effective(budget, self.reserve)
         masked = 0
         for number, (index, result) in enumerate(consumed):
-            most = masked_chars(number, len(consumed), tokens, self.min_chars)
+            max_chars = masked_chars(number, len(consumed), tokens, self.min_chars)
             text = draft.result(index, result)
-            if len(text) <= most or other_blocks(result.content):
+            if len(text) <= max_chars or other_blocks(result.content):
                 continue
             summary = budget.summaries.get(result.tool_use_id, "").strip()
             if summary:
-                shown = compact_text(summary, call_id=result.tool_use_id, chars=len(text))
-                masked += draft.show_result(index, result, shown)
+                compact = compact_text(summary, call_id=result.tool_use_id, chars=len(text))
+                masked += draft.show_result(index, result, compact)
             else:
-                masked += draft.show_result(index, result, _within(text, most))
+                masked += draft.show_result(index, result, _within(text, max_chars))
         return draft.plan(self.name, f"{masked} results that were read are shortened")
 
 
@@ -196,15 +196,15 @@ class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
         draft = Draft(view, messages, budget)
         effective = _effective(budget, self.reserve)
         tokens = fading_tokens(effective, budget.used_tokens, budget.limit_tokens)
-        found = _results(draft, len(messages))
+        results = _results(draft, len(messages))
         faded = 0
-        for number, (index, result) in enumerate(found):
-            most = fading_chars(number, len(found), tokens)
+        for number, (index, result) in enumerate(results):
+            max_chars = fading_chars(number, len(results), tokens)
             text = draft.result(index, result)
-            if len(text) > most and not other_blocks(result.content):
-                faded += draft.show_result(index, result, _within(text, most))
-        most = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MAX_INPUT_CHARS)
-        inputs = _shorten_inputs(draft, most)
+            if len(text) > max_chars and not other_blocks(result.content):
+                faded += draft.show_result(index, result, _within(text, max_chars))
+        max_chars = min(tokens * CHARS_PER_TOKEN * INPUT_PERCENT // 100, MAX_INPUT_CHARS)
+        inputs = _shorten_inputs(draft, max_chars)
         return draft.plan(self.name, f"{faded} results and {inputs} inputs faded")
 
 
@@ -213,9 +213,9 @@ def _shorten_inputs(draft: Draft, max_chars: int) -> int:
     for index, message in enumerate(draft.messages):
         for call in message.tool_calls if draft.shows(index) else ():
             if len(msgspec.json.encode(call.input)) > max_chars:
-                shown = shorten_input(call.input, string_chars=max(100, max_chars // 4))
-                if shown is not None:
-                    shortened += draft.shorten_input(index, call, shown)
+                shorter = shorten_input(call.input, string_chars=max(100, max_chars // 4))
+                if shorter is not None:
+                    shortened += draft.shorten_input(index, call, shorter)
     return shortened
 
 
@@ -263,9 +263,9 @@ class PositionClear(WaitingPolicy, frozen=True, kw_only=True):
             if age >= portion(count, self.clear_age):
                 cleared += draft.show_result(index, result, CLEARED)
             elif not other_blocks(result.content):
-                kept = self.kept_chars
-                shown = head_and_tail(text, kept, kept, 2 * kept)
-                trimmed += draft.show_result(index, result, shown)
+                side_chars = self.kept_chars
+                shorter = head_and_tail(text, side_chars, side_chars, 2 * side_chars)
+                trimmed += draft.show_result(index, result, shorter)
         reason = f"{cleared} old results cleared, {trimmed} trimmed"
         return draft.plan(self.name, reason, cleared=cleared, trimmed=trimmed)
 
@@ -274,5 +274,7 @@ class PositionClear(WaitingPolicy, frozen=True, kw_only=True):
         reply = dict.fromkeys(
             message.turn for message in reversed(messages) if message.is_assistant
         )
-        kept = set(list(reply)[: self.keep_turns])
-        return next((index for index, message in enumerate(messages) if message.turn in kept), 0)
+        newest_turns = set(list(reply)[: self.keep_turns])
+        return next(
+            (index for index, message in enumerate(messages) if message.turn in newest_turns), 0
+        )

@@ -107,25 +107,25 @@ class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
         return cut if plan is None else _both(plan, cut)
 
     def _cut(
-        self, view: View, messages: Sequence[Message], budget: Budget, most: int, first: int
+        self, view: View, messages: Sequence[Message], budget: Budget, limit: int, first: int
     ) -> Plan | None:
-        """Head and tail of the messages from *first* on that have more than *most* tokens."""
+        """Head and tail of the messages from *first* on that have more than *limit* tokens."""
         draft = Draft(view, messages, budget)
         for index in range(first, len(messages)):
             size = draft.sizes[index]
-            if size <= most:
+            if size <= limit:
                 continue
             for number, block in enumerate(messages[index].content):
                 if isinstance(block, TextBlock):
                     text = draft.text(index, number)
-                    draft.shorten(index, number, shorten_text(text, len(text) * most // size))
+                    draft.shorten(index, number, shorten_text(text, len(text) * limit // size))
                 elif isinstance(block, ToolResultBlock):
-                    chars = len(draft.result(index, block)) * most // size
+                    chars = len(draft.result(index, block)) * limit // size
                     call_id = block.tool_use_id
                     capped = cap_content(block.content, max_chars=chars, call_id=call_id)
                     if capped is not None:
                         draft.show_result(index, block, capped)
-        return draft.plan(self.name, f"messages of over {most:,} tokens are cut")
+        return draft.plan(self.name, f"messages of over {limit:,} tokens are cut")
 
 
 def _both(plan: Plan, cut: Plan | None) -> Plan:

@@ -83,22 +83,22 @@ def _copies(draft: Draft) -> Iterator[_Copy]:
 
 
 def _copies_of_result(
-    draft: Draft, at: int, result: ToolResultBlock, known: FileCall, call: ToolUseBlock
+    draft: Draft, index: int, result: ToolResultBlock, known: FileCall, call: ToolUseBlock
 ) -> Iterator[_Copy]:
-    if result.is_error or draft.shown.text_for(result.tool_use_id, at) is not None:
+    if result.is_error or draft.shown.text_for(result.tool_use_id, index) is not None:
         return
     if other_blocks(result.content):
         return
     if known.kind == "read":
         if not known.lines:
-            yield _Copy(at, known.path, result)
+            yield _Copy(index, known.path, result)
         return
-    text = list(_tagged(draft.result(at, result), "final_file_content"))
+    text = list(_tagged(draft.result(index, result), "final_file_content"))
     if text:
         path, span = text[-1]
-        yield _Copy(at, path, result, span=span)
+        yield _Copy(index, path, result, span=span)
     elif known.kind == "write" and _has_content(call) and call.id not in draft.shown.inputs:
-        yield _Copy(at, known.path)
+        yield _Copy(index, known.path)
 
 
 def _tagged(text: str, tag: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -114,9 +114,9 @@ def _tagged(text: str, tag: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _has_content(call: ToolUseBlock) -> bool:
-    given = call.input
-    return isinstance(given, dict) and any(
-        isinstance(given.get(name), str) for name in ("content", "file_text", "contents")
+    fields = call.input
+    return isinstance(fields, dict) and any(
+        isinstance(fields.get(name), str) for name in ("content", "file_text", "contents")
     )
 
 
@@ -134,19 +134,19 @@ def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
         if copy.result is not None:
             before = draft.result(copy.at, copy.result)
             first, end = copy.span or (0, len(before))
-            shown = before[:first] + notice.replace("{path}", copy.path) + before[end:]
-            if draft.show_result(copy.at, copy.result, shown):
-                saved += len(before) - len(shown)
+            after = before[:first] + notice.replace("{path}", copy.path) + before[end:]
+            if draft.show_result(copy.at, copy.result, after):
+                saved += len(before) - len(after)
         elif copy.span is not None and copy.at != request:
             mentions.setdefault((copy.at, copy.block), []).append(copy)
-    for (index, block), found in mentions.items():
-        before = shown = draft.text(index, block)
-        for copy in reversed(found):
+    for (index, block), mentioned in mentions.items():
+        before = after = draft.text(index, block)
+        for copy in reversed(mentioned):
             first, end = copy.span or (0, 0)
             if end - first > len(notice):
-                shown = shown[:first] + notice.replace("{path}", copy.path) + shown[end:]
-        if draft.shorten(index, block, shown):
-            saved += len(before) - len(shown)
+                after = after[:first] + notice.replace("{path}", copy.path) + after[end:]
+        if draft.shorten(index, block, after):
+            saved += len(before) - len(after)
     return saved
 
 

@@ -47,13 +47,13 @@ def extracted_lines(
     parts += [
         f"{message.role.upper()}: {text}" for message in messages if (text := message.text.strip())
     ]
-    kept: list[str] = []
+    extract: list[str] = []
     for part in reversed(parts):
-        if count("\n\n".join([part, *kept])) > max_tokens:
+        if count("\n\n".join([part, *extract])) > max_tokens:
             break
-        kept.insert(0, part)
-    if kept or not parts:
-        return "\n\n".join(kept)
+        extract.insert(0, part)
+    if extract or not parts:
+        return "\n\n".join(extract)
     newest, chars = parts[-1], len(parts[-1])
     while chars and count(newest) > max_tokens:
         chars = chars * 9 // 10

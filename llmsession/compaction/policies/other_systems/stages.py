@@ -132,8 +132,8 @@ class FourStage(WaitingPolicy, frozen=True, kw_only=True):
 
     def _summarise(self, draft: Draft, target: int) -> int:
         """Want a summary for all but the recent messages; for how many."""
-        shown = sum(draft.shows(index) for index in range(len(draft.messages)))
-        if shown + bool(draft.start) <= FEW_MESSAGES:
+        visible_count = sum(draft.shows(index) for index in range(len(draft.messages)))
+        if visible_count + bool(draft.start) <= FEW_MESSAGES:
             return 0
         recent = newest_that_fit(draft.sizes, portion(target, self.recent_share))
         upto = summary_cut(draft, recent)
@@ -155,26 +155,26 @@ def _shown_chars(draft: Draft) -> int:
 def _leave_out(draft: Draft, target: int) -> int:
     """Keep the first two messages and a tail, as much of it as fits; how many are left out."""
     messages = draft.messages
-    shown = [index for index in range(draft.start, len(messages)) if draft.shows(index)]
+    indexes = [index for index in range(draft.start, len(messages)) if draft.shows(index)]
     first = KEPT_FIRST - bool(draft.start)
-    if len(shown) <= FEW_MESSAGES:
+    if len(indexes) <= FEW_MESSAGES:
         return 0
-    kept = never_left_out(messages)
+    fixed_indexes = never_left_out(messages)
     tail = live_tail(messages)
     marker = draft.text_tokens(TRUNCATED)
-    found: tuple[tuple[int, int], ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
     over = draft.used - target
     for percent in (*window_fractions(over, draft.used), 100):
-        count = (len(shown) - first) * percent // 100 // 2 * 2
-        end = min(tail, [*shown, len(messages)][min(first + count, len(shown))])
-        found = cut_ranges(draft, shown[first], end, kept)
-        if found and draft.without(found) + marker <= target:
+        count = (len(indexes) - first) * percent // 100 // 2 * 2
+        end = min(tail, [*indexes, len(messages)][min(first + count, len(indexes))])
+        ranges = cut_ranges(draft, indexes[first], end, fixed_indexes)
+        if ranges and draft.without(ranges) + marker <= target:
             break
-    if not found or draft.used - draft.without(found) <= marker:
+    if not ranges or draft.used - draft.without(ranges) <= marker:
         return 0
-    draft.omit(found)
-    draft.inject([Injected(found[-1][1], TRUNCATED)], instead_of=TRUNCATED)
-    return sum(end - start for start, end in found)
+    draft.omit(ranges)
+    draft.inject([Injected(ranges[-1][1], TRUNCATED)], instead_of=TRUNCATED)
+    return sum(end - start for start, end in ranges)
 
 
 class _Part(NamedTuple):
@@ -226,8 +226,8 @@ def _cut(draft: Draft, part: _Part, max_chars: int) -> bool:
         text = result_text(block.content)
         if other_blocks(block.content):
             return False
-        shown = cap_text(text, max_chars=max_chars, call_id=block.tool_use_id)
-        return shown is not None and draft.show_result(part.at, block, shown)
+        shorter = cap_text(text, max_chars=max_chars, call_id=block.tool_use_id)
+        return shorter is not None and draft.show_result(part.at, block, shorter)
     if isinstance(block, TextBlock):
         return draft.shorten(part.at, part.block, shorten_text(block.text, max_chars))
     return False

@@ -120,8 +120,8 @@ class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
             self._truncate(draft, keep)
             done = f"{keep} of the messages behind the first pair kept"
         first = next((index for index, size in enumerate(sizes) if draft.sizes[index] != size), 0)
-        kept = kept_before_tokens(first, view, messages, budget)
-        plan = draft.plan(self.name, done, saved_chars=saved_chars, kept_before_tokens=kept)
+        kept_tokens = kept_before_tokens(first, view, messages, budget)
+        plan = draft.plan(self.name, done, saved_chars=saved_chars, kept_before_tokens=kept_tokens)
         return plan if plan is not None and plan.tokens_after < plan.tokens_before else None
 
     def _truncate(self, draft: Draft, keep: Keep) -> None:
@@ -334,13 +334,13 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
         if budget.trigger == "overflow":
             plan = truncate.plan(view, messages, budget)
             return None if plan is None else replace(plan, policy=self.name)
-        most = min(
+        limit = min(
             MAX_SUMMARY_TOKENS,
             max(MIN_SUMMARY_TOKENS, budget.limit_tokens * SUMMARY_PERCENT // 100),
         )
-        summary_request = self._wanted(view, messages, most)
+        summary_request = self._wanted(view, messages, limit)
         sizes = sizes_in_budget(view, messages, budget)
-        gone = sum(sizes[: summary_request.upto]) - most if summary_request else 0
+        gone = sum(sizes[: summary_request.upto]) - limit if summary_request else 0
         if gone <= 0:
             summary_request, gone = None, 0
         spans: tuple[Span, ...] = ()
@@ -355,14 +355,14 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
             view, messages, budget, summary_request=summary_request, spans=spans, gone=gone
         )
 
-    def _wanted(self, view: View, messages: Sequence[Message], most: int) -> SummaryRequest | None:
+    def _wanted(self, view: View, messages: Sequence[Message], limit: int) -> SummaryRequest | None:
         """The summary of what is older than the newest request; None if that is one message, or
         little more than the summary so far."""
         upto = next(iter(pinned(messages)), 0)
         earlier = view.prefix_summary.text if view.prefix_summary else ""
         if upto - view.start < 2:
             return None
-        return SummaryRequest(first=view.start, upto=upto, max_tokens=most, earlier=earlier)
+        return SummaryRequest(first=view.start, upto=upto, max_tokens=limit, earlier=earlier)
 
     def _folded(
         self,

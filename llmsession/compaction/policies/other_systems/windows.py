@@ -236,11 +236,11 @@ class KeepLastSequence(WaitingPolicy, frozen=True, kw_only=True):
         fits, or nothing more can go."""
         sizes = sizes_in_budget(view, messages, budget)
         rest = rest_tokens(sizes, budget)
-        most = input_budget_tokens(max(0, budget.limit_tokens), self.max_tokens)
-        start = newest_that_fit(*beside_pins(sizes, pinned(messages), most - rest))
+        limit = input_budget_tokens(max(0, budget.limit_tokens), self.max_tokens)
+        start = newest_that_fit(*beside_pins(sizes, pinned(messages), limit - rest))
         spans = left_out(messages, start, shown_from=view.start)
-        kept = rest + sum(sizes) - sum(sum(sizes[first:end]) for first, end in spans)
-        figures = {"used_percent": kept * 100 // max(1, most)}
+        window_tokens = rest + sum(sizes) - sum(sum(sizes[first:end]) for first, end in spans)
+        figures = {"used_percent": window_tokens * 100 // max(1, limit)}
         return _window_plan(self.name, view, messages, budget, spans=spans, figures=figures)
 
 
@@ -256,7 +256,7 @@ def clean_text(text: str) -> str:
     beyond 6,000 characters cut, and trimmed. A text that was cleaned stays as it is."""
     while (without := _THOUGHTS.sub("", text)) != text:
         text = without  # what is left may stand together as a tag again
-    text = _FENCED.sub(lambda found: found[1] + _shorter_fence(found[2]) + found[3], text)
+    text = _FENCED.sub(lambda match: match[1] + _shorter_fence(match[2]) + match[3], text)
     if len(text) > _MESSAGE_CHARS + len(_CUT) * text.endswith(_CUT):
         text = text[:_MESSAGE_CHARS] + _CUT
     return text.strip()
