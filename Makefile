@@ -7,6 +7,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORDS  := $(VENV)/.vocabulary
+# One more than there are cores, because some tests wait for processes; at most four.
+WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
 # More to tell pytest or the benchmarks, for example: make test ARGS="-k interrupt"
 ARGS   ?=
 
@@ -49,10 +51,10 @@ run: setup ## a tour with a real service: recorded replies, no model, no key, of
 	@$(BIN)/python -m examples.story examples/recordings/*.jsonl
 
 test: setup ## every test but the long ones
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: setup ## the fast tests, in under a minute
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --quick $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --quick $(ARGS)
 
 test-long: setup ## the long versions alone
 	@$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)

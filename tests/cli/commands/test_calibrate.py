@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from llmsession.providers.counting.encodings import ENCODINGS
 from llmsession.transcripts import write
 from tests.cli.stores import Ran, run
 from tests.lab.recorded import Recorded, call, result
@@ -24,6 +25,8 @@ def calibrate(
 ) -> Run:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("LLMSESSION_CACHE", str(tmp_path))
+    # What this process has loaded, or has not found, is not for the tests after this one.
+    monkeypatch.setattr(ENCODINGS, "_loaded", {})
     return partial(run, capsys, "calibrate")
 
 
