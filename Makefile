@@ -54,7 +54,7 @@ test: setup ## every test but the long ones
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: setup ## the fast tests, in under a minute
-	@$(BIN)/python -m pytest -n $(WORKERS) --quick $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --quick $(ARGS)
 
 test-long: setup ## the long versions alone
 	@$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
