@@ -13,11 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.steady_time import steady_backend
 from tests.virtual_time import SETTLE_S, virtual_backend
 
-pytest.register_assert_rewrite(
-    "llmsession.testing.store_contract",
-    "llmsession.testing.store_contract.shared_records",
-    "llmsession.testing.store_contract.actions",
-)
+pytest.register_assert_rewrite("llmsession.testing.store_contract")
 
 # The same examples on every machine and in every run, and no limit that a slow machine misses.
 settings.register_profile(

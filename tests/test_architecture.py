@@ -163,42 +163,40 @@ def package_modules() -> list[Module]:
     return read_modules(PACKAGE)
 
 
-def imports_of(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every import, also those in functions and type-checking blocks."""
+def import_names(module: Module) -> Iterator[tuple[int, str, str]]:
+    """Line, absolute dotted name and imported name of every import statement, also of those in
+    functions and type-checking blocks. ``import x`` imports no name: ""."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = module.package[: len(module.package) - node.level + 1] if node.level else []
             start = ".".join([*above, *([node.module] if node.module else [])])
-            if start == "llmsession":  # what comes from the root may be a part
-                yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
-            else:
-                yield node.lineno, start
-        elif isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
+            yield from ((node.lineno, start, alias.name) for alias in node.names)
+
+
+def imports_of(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import, also of those by ``import_module``."""
+    for line, start, alias in import_names(module):
+        # What comes from the root may be a part.
+        yield line, f"{start}.{alias}" if start == "llmsession" and alias else start
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
             named = node.args[0] if node.args else None
             yield node.lineno, str(named.value) if isinstance(named, ast.Constant) else "?"
 
 
 def imported_places(module: Module, places: Set[str]) -> Iterator[tuple[int, str]]:
     """Line and place of every file of the package that *module* imports from."""
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        names = [alias.name for alias in node.names]
-        if isinstance(node, ast.ImportFrom):
-            above = module.package[: len(module.package) - node.level + 1] if node.level else []
-            start = ".".join([*above, *([node.module] if node.module else [])])
-            names = [f"{start}.{alias.name}" for alias in node.names]
-        for name in names:
-            path = name.split(".")[1:] if name.startswith("llmsession.") else []
-            # The name of a file, or of something in one.
-            for parts in (path, path[:-1]):
-                place = "/".join(parts)
-                files = {f"{place}.py", f"{place}/__init__.py"} & places
-                if files:
-                    yield node.lineno, files.pop()
-                    break
+    for line, start, alias in import_names(module):
+        path = start.split(".")[1:] if start.partition(".")[0] == "llmsession" else []
+        # The name is that of a file, or of something in one.
+        for parts in ([*path, alias] if alias else path, path if alias else path[:-1]):
+            place = "/".join(parts)
+            files = {f"{place}.py", f"{place}/__init__.py"} & places
+            if files:
+                yield line, files.pop()
+                break
 
 
 def called(call: ast.Call) -> str:
