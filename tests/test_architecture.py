@@ -150,11 +150,11 @@ class Module(NamedTuple):
         return ["llmsession", *Path(self.place).parent.parts]
 
 
-def read_modules(package: Path) -> list[Module]:
+def read_modules(package: Path, *, generated: bool = False) -> list[Module]:
     return [
         Module(path.relative_to(package).as_posix(), ast.parse(path.read_text("utf-8"), str(path)))
         for path in sorted(package.rglob("*.py"))
-        if not GENERATED.fullmatch(path.relative_to(package).as_posix())
+        if generated or not GENERATED.fullmatch(path.relative_to(package).as_posix())
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import os
 import re
@@ -15,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.test_architecture import PACKAGE, import_names, read_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -136,17 +137,11 @@ def declared(requirements: Sequence[str]) -> set[str]:
 def third_party() -> Iterator[tuple[str, str]]:
     """The file and the top-level name of every import of the package that is neither ours nor
     the standard library's."""
-    for path in sorted((ROOT / "llmsession").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            for name in names:
-                top = name.partition(".")[0]
-                if top != "llmsession" and top not in sys.stdlib_module_names:
-                    yield path.relative_to(ROOT).as_posix(), top
+    for module in read_modules(PACKAGE, generated=True):
+        for _, name, _ in import_names(module):
+            top = name.partition(".")[0]
+            if top != "llmsession" and top not in sys.stdlib_module_names:
+                yield module.place, top
 
 
 def test_every_import_of_the_package_is_declared() -> None:
