@@ -75,6 +75,7 @@ def read_neurolink(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
         reading = Reading(strict=strict)
     if not conversations:
         raise TranscriptError("not a session of NeuroLink: no messages in it")
+    conversations[-1] = reading.added_to(conversations[-1])
     return tuple(conversations)
 
 
