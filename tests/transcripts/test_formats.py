@@ -244,7 +244,13 @@ def test_an_empty_file_is_one_clear_error(name: str) -> None:
         assert "\n" not in str(caught.value)
 
 
+TASK = "tasks/t1/api_conversation_history.json"
 WRONG_FILES: list[tuple[str, bytes | Files, str]] = [
+    # A corrupt history is an error and never an empty task.
+    *((name, FILES[name] | {TASK: raw}, says) for name in ("roo-code", "cline-classic")
+      for raw, says in ((b"{oops", "line 1"), (b"{}", "not a list"), (b'"x"', "not a list"))),
+    ("roo-code", {"a": b"", "b": b""}, "no api_conversation_history"),
+    ("cline-classic", {"a": b"", "b": b""}, "no api_conversation_history"),
     ("cline-sdk", b"{}", "no messages in it"),
     ("cline-sdk", {"a": b"", "b": b""}, r"no \*.messages.json"),
     ("gemini-cli", b'{"sessionId": "s"}', "not a Gemini CLI session"),
@@ -255,7 +261,7 @@ WRONG_FILES: list[tuple[str, bytes | Files, str]] = [
     ("jan", {"a.txt": b"", "b.txt": b""}, r"neither thread\.json nor messages\.jsonl"),
     ("librechat", b'{"conversationId":"x"}', "no messages"),
     ("minisearch", b'{"data":{"data":[{"tableName":"x","rows":[]}]}}', "none of its tables"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "data", "match"), WRONG_FILES)

@@ -7,11 +7,6 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "SOURCES", "anthropic_list", "cassette", "cline_classic", "cline_sdk", "codebuddy", "codex",
-    "continue_session", "dump", "gemini", "lines", "openai_chat", "pi", "roo", "rows_of",
-]  # fmt: skip
-
 
 def dump(value: Any) -> bytes:
     return json.dumps(value, indent=1, ensure_ascii=False).encode()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from llmsession.transcripts.agents.cline_sdk import prefix_hash
 from llmsession.transcripts.common.record import Record
 from llmsession.turns.usage import Usage
 
+from ..shapes import Case, case, check, every
 from .sources import cline_sdk, dump, text
 
 PATH = "s1/s1.messages.json"
@@ -46,57 +48,72 @@ def compacted(**more: Any) -> dict[str, bytes]:
     return {"s1/s1.compaction.json": dump(sidecar | more)}
 
 
-def test_a_transcript_alone_is_one_conversation() -> None:
-    (found,) = read(cline_sdk(), strict=True)
-    assert (found.id, found.system) == ("s1", "Be short.")
-    assert [message.id for message in found.messages] == [f"msg_{n}" for n in range(6)]
-    assert found.messages[1].usage == Usage(9, 4, 2)
-    assert detect(cline_sdk()[PATH]) == "cline-sdk"
+def changed(change: Callable[[list[Any]], object]) -> dict[str, bytes]:
+    """The transcript with a *change* of its messages."""
+    document = transcript()
+    change(document["messages"])
+    return {PATH: dump(document)}
 
 
-def test_a_sidecar_stands_for_the_messages_that_its_hash_knows() -> None:
-    shown, full = read(cline_sdk(**compacted()), strict=True)
-    assert [message.text for message in shown.messages] == [
-        "Context summary:\n\nread both", "thanks", "Welcome.",
-    ]  # fmt: skip
-    assert len(full.messages) == 6
-    assert (full.id, full.parent, full.summary) == ("s1/full", "s1", "read both")
-
-
-def test_a_sidecar_of_other_messages_does_not_count() -> None:
-    changed = transcript()
-    changed["messages"][0]["content"] = "read one"
-    files = cline_sdk(**compacted()) | {PATH: dump(changed)}
-    (found,) = read(files, strict=True)
-    assert len(found.messages) == 6
-    assert found.count_notes() == {"stale_sidecar": 1}
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [{"version": 2}, {"source_message_count": 99}, {"source_prefix_hash": None}, {"messages": 3}],
-    ids=repr,
-)
-def test_a_sidecar_that_says_too_little_does_not_count(odd: dict[str, Any]) -> None:
-    found = read(cline_sdk(**compacted(**odd)), strict=True)
-    if odd == {"messages": 3}:
-        assert [message.text for message in found[0].messages] == ["thanks", "Welcome."]
-    else:
-        assert found[0].count_notes() == {"stale_sidecar": 1}
-
-
-def test_ids_and_times_are_no_part_of_the_hash() -> None:
-    changed = transcript()
-    for message in changed["messages"]:
+def renamed(messages: list[Any]) -> None:
+    for message in messages:
         message |= {"id": "new" + message["id"], "ts": 1}
-    assert len(read(cline_sdk(**compacted()) | {PATH: dump(changed)}, strict=True)) == 2
 
 
-def test_a_sidecar_without_a_hash_is_known_by_the_key_of_its_last_message() -> None:
-    old = compacted(source_prefix_hash=None, source_last_message_key="id:msg_3")
-    assert len(read(cline_sdk(**old), strict=True)) == 2
-    other = compacted(source_prefix_hash=None, source_last_message_key="id:msg_2")
-    assert len(read(cline_sdk(**other), strict=True)) == 1
+IDS = [f"msg_{n}" for n in range(6)]
+NAMED = changed(lambda messages: messages[2]["content"][0].update(name="read"))
+MANIFEST = {"s1/s1.json": dump({"version": 1, "metadata": {"title": "T"}})}
+SHOWN: dict[str, Any] = {
+    "said": ["Context summary:\n\nread both", "thanks", "Welcome."],
+    "branches": [{"id": "s1/full", "parent": "s1", "summary": "read both", "ids": IDS}],
+}
+STALE: dict[str, Any] = {"ids": IDS, "notes": ["1 stale_sidecar"]}
+
+CASES = {
+    "a transcript alone is one conversation": case(
+        {"": cline_sdk()[PATH]}, id="s1", system="Be short.", ids=IDS, usages=[Usage(9, 4, 2)]
+    ),
+    "a sidecar stands for the messages that its hash knows": case(
+        cline_sdk(**compacted()), **SHOWN
+    ),
+    "a sidecar of other messages does not count": case(
+        compacted() | changed(lambda messages: messages[0].update(content="read one")), **STALE
+    ),
+    **{
+        f"a sidecar with {odd} does not count": case(cline_sdk(**compacted(**odd)), **STALE)
+        for odd in (
+            {"version": 2}, {"source_message_count": 99}, {"source_prefix_hash": None},
+            {"source_prefix_hash": None, "source_last_message_key": "id:msg_2"},
+        )
+    },
+    "a sidecar without messages hides those that it stands for": case(
+        cline_sdk(**compacted(messages=3)), said=["thanks", "Welcome."], branches=[{}]
+    ),
+    "a sidecar without a hash is known by the key of its last message": case(
+        cline_sdk(**compacted(source_prefix_hash=None, source_last_message_key="id:msg_3")),
+        **SHOWN,
+    ),
+    "ids and times are no part of the hash": case(
+        compacted() | changed(renamed), said=SHOWN["said"], branches=[{}]
+    ),
+    "fields of results that no provider takes are kept beside": case(
+        NAMED, beside={2: b'{"results":{"c1":{"name":"read"}}}'},
+    ),
+    "the manifest is kept": case(cline_sdk(**MANIFEST), title="T", extra=b'"title":"T"'),
+    "a broken manifest is noted": case(
+        cline_sdk(**{"s1/s1.json": b"{"}), notes=["1 bad_file!"]
+    ),
+}  # fmt: skip
+
+
+def test_fields_of_results_that_no_provider_takes_are_not_sent() -> None:
+    assert b'"name"' not in bytes(read(NAMED)[0].messages[2].body)
+
+
+@every(CASES)
+def test_a_session_is_detected_and_read(case: Case) -> None:
+    assert detect(case.raw) == "cline-sdk"
+    check(case, "cline-sdk")
 
 
 @pytest.mark.parametrize(
@@ -132,20 +149,3 @@ def test_numbers_are_hashed_as_javascript_writes_them() -> None:
     one = Record.of(b'{"role":"assistant","content":[],"metrics":{"cost":1.0,"n":2}}')
     two = Record.of(b'{"role":"assistant","content":[],"metrics":{"cost":1,"n":2}}')
     assert prefix_hash([one]) == prefix_hash([two])
-
-
-def test_fields_of_results_that_no_provider_takes_are_kept_beside() -> None:
-    changed = transcript()
-    changed["messages"][2]["content"][0]["name"] = "read"
-    (found,) = read({PATH: dump(changed)}, strict=True)
-    assert b'"name"' not in bytes(found.messages[2].body)
-    assert bytes(found.messages[2].extra or b"") == b'{"results":{"c1":{"name":"read"}}}'
-
-
-def test_the_manifest_is_kept_and_a_broken_one_is_noted() -> None:
-    manifest = {"s1/s1.json": dump({"version": 1, "metadata": {"title": "T"}})}
-    (found,) = read(cline_sdk(**manifest), strict=True)
-    assert found.title == "T"
-    assert b'"title":"T"' in bytes(found.extra["manifest"])
-    (found,) = read(cline_sdk(**{"s1/s1.json": b"{"}), strict=True)
-    assert found.count_notes() == {"bad_file": 1}

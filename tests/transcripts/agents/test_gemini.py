@@ -3,82 +3,62 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmsession.transcripts import read, write
 from llmsession.turns.usage import Usage
 
+from ..shapes import Case, case, check, every
 from .sources import at, dump, gemini
 
 
 def with_messages(*messages: dict[str, Any]) -> bytes:
     whole = json.loads(gemini())
-    return dump(whole | {"messages": [*whole["messages"], *messages]})
+    rows = [{"timestamp": at(n), **message} for n, message in enumerate(messages)]
+    return dump(whole | {"messages": [*whole["messages"], *rows]})
 
 
-def test_calls_and_results_of_one_message_become_two() -> None:
-    (conversation,) = read(gemini(), strict=True)
-    ids = [message.id for message in conversation.messages]
-    assert ids == ["m1", "m2", "m2+results", "m4", "m5", "m6"]
-    results = conversation.messages[2].tool_results
-    assert [(r.text, r.is_error) for r in results] == [("one", None), ("denied", True)]
+def call(**fields: Any) -> list[dict[str, Any]]:
+    return [{"id": "c9", "name": "run", "args": {}} | fields]
 
 
-def test_usage_counts_thoughts_as_output_and_leaves_cached_tokens_out() -> None:
-    (conversation,) = read(gemini(), strict=True)
-    assert conversation.messages[1].usage == Usage(60, 7, 40)
-    assert conversation.messages[1].model == "gemini-x"
+GO = {"id": "m7", "type": "user", "content": "go"}
+NOTHING = {"input": 0, "output": 0, "total": 0}
+ERROR = [{"functionResponse": {"response": {"error": "no"}}}]
+PARTS = [
+    {"text": "see"}, {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
+    {"fileData": {"fileUri": "x"}},
+]  # fmt: skip
+IDS = ["m1", "m2", "m2+results", "m4", "m5", "m6"]
+RESULTS = [("c1", "one", False), ("c2", "denied", True)]
 
-
-def test_thoughts_are_kept_in_extra_and_what_was_only_shown_among_the_records() -> None:
-    (conversation,) = read(gemini(), strict=True)
-    assert b'"subject":"Plan"' in bytes(conversation.messages[1].extra or b"")
-    assert b"update available" in bytes(conversation.records[0])
-    assert conversation.count_notes() == {"reasoning": 1, "info": 1}
-    assert not any(note.visible for note in conversation.notes)
-
-
-def test_calls_that_a_notice_cut_off_their_text_are_put_to_it() -> None:
-    result = [{"functionResponse": {"response": {"error": "no"}}}]
-    call = {"id": "c9", "name": "run", "args": {}, "status": "success", "result": result}
-    nothing = {"input": 0, "output": 0, "total": 0}
-    (conversation,) = read(
+CASES = {
+    "calls and results of one message become two": case(
+        gemini(), ids=IDS, results=RESULTS, notes=["2 reasoning", "3 info"],
+        # Thoughts count as output, and cached tokens are left out.
+        usages=[Usage(60, 7, 40)] * 3,
+        models=[None, "gemini-x", None, "gemini-x", None, "gemini-x"],
+        beside={1: b'"subject":"Plan"'}, records=b"update available",
+    ),
+    "calls that a notice cut off their text are put to it": case(
         with_messages(
-            {"id": "m7", "timestamp": at(1), "type": "user", "content": "go"},
-            {"id": "m8", "timestamp": at(2), "type": "gemini", "content": "I go."},
-            {"id": "m9", "timestamp": at(3), "type": "info", "content": "by the way"},
-            {"id": "m10", "timestamp": at(4), "type": "gemini", "content": "", "tokens": nothing,
-             "toolCalls": [call]},
+            GO, {"id": "m8", "type": "gemini", "content": "I go."},
+            {"id": "m9", "type": "info", "content": "by the way"},
+            {"id": "m10", "type": "gemini", "content": "", "tokens": NOTHING,
+             "toolCalls": call(status="success", result=ERROR)},
         ),
-        strict=True,
-    )  # fmt: skip
-    ids = [message.id for message in conversation.messages][-3:]
-    assert ids == ["m7", "m8", "m10+results"]
-    assert [call.id for call in conversation.messages[-2].tool_calls] == ["c9"]
-    assert conversation.messages[-1].tool_results[0].text == "no"
-    assert conversation.count_notes()["continued"] == 1
-    (again,) = read(write([conversation], "gemini-cli"), strict=True)
-    assert again.messages == conversation.messages
-
-
-def test_a_call_without_a_result_is_unanswered() -> None:
-    call = {"id": "c9", "name": "run", "args": {}, "status": "cancelled"}
-    (conversation,) = read(
+        ids=[*IDS, "m7", "m8", "m10+results"], results=[*RESULTS, ("c9", "no", False)],
+        notes=["2 reasoning", "3 info", "9 info", "10 continued"],
+    ),
+    "a call without a result is unanswered": case(
         with_messages(
-            {"id": "m7", "type": "user", "content": "go"},
-            {"id": "m8", "type": "gemini", "content": "", "toolCalls": [call]},
+            GO, {"id": "m8", "type": "gemini", "content": "", "toolCalls": call(status="cancelled")}
         ),
-        strict=True,
-    )
-    assert conversation.unanswered == ("c9",)
+        unanswered=("c9",),
+    ),
+    "parts of a users message are blocks": case(
+        with_messages(GO | {"content": PARTS}), shape="u1:t a1:tcc u1:rr a1:t u2:t a2:t u3:tio",
+    ),
+}  # fmt: skip
 
 
-def test_parts_of_a_users_message_are_blocks() -> None:
-    parts = [
-        {"text": "see"},
-        {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
-        {"fileData": {"fileUri": "x"}},
-    ]
-    (conversation,) = read(with_messages({"id": "m7", "type": "user", "content": parts}))
-    kinds = [block.__class__.__name__ for block in conversation.messages[-1].content]
-    assert kinds == ["TextBlock", "ImageBlock", "OpaqueBlock"]
-    (again,) = read(write([conversation], "gemini-cli"))
-    assert again.messages == conversation.messages
+@every(CASES)
+def test_a_session_is_read_and_still_so_once_it_is_written(case: Case) -> None:
+    check(case, "gemini-cli")

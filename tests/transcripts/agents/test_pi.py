@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from llmsession.errors import TranscriptError
 from llmsession.transcripts import read, write
-from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.usage import Usage
 
-from .sources import at, lines, pi, rows_of
+from ..shapes import Case, case, check, every
+from .sources import at, lines, pi, rows_of, text
 
 
 def entry(id: str, parent: str | None, **message: Any) -> dict[str, Any]:
@@ -18,162 +17,127 @@ def entry(id: str, parent: str | None, **message: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def reply(stop: str, *content: dict[str, Any], **more: Any) -> dict[str, Any]:
-    told = {"role": "assistant", "content": list(content), "provider": "anthropic"}
-    return (
-        told | {"model": "claude-x", "stopReason": stop, "usage": {"input": 1, "output": 1}} | more
-    )
+def user(content: Any, id: str = "e9", parent: str | None = "e8") -> dict[str, Any]:
+    return entry(id, parent, role="user", content=content)
 
 
-def test_entries_keep_their_ids_usage_thinking_and_errors() -> None:
-    (conversation,) = read(pi(), strict=True)
-    assert [message.id for message in conversation.messages] == [f"e{n}" for n in range(1, 9)]
-    first = conversation.messages[1]
-    assert first.usage == Usage(3, 5, 10, 1)
-    assert (first.model, first.provider, first.stop_reason) == ("claude-x", "anthropic", "end_turn")
-    assert first.content[0] == ThinkingBlock("hm", "sig")
-    results = [message.tool_results[0] for message in conversation.messages[2:4]]
-    assert [result.is_error for result in results] == [None, True]
+def reply(
+    *content: dict[str, Any], stop: str = "stop", id: str = "e10", parent: str = "e9", **fields: Any
+) -> dict[str, Any]:
+    usage = {"input": 1, "output": 1}
+    made = {"provider": "anthropic", "model": "claude-x", "stopReason": stop, "usage": usage}
+    return entry(id, parent, role="assistant", content=list(content), **made | fields)
 
 
-def test_the_results_of_parallel_calls_stand_behind_their_reply_one_by_one() -> None:
-    (conversation,) = read(pi(), strict=True)
-    assert [len(turn) for turn in conversation.turns] == [6, 2]
-    assert conversation.unanswered == ()
+def thought(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "thinkingSignature": signature}
 
 
-def test_files_without_ids_are_read_in_their_order() -> None:
-    rows = [{k: v for k, v in row.items() if k != "parentId"} for row in rows_of(pi())]
-    for row in rows[1:]:
-        del row["id"]
-    (conversation,) = read(lines(*rows), strict=True)
-    assert conversation.messages[0].id == "s1/u1.0"
-    assert [message.text for message in conversation.messages] == [
-        message.text for message in read(pi())[0].messages
-    ]
+def without_ids() -> bytes:
+    head, *rows = rows_of(pi())
+    return lines(head, *({k: row[k] for k in row.keys() - {"id", "parentId"}} for row in rows))
 
 
-def test_an_aborted_reply_ends_its_turn_and_its_unsigned_thinking_is_kept_beside() -> None:
-    thought = {"type": "thinking", "thinking": "half a thou", "thinkingSignature": ""}
-    text = {"type": "text", "text": "I beg"}
-    call = {"type": "toolCall", "id": "c9", "name": "run", "arguments": {}, "partialJson": "{"}
-    (conversation,) = read(
+ROWS = rows_of(pi())
+SAID = ["read both", "I will.", "and hurry", "Both read.", "thanks", "Welcome."]
+IDS = [f"e{n}" for n in range(1, 9)]
+CUT_CALL = {"type": "toolCall", "id": "c9", "name": "run", "arguments": {}, "partialJson": "{"}
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+CUSTOM = {
+    "type": "custom_message", "id": "e10", "parentId": "e9", "timestamp": at(21),
+    "customType": "note", "content": "by the way", "display": True,
+}  # fmt: skip
+SUMMARY = {"type": "compaction", "id": "x1", "parentId": "e8", "timestamp": at(9)}
+LABEL = {"type": "label", "id": "l1", "parentId": "e8", "timestamp": at(30)}
+OTHER = [
+    user("no thanks", "b1", "e6"), reply(text("As you like."), id="b2", parent="b1"),
+]  # fmt: skip
+
+CASES = {
+    "entries keep their ids usage thinking and errors and results stand behind their reply": case(
+        pi(), ids=IDS, said=SAID, shape="u1:t a1:ktcc u1:r u1:r u1:t a1:t u2:t a2:t",
+        usages=[Usage(3, 5, 10, 1)] * 3, thoughts=[("hm", "sig")], notes=[], unanswered=(),
+        results=[("c1", "one", False), ("c2", "no such file", True)],
+        models=[None, "claude-x", None, None, None, "claude-x", None, "claude-x"],
+    ),
+    "files without ids are read in their order": case(without_ids(), said=SAID, notes=[]),
+    "an aborted reply ends its turn and its unsigned thinking is kept beside": case(
         pi(
-            entry("e9", "e8", role="user", content="go"),
-            entry("e10", "e9", **reply("aborted", thought, text, call, errorMessage="aborted")),
-            entry("e11", "e10", role="user", content="stop"),
+            user("go"),
+            reply(thought("half a thou", ""), text("I beg"), CUT_CALL, stop="aborted",
+                  errorMessage="aborted"),
+            user("stop", "e11", "e10"),
         ),
-        strict=True,
-    )
-    cut = conversation.messages[-2]
-    assert (cut.text, cut.stop_reason, cut.error) == ("I beg", "cancelled", "aborted")
-    assert conversation.interrupted == (3,)
-    assert conversation.unanswered == ("c9",)
-    assert b"half a thou" in bytes(cut.extra or b"")
-    assert b"partialJson" in bytes(cut.extra or b"")
-    assert conversation.count_notes() == {"unanswered_call": 1, "unsigned_thinking": 1}
+        said=[*SAID, "go", "I beg", "stop"], errors=["aborted"], interrupted=(3,),
+        unanswered=("c9",), beside={-2: b"half a thou"},
+        notes=["11 unsigned_thinking", "11 unanswered_call"],
+    ),
+    "of a call that was cut its rest is kept beside": case(
+        pi(user("go"), reply(CUT_CALL, stop="aborted")), beside={-1: b"partialJson"}
+    ),
+    **{
+        f"a reply with the stop {stop} without calls interrupts its turn too": case(
+            pi(
+                user("go"), reply(text("I beg"), stop=stop), user("again", "e11", "e10"),
+                reply(stop=stop, id="e12", parent="e11"),
+            ),
+            interrupted=(3, 4),
+        )
+        for stop in ("aborted", "error")
+    },
+    "thinking of another vendor is never passed off as signed": case(
+        pi(user("go"), reply(thought("hm", '{"id":"rs_1"}'), text("yes"), provider="openai")),
+        said=[*SAID, "go", "yes"], thoughts=[("hm", "sig")], beside={-1: b"rs_1"},
+    ),
+    "a shell command of the user is the users text": case(
+        pi(entry("e9", "e8", role="bashExecution", command="ls", output="a.py", exitCode=0)),
+        said=[*SAID, "Ran `ls`\n```\na.py\n```"], notes=["10 bash_execution"],
+    ),
+    "a compaction is the summary and nothing is left out for it": case(
+        pi(SUMMARY | {"summary": "So far."}), summary="So far.", ids=IDS, notes=["10 compaction!"],
+    ),
+    "another leaf is a branch that shares its messages": case(
+        lines(*ROWS[:-2], *OTHER, *ROWS[-2:]), id="s1", ids=IDS,
+        branches=[
+            {"id": "s1/b2", "parent": "s1", "shared_turns": 1, "ids": [*IDS[:6], "b1", "b2"]}
+        ],
+    ),
+    "the last entry says which path is active also if the trunk is all of it": case(
+        pi(user("more", "b1"), LABEL), ids=IDS, branches=[{"ids": [*IDS, "b1"]}]
+    ),
+    "an entry whose parent is missing follows the one before it": case(
+        pi(user("more", parent="gone")), said=[*SAID, "more"], noted=["9 missing_parent!"]
+    ),
+    "a circle of parents ends": case(
+        lines(ROWS[0], ROWS[1] | {"parentId": "e8"}, *ROWS[2:]), ids=IDS
+    ),
+    "images and custom messages are read and written": case(
+        pi(user([IMAGE]), CUSTOM), said=[*SAID, "by the way"],
+        images=[{"type": "base64", "media_type": "image/png", "data": "aGk="}],
+        shape="u1:t a1:ktcc u1:r u1:r u1:t a1:t u2:t a2:t u3:i u3:t",
+    ),
+    "a message of an unknown role is noted or refused with its line": case(
+        pi(entry("e9", "e8", role="narrator", content="meanwhile")), noted=["10 bad_line!"],
+        refused=r"^line 10: .*'narrator'",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("stop", ["aborted", "error"])
-def test_a_reply_that_was_cut_without_calls_interrupts_its_turn_too(stop: str) -> None:
-    (conversation,) = read(
-        pi(
-            entry("e9", "e8", role="user", content="go"),
-            entry("e10", "e9", **reply(stop, {"type": "text", "text": "I beg"})),
-            entry("e11", "e10", role="user", content="again"),
-            entry("e12", "e11", **reply(stop)),
-        ),
-        strict=True,
-    )
-    assert conversation.interrupted == (3, 4)
-    (again,) = read(write([conversation], "pi"), strict=True)
-    assert again.interrupted == (3, 4)
+@every(CASES)
+def test_a_session_is_read_and_still_so_once_it_is_written(case: Case) -> None:
+    check(case, "pi")
+    found = read(case.raw, "pi")
+    again = read(write(found, "pi"), "pi")
+    assert [one.messages for one in again] == [one.messages for one in found]
 
 
-def test_thinking_of_another_vendor_is_never_passed_off_as_signed() -> None:
-    thought = {"type": "thinking", "thinking": "hm", "thinkingSignature": '{"id":"rs_1"}'}
-    text = {"type": "text", "text": "yes"}
-    (conversation,) = read(
-        pi(
-            entry("e9", "e8", role="user", content="go"),
-            entry("e10", "e9", **reply("stop", thought, text, provider="openai")),
-        ),
-        strict=True,
-    )
-    assert conversation.messages[-1].content[0].__class__.__name__ == "TextBlock"
-    assert b"rs_1" in bytes(conversation.messages[-1].extra or b"")
+@pytest.mark.parametrize(("stop", "reason"), [("stop", "end_turn"), ("aborted", "cancelled")])
+def test_stop_reasons_are_in_our_words_and_the_provider_is_kept(stop: str, reason: str) -> None:
+    cut = read(pi(user("go"), reply(text("I beg"), stop=stop)))[0].messages[-1]
+    assert (cut.provider, cut.stop_reason) == ("anthropic", reason)
 
 
-def test_a_shell_command_of_the_user_is_the_users_text() -> None:
-    bash = entry("e9", "e8", role="bashExecution", command="ls", output="a.py", exitCode=0)
-    (conversation,) = read(pi(bash), strict=True)
-    assert conversation.messages[-1].text == "Ran `ls`\n```\na.py\n```"
-    assert conversation.count_notes() == {"bash_execution": 1}
-    (again,) = read(write([conversation], "pi"))
-    assert again.messages == conversation.messages
-
-
-def test_a_compaction_is_the_summary_and_nothing_is_left_out_for_it() -> None:
-    compaction = {"type": "compaction", "id": "x1", "parentId": "e8", "timestamp": at(9)}
-    (conversation,) = read(pi(compaction | {"summary": "So far."}), strict=True)
-    assert conversation.summary == "So far."
-    assert len(conversation.messages) == 8
-    assert [(note.what, note.visible) for note in conversation.notes] == [("compaction", True)]
-    assert read(write([conversation], "pi"))[0].summary == "So far."
-
-
-def test_another_leaf_is_a_branch_that_shares_its_messages() -> None:
-    other = entry("b1", "e6", role="user", content="no thanks")
-    answer = entry("b2", "b1", **reply("stop", {"type": "text", "text": "As you like."}))
-    rows = rows_of(pi())
-    main, branch = read(lines(*rows[:-2], other, answer, *rows[-2:]), strict=True)
-    assert [message.id for message in main.messages][-2:] == ["e7", "e8"]
-    assert [message.id for message in branch.messages][-2:] == ["b1", "b2"]
-    assert (branch.id, branch.parent, branch.shared_turns) == ("s1/b2", "s1", 1)
+def test_a_branch_shares_the_message_objects() -> None:
+    main, branch = read(lines(*ROWS[:-2], *OTHER, *ROWS[-2:]), strict=True)
     assert all(a is b for a, b in zip(main.messages[:6], branch.messages[:6], strict=True))
-    again = read(write([main, branch], "pi"), strict=True)
-    assert [each.messages for each in again] == [main.messages, branch.messages]
-    assert [each.id for each in again] == ["s1", "s1/b2"]
-
-
-def test_the_last_entry_says_which_path_is_active_also_if_the_trunk_is_all_of_it() -> None:
-    longer = entry("b1", "e8", role="user", content="more")
-    label = {"type": "label", "id": "l1", "parentId": "e8", "timestamp": at(30)}
-    main, branch = read(pi(longer, label), strict=True)
-    assert (main.messages[-1].id, branch.messages[-1].id) == ("e8", "b1")
-    again = read(write([main, branch], "pi"), strict=True)
-    assert [each.messages for each in again] == [main.messages, branch.messages]
-
-
-def test_an_entry_whose_parent_is_missing_follows_the_one_before_it() -> None:
-    lost = entry("e9", "gone", role="user", content="more")
-    (conversation, *_) = read(pi(lost), strict=True)
-    assert conversation.messages[-1].text == "more"
-    assert len(conversation.messages) == 9
-    assert conversation.count_notes()["missing_parent"] >= 1
-
-
-def test_a_circle_of_parents_ends() -> None:
-    rows = rows_of(pi())
-    rows[1]["parentId"] = "e8"
-    assert len(read(lines(*rows), strict=True)[0].messages) == 8
-
-
-def test_images_and_custom_messages_are_read_and_written() -> None:
-    image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
-    custom = {
-        "type": "custom_message", "id": "e10", "parentId": "e9", "timestamp": at(21),
-        "customType": "note", "content": "by the way", "display": True,
-    }  # fmt: skip
-    (conversation,) = read(pi(entry("e9", "e8", role="user", content=[image]), custom), strict=True)
-    kinds = [block.__class__.__name__ for block in conversation.messages[-2].content]
-    assert (kinds, conversation.messages[-1].text) == (["ImageBlock"], "by the way")
-    (again,) = read(write([conversation], "pi"), strict=True)
-    assert again.messages == conversation.messages
-
-
-def test_a_message_of_an_unknown_role_is_noted_or_refused_with_its_line() -> None:
-    raw = pi(entry("e9", "e8", role="narrator", content="meanwhile"))
-    assert read(raw)[0].count_notes()["bad_line"] == 1
-    with pytest.raises(TranscriptError, match=r"^line 10: .*'narrator'"):
-        read(raw, strict=True)
+    assert read(without_ids())[0].messages[0].id == "s1/u1.0"

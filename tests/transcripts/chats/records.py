@@ -5,36 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = [
-    "RUN",
-    "START_S",
-    "chatbot_row",
-    "dumped",
-    "gpt",
-    "gpt_call",
-    "gpt_chat",
-    "gpt_tool",
-    "iso",
-    "jan",
-    "jan_call",
-    "jan_lines",
-    "jan_reasoning",
-    "jan_thread",
-    "libre",
-    "libre_call",
-    "librechat",
-    "linked",
-    "lobe",
-    "lobe_answer",
-    "lobe_tools",
-    "mini",
-    "neuro",
-    "neurolink",
-    "webui",
-    "webui_chat",
-    "webui_output",
-]
-
 START_S = 1767225600
 """2026-01-01T00:00:00Z."""
 

@@ -39,24 +39,6 @@ from tests.transcripts.chats.records import (
     webui_output,
 )
 
-__all__ = [
-    "CHAINREVIEW",
-    "CHATBOT_UI",
-    "CHATBOT_UI_ROWS",
-    "CHATGPT",
-    "JAN",
-    "LIBRECHAT",
-    "LOBECHAT",
-    "LOBE_ROWS",
-    "MINISEARCH",
-    "NEUROLINK",
-    "OPEN_WEBUI",
-    "SAMPLES",
-    "Sample",
-    "as_sample",
-    "documents",
-]
-
 Sample: TypeAlias = bytes | Files
 
 
@@ -290,8 +272,3 @@ SAMPLES: dict[str, Sample] = {
 def documents(sample: Sample) -> dict[str, bytes]:
     """The files of *sample*, each with a name."""
     return {"": sample} if isinstance(sample, bytes) else dict(sample)
-
-
-def as_sample(sample: Sample, name: str, raw: bytes) -> Sample:
-    """*sample* with *raw* as its file *name*."""
-    return raw if isinstance(sample, bytes) else {**sample, name: raw}

@@ -4,45 +4,46 @@ import json
 from typing import Any
 
 from llmsession.transcripts import detect
-from llmsession.transcripts.chats.minisearch import read_minisearch
 from tests.transcripts.chats.records import RUN, START_S, dumped, mini
 from tests.transcripts.chats.samples import MINISEARCH
-from tests.transcripts.shapes import ids, said
+from tests.transcripts.shapes import Case, case, check, every
 
 SEARCH = {"id": 1, "searchRunId": RUN, "query": "what is rain", "timestamp": START_S * 1000}
 ANSWER = {"searchRunId": RUN, "response": "water", "model": "m", "timestamp": START_S * 1000 + 1}
+CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+DEXIE_ROWS = [{"tableName": name, "rows": rows} for name, rows in json.loads(MINISEARCH).items()]
+WHOLE: dict[str, Any] = {
+    "id": RUN, "title": "what is rain", "ids": ["1", "2", "3", "4"],
+    "said": ["what is rain", "water", "and snow?", "cold water"],
+}  # fmt: skip
 
 
 def tables(**rows: list[dict[str, Any]]) -> bytes:
     return dumped({"searches": [], "llmResponses": [], "chatHistory": []} | rows)
 
 
-def test_the_conversations_id_is_that_of_the_search_run_and_rows_stand_by_time() -> None:
-    (conversation,) = read_minisearch(MINISEARCH, strict=True)
-    assert (conversation.id, conversation.title) == (RUN, "what is rain")
-    assert ids(conversation) == ["1", "2", "3", "4"]
-    assert said(conversation) == ["what is rain", "water", "and snow?", "cold water"]
+CASES = {
+    "the conversations id is that of the search run and rows stand by time": case(
+        MINISEARCH, **WHOLE
+    ),
+    "a dump of dexie is the same database": case(
+        dumped({"formatName": "dexie", "formatVersion": 1, "data": {"data": DEXIE_ROWS}}), **WHOLE
+    ),
+    "two runs are two conversations though they began alike": case(
+        tables(chatHistory=[mini(1, "user", "same"), mini(2, "user", "same", "other-run")]),
+        id=RUN, branches=[{"id": "other-run"}],
+    ),
+    "without a history the searchs own chat counts": case(
+        tables(searches=[{**SEARCH, "chatMessages": CHAT}]), said=["q", "a"]
+    ),
+    "without any chat the query and its answer are the conversation": case(
+        tables(searches=[SEARCH], llmResponses=[ANSWER]),
+        said=["what is rain", "water"], models=[None, "m"],
+    ),
+}  # fmt: skip
 
 
-def test_a_dump_of_dexie_is_the_same_database() -> None:
-    rows = [{"tableName": name, "rows": rows} for name, rows in json.loads(MINISEARCH).items()]
-    dump = dumped({"formatName": "dexie", "formatVersion": 1, "data": {"data": rows}})
-    assert detect(dump) == "minisearch"
-    assert read_minisearch(dump)[0].messages == read_minisearch(MINISEARCH)[0].messages
-
-
-def test_two_runs_are_two_conversations_though_they_began_alike() -> None:
-    rows = [mini(1, "user", "same"), mini(2, "user", "same", "other-run")]
-    assert [each.id for each in read_minisearch(tables(chatHistory=rows))] == [RUN, "other-run"]
-
-
-def test_without_a_history_the_searchs_own_chat_counts() -> None:
-    chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-    (conversation,) = read_minisearch(tables(searches=[{**SEARCH, "chatMessages": chat}]))
-    assert said(conversation) == ["q", "a"]
-
-
-def test_without_any_chat_the_query_and_its_answer_are_the_conversation() -> None:
-    (conversation,) = read_minisearch(tables(searches=[SEARCH], llmResponses=[ANSWER]))
-    assert said(conversation) == ["what is rain", "water"]
-    assert conversation.messages[1].model == "m"
+@every(CASES)
+def test_a_database_is_detected_and_read(case: Case) -> None:
+    assert detect(case.raw) == "minisearch"
+    check(case, "minisearch")

@@ -3,209 +3,164 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from llmsession.errors import TranscriptError
-from llmsession.transcripts import Conversation, write
-from llmsession.transcripts.chats.openwebui import read_open_webui
-from llmsession.turns.blocks import ImageBlock, ThinkingBlock
+from llmsession.turns.blocks import encode_json
 from llmsession.turns.usage import Usage
 from tests.transcripts.chats.records import START_S, dumped, webui, webui_chat, webui_output
 from tests.transcripts.chats.samples import OPEN_WEBUI
-from tests.transcripts.shapes import ids, noted, said, shape
+from tests.transcripts.shapes import Case, case, check, every
 
 QUESTION = webui("m1", None, "user", 0, content="weather?")
+URL = "data:image/png;base64,aGk="
+IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+IMAGE_PART = {"type": "input_image", "image_url": URL}
+LOOP = [*webui_output(("f1", "18")), *webui_output(("f2", "rain"))]
+HTML = (
+    '<details type="reasoning" done="true" duration="5">\n<summary>Thought for 5 seconds'
+    "</summary>\n&gt; first\n> &lt;second&gt;\n</details>\n"
+    '<details type="tool_calls" done="true" id="t1" name="get" '
+    'arguments="&quot;{\\&quot;q\\&quot;: 1}&quot;" result="&quot;found&quot;" files="">\n'
+    "<summary>Tool Executed</summary>\n</details>\nHere it is."
+)
+OTHER_HTML = '<details type="code_interpreter">x</details>'
+USAGE = {
+    "prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 90},
+}  # fmt: skip
+ERROR = {"content": "overloaded"}
 
 
-def read_all(*messages: dict[str, Any], current: str | None) -> tuple[Conversation, ...]:
-    rows = json.loads(json.dumps(messages))
-    return read_open_webui(dumped([webui_chat(*rows, current=current)]))
-
-
-def read(*messages: dict[str, Any], **fields: Any) -> Conversation:
+def chat(*messages: dict[str, Any], question: dict[str, Any] = QUESTION, **fields: Any) -> bytes:
     """The question, and what follows it."""
-    current = fields.get("current", messages[-1]["id"] if messages else "m1")
-    return read_all(QUESTION, *messages, current=current)[0]
+    rows = json.loads(json.dumps([question, *messages]))
+    return dumped([webui_chat(*rows, current=fields.get("current", rows[-1]["id"]))])
 
 
 def reply(content: str = "", **fields: Any) -> dict[str, Any]:
-    return webui("m2", "m1", "assistant", 1, content=content, done=True, **fields)
+    return webui("m2", "m1", "assistant", 1, content=content, **{"done": True} | fields)
 
 
-def test_the_path_goes_from_the_current_message_to_the_root() -> None:
-    older = webui("m2", "m1", "assistant", 1, content="rain")
-    newer = webui("m3", "m1", "assistant", 2, content="sun")
-    main, branch = read_all(QUESTION, older, newer, current="m2")
-    assert (said(main), said(branch)) == (["weather?", "rain"], ["weather?", "sun"])
-    assert (branch.parent, branch.shared_turns) == ("c1", 0)
+def other(id: str, parent: str, second: int, content: str = "", **fields: Any) -> dict[str, Any]:
+    role = fields.pop("role", "assistant")
+    return webui(id, parent, role, second, content=content, **fields)
 
 
-def test_a_current_message_that_is_not_there_is_noted_and_the_newest_branch_is_active() -> None:
-    conversation = read(reply("rain"), current="gone")
-    assert said(conversation) == ["weather?", "rain"]
-    assert noted(conversation, "no_head")
+def message(text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "message", "content": [{"type": "output_text", "text": text}]} | fields
 
 
-def test_output_items_count_more_than_content() -> None:
-    main, branch, other = read_open_webui(OPEN_WEBUI, strict=True)
-    assert shape(main) == ["u1:t", "a1:kcc", "u1:rr", "a1:t", "u2:t", "a2:t"]
-    assert ids(main) == ["m1", "m2", "m2#1", "m2#2", "m3", "m4"]
-    output = [{"type": "message", "content": [{"type": "output_text", "text": "from output"}]}]
-    assert said(read(reply("from content", output=output)))[1] == "from output"
-    assert (branch.id, other.id, main.system) == ("c1#m5", "c2", "Be brief.")
+CALL, RESULT = webui_output(("f1", "18"))
+OLD_ROWS = [
+    {"id": "b", "role": "user", "content": "hi"}, {"id": "a", "role": "assistant", "content": "yo"},
+]  # fmt: skip
+
+FILES = [{"type": "image", "url": URL}, {"type": "doc", "id": "d"}]
+GOOD = webui_chat(QUESTION, current="m1")
 
 
-def test_a_call_after_a_result_is_a_step_of_its_own() -> None:
-    output = [*webui_output(("f1", "18")), *webui_output(("f2", "rain"))]
-    assert shape(read(reply(output=output)))[1:] == ["a1:c", "u1:r", "a1:c", "u1:r"]
+def with_message(message: Any) -> dict[str, Any]:
+    """The good chat with one message more."""
+    chat: dict[str, Any] = json.loads(json.dumps(GOOD))
+    chat["chat"]["history"]["messages"]["m9"] = message
+    return chat
 
 
-def test_details_elements_of_older_versions_become_thinking_and_calls() -> None:
-    html = (
-        '<details type="reasoning" done="true" duration="5">\n<summary>Thought for 5 seconds'
-        "</summary>\n&gt; first\n> &lt;second&gt;\n</details>\n"
-        '<details type="tool_calls" done="true" id="t1" name="get" '
-        'arguments="&quot;{\\&quot;q\\&quot;: 1}&quot;" result="&quot;found&quot;" files="">\n'
-        "<summary>Tool Executed</summary>\n</details>\nHere it is."
-    )
-    conversation = read(reply(html))
-    assert shape(conversation)[1:] == ["a1:kc", "u1:r", "a1:t"]
-    thinking = conversation.messages[1].content[0]
-    assert isinstance(thinking, ThinkingBlock)
-    assert thinking.thinking.endswith("<second>")
-    (call,) = conversation.messages[1].tool_calls
-    assert (call.id, call.name, call.input) == ("t1", "get", {"q": 1})
-    assert conversation.messages[2].tool_results[0].text == "found"
-    assert conversation.messages[3].text == "Here it is."
-    (written,) = write([conversation], "open-webui").values()
-    assert json.loads(written)[0]["chat"]["history"]["messages"]["m2"]["content"] == html
+CASES = {
+    "the path goes from the current message to the root": case(
+        chat(reply("rain"), other("m3", "m1", 2, "sun"), current="m2"), said=["weather?", "rain"],
+        branches=[{"said": ["weather?", "sun"], "parent": "c1", "shared_turns": 0}],
+    ),
+    "a current message that is not there is noted and the newest branch is active": case(
+        chat(reply("rain"), current="gone"), said=["weather?", "rain"], notes=["1 no_head"],
+    ),
+    "output items count more than content": case(
+        chat(reply("from content", output=[message("from output")])),
+        said=["weather?", "from output"],
+    ),
+    "output, branches and the system prompt of a whole export": case(
+        OPEN_WEBUI, shape="u1:t a1:kcc u1:rr a1:t u2:t a2:t",
+        ids=["m1", "m2", "m2#1", "m2#2", "m3", "m4"], system="Be brief.",
+        branches=[{"id": "c1#m5"}, {"id": "c2"}],
+    ),
+    "a call after a result is a step of its own": case(
+        chat(reply(output=LOOP)), shape="u1:t a1:c u1:r a1:c u1:r",
+    ),
+    "details elements of older versions become thinking and calls": case(
+        chat(reply(HTML)), shape="u1:t a1:kc u1:r a1:t", calls=[("t1", "get", {"q": 1})],
+        results=[("t1", "found", False)], said=["weather?", "Here it is."],
+        thoughts=[("> first\n<second>", None)], written=json.dumps(HTML).encode(),
+    ),
+    "a details element of another kind stays text": case(
+        chat(reply(OTHER_HTML)), said=["weather?", OTHER_HTML],
+    ),
+    "times are seconds and may have a fraction": case(
+        chat(reply("x", timestamp=START_S + 1.5)), times=[START_S, START_S + 1.5],
+    ),
+    "the newest context summary on the path is the summary": case(
+        chat(
+            reply("rain", contextSummary="old"),
+            other("m3", "m2", 2, "and?", role="user", contextSummary="new"),
+            other("m4", "m2", 3, "or?", role="user"), current="m3",
+        ),
+        summary="new", branches=[{"summary": "old"}],
+    ),
+    # The sum over a tool loop, with cached tokens in it, stands with one reply alone.
+    "usage is counted once and cached tokens are no new input": case(
+        chat(reply(output=LOOP, usage=USAGE)), usages=[Usage(10, 7, cache_read_tokens=90)],
+    ),
+    "an image in a tools output is an image": case(
+        chat(reply(output=[CALL, RESULT | {"output": [IMAGE_PART]}])),
+        result_contents=[[{"type": "image", "source": IMAGE}]],
+    ),
+    "a failed or rejected call is an error result": case(
+        chat(reply(output=[CALL, RESULT | {"status": "rejected"}])), results=[("f1", "18", True)],
+    ),
+    "a stopped reply is kept and interrupts its turn": case(
+        chat(reply(output=[message("half", status="incomplete")])),
+        interrupted=(1,), said=["weather?", "half"],
+    ),
+    "a reply that is not done interrupts its turn": case(
+        chat(reply("half", done=False)), interrupted=(1,), said=["weather?", "half"],
+    ),
+    "an error without words of the model is no message": case(
+        chat(reply(error=ERROR)), said=["weather?"], notes=["2 error"],
+    ),
+    "an error after words of the model stands with them": case(
+        chat(reply("half", error=ERROR)), said=["weather?", "half"], errors=["overloaded"],
+    ),
+    "an error that is the current message does not switch the branch": case(
+        chat(
+            reply("rain"), other("m3", "m2", 2, "and?", role="user"),
+            other("m4", "m3", 3, error=ERROR), other("m5", "m1", 9, "sun"), current="m4",
+        ),
+        ids=["m1", "m2", "m3"], notes=["4 error"], branches=[{"ids": ["m1", "m5"]}],
+    ),
+    "the flat list of an older version is read in its order": case(
+        dumped([{"id": "c", "chat": {"messages": OLD_ROWS}}]), ids=["b", "a"],
+    ),
+    "a data uri is an image and no text": case(
+        chat(question={**QUESTION, "files": FILES}), images=[IMAGE], said=["weather?"],
+        written=encode_json(FILES),
+    ),
+    "a message that is none is noted or refused by chat and number": case(
+        dumped([GOOD, with_message(3)]), ids=["m1"],
+        branches=[{"ids": ["m1"], "notes": ["2 bad_record!"]}],
+        refused="^chat 2, record 2: a message without a role",
+    ),
+    "a message of an unknown role is noted or refused by chat and number": case(
+        dumped([GOOD, with_message({"id": "x", "role": "robot"})]), ids=["m1"],
+        branches=[{"ids": ["m1"], "notes": ["2 bad_record!"]}],
+        refused="^chat 2, record 2: a message without a role",
+    ),
+    "a chat that is none does not hide the others": case(
+        dumped([{"id": "x"}, GOOD]), ids=["m1"], notes=["1 bad_record!"],
+        refused="record 1: a chat without a history",
+    ),
+    "an array that was cut off is read as far as it goes": case(
+        dumped([GOOD, GOOD])[:-30], said=["weather?"], notes=["1 torn_file!"],
+        refused="^line 1: ",
+    ),
+}  # fmt: skip
 
 
-def test_a_details_element_of_another_kind_stays_text() -> None:
-    html = '<details type="code_interpreter">x</details>'
-    assert said(read(reply(html)))[1] == html
-
-
-def test_times_are_seconds() -> None:
-    assert read(reply("x")).messages[1].created_at == START_S + 1
-    assert read(reply("x", timestamp=START_S + 1.5)).messages[1].created_at == START_S + 1.5
-
-
-def test_the_newest_context_summary_on_the_path_is_the_summary() -> None:
-    first = reply("rain", contextSummary="old")
-    more = webui("m3", "m2", "user", 2, content="and?", contextSummary="new")
-    other = webui("m4", "m2", "user", 3, content="or?")
-    main, branch = read_all(QUESTION, first, more, other, current="m3")
-    assert (main.summary, branch.summary) == ("new", "old")
-    (written,) = write([main, branch], "open-webui").values()
-    assert read_open_webui(written)[0].summary == "new"
-
-
-def test_usage_is_counted_once_and_cached_tokens_are_no_new_input() -> None:
-    """The sum over a tool loop, with cached tokens in it, stands with one reply alone."""
-    usage = {
-        "prompt_tokens": 100,
-        "completion_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 90},
-    }
-    output = [*webui_output(("f1", "18")), *webui_output(("f2", "rain"))]
-    conversation = read(reply(output=output, usage=usage))
-    counted = [each.usage for each in conversation.messages if each.usage is not None]
-    assert counted == [Usage(10, 7, cache_read_tokens=90)]
-
-
-def test_a_data_uri_is_an_image_and_no_text() -> None:
-    url = "data:image/png;base64,aGk="
-    question = {**QUESTION, "files": [{"type": "image", "url": url}, {"type": "doc", "id": "d"}]}
-    (conversation,) = read_all(question, current="m1")
-    image = conversation.messages[0].content[1]
-    assert isinstance(image, ImageBlock)
-    assert image.source == {"type": "base64", "media_type": "image/png", "data": "aGk="}
-    assert conversation.messages[0].text == "weather?"
-    (written,) = write([conversation], "open-webui").values()
-    assert json.loads(written)[0]["chat"]["history"]["messages"]["m1"]["files"] == question["files"]
-
-
-def test_an_image_in_a_tools_output_is_an_image() -> None:
-    parts = [{"type": "input_image", "image_url": "data:image/png;base64,aGk="}]
-    output = webui_output(("f1", "x"))
-    output[1]["output"] = parts
-    (result,) = read(reply(output=output)).messages[2].tool_results
-    assert isinstance(result.content, list)
-    assert result.content[0]["type"] == "image"
-
-
-def test_a_failed_or_rejected_call_is_an_error_result() -> None:
-    output = webui_output(("f1", "no"))
-    output[1]["status"] = "rejected"
-    assert read(reply(output=output)).messages[2].tool_results[0].is_error is True
-
-
-def test_a_result_before_its_call_and_a_second_one_are_repaired() -> None:
-    call, result = webui_output(("f1", "18"))
-    conversation = read(reply(output=[result, call, result]))
-    assert shape(conversation)[1:] == ["a1:c", "u1:r"]
-    assert conversation.count_notes()["duplicate"] == 1
-
-
-def test_a_stopped_reply_is_kept_and_interrupts_its_turn() -> None:
-    message = {"type": "message", "content": [{"type": "output_text", "text": "half"}]}
-    stopped = read(reply(output=[message | {"status": "incomplete"}]))
-    running = webui("m2", "m1", "assistant", 1, content="half", done=False)
-    assert (stopped.interrupted, read(running).interrupted) == ((1,), (1,))
-    assert said(stopped) == ["weather?", "half"]
-
-
-def test_an_error_without_words_of_the_model_is_no_message() -> None:
-    conversation = read(reply("", error={"content": "overloaded"}))
-    assert said(conversation) == ["weather?"]
-    assert noted(conversation, "error")
-    partial = read(reply("half", error={"content": "overloaded"}))
-    assert partial.messages[1].error == "overloaded"
-
-
-def test_an_error_that_is_the_current_message_does_not_switch_the_branch() -> None:
-    older = webui("m2", "m1", "assistant", 1, content="rain")
-    more = webui("m3", "m2", "user", 2, content="and?")
-    failed = webui("m4", "m3", "assistant", 3, error={"content": "overloaded"})
-    other = webui("m5", "m1", "assistant", 9, content="sun")
-    main, branch = read_all(QUESTION, older, more, failed, other, current="m4")
-    assert (ids(main), ids(branch)) == (["m1", "m2", "m3"], ["m1", "m5"])
-    assert "no_head" not in main.count_notes()
-
-
-def test_the_flat_list_of_an_older_version_is_read_in_its_order() -> None:
-    rows = [
-        {"id": "b", "role": "user", "content": "hi"},
-        {"id": "a", "role": "assistant", "content": "hello"},
-    ]
-    (conversation,) = read_open_webui(dumped([{"id": "c", "chat": {"messages": rows}}]))
-    assert ids(conversation) == ["b", "a"]
-
-
-@pytest.mark.parametrize("bad", [3, {"id": "x", "role": "robot"}])
-def test_a_message_that_is_none_is_noted_or_refused_by_chat_and_number(bad: Any) -> None:
-    chat = webui_chat(QUESTION, current="m1")
-    chat["chat"]["history"]["messages"]["m9"] = bad
-    raw = dumped([webui_chat(QUESTION, current="m1"), chat])
-    conversation = read_open_webui(raw)[1]
-    assert noted(conversation, "bad_record").line == 2
-    with pytest.raises(TranscriptError, match=r"^chat 2, record 2: a message without a role"):
-        read_open_webui(raw, strict=True)
-
-
-def test_a_chat_that_is_none_does_not_hide_the_others() -> None:
-    raw = dumped([{"id": "x"}, webui_chat(QUESTION, current="m1")])
-    (conversation,) = read_open_webui(raw)
-    assert noted(conversation, "bad_record").line == 1
-    with pytest.raises(TranscriptError, match="record 1: a chat without a history"):
-        read_open_webui(raw, strict=True)
-
-
-def test_an_array_that_was_cut_off_is_read_as_far_as_it_goes() -> None:
-    raw = dumped([webui_chat(QUESTION, current="m1"), webui_chat(QUESTION, current="m1")])[:-30]
-    (conversation,) = read_open_webui(raw)
-    assert said(conversation) == ["weather?"]
-    assert noted(conversation, "torn_file").visible
-    with pytest.raises(TranscriptError, match=r"^line 1: "):
-        read_open_webui(raw, strict=True)
+@every(CASES)
+def test_a_chat_is_read_and_still_so_once_it_is_written(case: Case) -> None:
+    check(case, "open-webui")

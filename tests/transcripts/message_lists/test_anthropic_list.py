@@ -1,13 +1,71 @@
 from __future__ import annotations
 
 import json
-
-import pytest
+from typing import Any
 
 from llmsession.transcripts import read, write
 from llmsession.turns.usage import Usage
 
 from ..agents.sources import anthropic_list, conversation, dump, text, tool_result, tool_use
+from ..shapes import Case, case, check, every
+
+
+def user(*content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def reply(*content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content} | fields
+
+
+SHAPE = "u1:t a1:ktcc u1:rrt a1:t u2:t a2:t"
+SYSTEM = [text("Be short.") | {"cache_control": {"type": "ephemeral"}}, text("Be kind.")]
+USAGE = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3}
+THOUGHT = {"type": "thinking", "thinking": "secret"}
+
+CASES = {
+    "a system prompt in blocks comes back as blocks": case(
+        dump({"system": SYSTEM, "messages": conversation()}),
+        system="Be short.\n\nBe kind.", extra=b"cache_control", shape=SHAPE,
+    ),
+    "unsigned thinking is kept in extra and comes back": case(
+        anthropic_list(user(text("x")), reply(THOUGHT, text("y"))), shape=f"{SHAPE} u3:t a3:t",
+        thoughts=[("hm", "sig")], beside={-1: b"secret"},
+    ),
+    "results in a message of their own and a text behind them are one loop": case(
+        dump([
+            user(text("x")), reply(tool_use("c1"), tool_use("c2")), user(tool_result("c2")),
+            user(tool_result("c1")), user(text("and hurry")), reply(text("done")),
+        ]),
+        shape="u1:t a1:cc u1:r u1:r u1:t a1:t",
+    ),
+    "a second result of one call is left out": case(
+        anthropic_list(user(tool_result("c1", "again"))), notes=["7 duplicate!"],
+        results=[("c1", "one", False), ("c2", "two", False)],
+    ),
+    **{
+        f"the content {content} is none and is noted": case(
+            anthropic_list({"role": "user", "content": content}), noted=[f"7 {note}!"]
+        )
+        for content, note in [
+            (7, "bad_content"), ({"a": 1}, "bad_content"), ([{"no": "type"}], "bad_block"),
+            ([3], "bad_block"),
+        ]
+    },
+}  # fmt: skip
+
+
+@every(CASES)
+def test_a_list_is_read_and_still_so_once_it_is_written(case: Case) -> None:
+    check(case, "anthropic-messages")
+
+
+def test_a_system_prompt_in_blocks_and_unsigned_thinking_come_back_byte_for_byte() -> None:
+    for name in list(CASES)[:2]:
+        (found,) = read(CASES[name].raw, strict=True)
+        (again,) = read(write([found], "anthropic-messages"))
+        assert (again.messages, again.extra) == (found.messages, found.extra)
+        assert b"secret" not in b"".join(bytes(message.body) for message in found.messages)
 
 
 def test_blocks_stay_byte_for_byte_and_text_content_is_a_block() -> None:
@@ -26,63 +84,7 @@ def test_a_plain_list_is_written_without_ids_and_with_its_system_prompt() -> Non
     assert all(set(message) == {"role", "content"} for message in written["messages"])
 
 
-def test_a_system_prompt_in_blocks_comes_back_as_blocks() -> None:
-    blocks = [text("Be short.") | {"cache_control": {"type": "ephemeral"}}, text("Be kind.")]
-    (found,) = read(dump({"system": blocks, "messages": conversation()}), strict=True)
-    assert found.system == "Be short.\n\nBe kind."
-    (again,) = read(write([found], "anthropic-messages"))
-    assert (again.system, again.extra) == (found.system, found.extra)
-
-
-def test_unsigned_thinking_is_kept_in_extra_and_comes_back() -> None:
-    thought = {"type": "thinking", "thinking": "secret"}
-    raw = anthropic_list(
-        {"role": "user", "content": "x"}, {"role": "assistant", "content": [thought, text("y")]}
-    )
-    (found,) = read(raw, strict=True)
-    assert found.messages[-1].text == "y"
-    assert b"secret" not in bytes(found.messages[-1].body)
-    assert b"secret" in bytes(found.messages[-1].extra or b"")
-    (again,) = read(write([found], "anthropic-messages"))
-    assert again.messages == found.messages
-
-
 def test_a_reply_with_its_usage_keeps_it() -> None:
-    usage = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3}
-    reply = {"role": "assistant", "id": "msg_1", "model": "claude-x", "stop_reason": "end_turn"}
-    raw = anthropic_list(
-        {"role": "user", "content": "x"}, reply | {"content": [text("y")], "usage": usage}
-    )
-    last = read(raw, strict=True)[0].messages[-1]
+    told = reply(text("y"), id="msg_1", model="claude-x", stop_reason="end_turn", usage=USAGE)
+    last = read(anthropic_list(user(text("x")), told), strict=True)[0].messages[-1]
     assert (last.id, last.model, last.usage) == ("msg_1", "claude-x", Usage(1, 2, 3))
-
-
-def test_results_in_a_message_of_their_own_and_a_text_behind_them_are_one_loop() -> None:
-    raw = dump(
-        [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": [tool_use("c1"), tool_use("c2")]},
-            {"role": "user", "content": [tool_result("c2")]},
-            {"role": "user", "content": [tool_result("c1")]},
-            {"role": "user", "content": "and hurry"},
-            {"role": "assistant", "content": "done"},
-        ]
-    )
-    (found,) = read(raw, strict=True)
-    assert len(found.turns) == 1
-    assert [message.text for message in found.messages][-2:] == ["and hurry", "done"]
-
-
-def test_a_second_result_of_one_call_is_left_out() -> None:
-    raw = anthropic_list({"role": "user", "content": [tool_result("c1", "again")]})
-    (found,) = read(raw, strict=True)
-    assert found.count_notes() == {"duplicate": 1}
-    ids = [r.tool_use_id for message in found.messages for r in message.tool_results]
-    assert ids == ["c1", "c2"]
-
-
-@pytest.mark.parametrize("content", [7, {"a": 1}, [{"no": "type"}], [3]])
-def test_content_that_is_none_is_noted(content: object) -> None:
-    (found,) = read(anthropic_list({"role": "user", "content": content}))
-    notes = found.count_notes()
-    assert notes.get("bad_content", 0) + notes.get("bad_block", 0) == 1
