@@ -18,8 +18,8 @@ from llmsession.turns.blocks import block_type, encode_json, split_blocks, text_
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
-from ..common.assembly import assemble, branch_of
-from ..common.conversation import Conversation, Note
+from ..common.assembly import assemble
+from ..common.conversation import Conversation, Note, branch_of
 from ..common.format import Files
 from ..common.jsonl import JsonLine, clip, read_lines
 from ..common.record import Record

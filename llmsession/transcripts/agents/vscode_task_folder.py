@@ -16,9 +16,9 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import block_type, encode_json
 from llmsession.turns.usage import Usage
 
-from ..common.assembly import assemble, branch_of
+from ..common.assembly import assemble
 from ..common.content_parts import blocks_of, without_unsigned
-from ..common.conversation import Conversation, Note
+from ..common.conversation import Conversation, Note, branch_of
 from ..common.document import read_document
 from ..common.format import Files
 from ..common.record import Record

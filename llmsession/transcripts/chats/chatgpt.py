@@ -21,7 +21,7 @@ from llmsession.turns.blocks import (
     split_blocks,
 )
 
-from ..common.assembly import clean_call_id
+from ..common.call_pairs import clean_call_id
 from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document

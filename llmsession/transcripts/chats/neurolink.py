@@ -17,7 +17,8 @@ import msgspec
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
-from ..common.assembly import CHAT, assemble, clean_call_id
+from ..common.assembly import CHAT, assemble
+from ..common.call_pairs import clean_call_id
 from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document

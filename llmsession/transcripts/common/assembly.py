@@ -22,7 +22,6 @@ The rules that hold for every format:
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from llmsession.turns.blocks import block_type, encode_json, join_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
 
+from .call_pairs import Call, CallPairs
 from .conversation import Conversation, Note
 from .record import Record
 from .recorded_message import MISSING, RecordedMessage, joined, result_block, text_of
@@ -43,12 +43,9 @@ __all__ = [
     "Before",
     "Rules",
     "assemble",
-    "branch_of",
-    "clean_call_id",
     "derived_id",
 ]
 
-_NOT_IN_CALL_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
 _THOUGHTS = frozenset({"items", "thinking", "thoughts", "unsigned_thinking"})
 """Fields of ``extra`` that hold what a model wrote."""
 
@@ -57,11 +54,6 @@ def derived_id(session: str, place: int) -> str:
     """The id of the *place*-th message, from 0, of a conversation whose source gives none."""
     digest = hashlib.sha256(f"{session}\n{place}".encode("utf-8", "replace")).hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
-
-
-def clean_call_id(call_id: str) -> str:
-    """*call_id* with the characters alone that providers accept; ``call`` if none is left."""
-    return _NOT_IN_CALL_IDS.sub("_", call_id) or "call"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,16 +89,6 @@ class Before(msgspec.Struct, frozen=True):
     interrupted: tuple[int, ...] = ()
 
 
-class _Call(msgspec.Struct, eq=False):
-    """A call: its id as recorded, its id here, and its result, found in a message."""
-
-    recorded_id: str
-    id: str
-    reply: int
-    result: bytes | None = None
-    answered_at: int = -1
-
-
 class _Piece(msgspec.Struct, eq=False):
     """A message to be: blocks of one recorded message. ``part`` counts where it was split."""
 
@@ -122,7 +104,7 @@ class _Step(msgspec.Struct, eq=False):
 
     index: int
     reply: _Piece
-    calls: list[_Call]
+    calls: list[Call]
     texts: dict[int, _Piece] = {}
     answers: list[_Piece] = []
 
@@ -182,48 +164,12 @@ def assemble(
     )
 
 
-def branch_of(parent: Conversation, branch: Conversation) -> Conversation:
-    """*branch*, another path through the file of *parent*: the turns that both begin with are
-    the same message objects."""
-    shared: list[Message] = []
-    turns = 0
-    for turn, other in zip(branch.turns, parent.turns, strict=False):
-        cut = [turns + 1 in conversation.interrupted for conversation in (branch, parent)]
-        if cut[0] != cut[1] or list(map(_without_session, turn)) != list(
-            map(_without_session, other)
-        ):
-            break
-        turns += 1
-        shared += other
-    return msgspec.structs.replace(
-        branch,
-        messages=(*shared, *branch.messages[len(shared) :]),
-        title=parent.title,
-        source=parent.source,
-        parent=parent.id,
-        shared_turns=turns,
-    )
-
-
-def _without_session(message: Message) -> Message:
-    # A missing id was made from the session's.
-    own_id = message.id.removeprefix(f"{message.session}/")
-    return msgspec.structs.replace(message, session="", id=own_id)
-
-
 def _with_content(result: Record) -> bytes | None:
     """A result whose content is no text and no list, as a message needs it; None for others."""
     content = result.raw("content")
     if content is not None and content.startswith((b'"', b"[")):
         return None
     return encode_json({**result.fields, "content": "" if content is None else content.decode()})
-
-
-def _why_renamed(call_id: str) -> str:
-    if not call_id:
-        return "it has no id"
-    valid = call_id == clean_call_id(call_id)
-    return "its id was used before" if valid else "no provider accepts its id"
 
 
 class _Assembly:
@@ -245,13 +191,9 @@ class _Assembly:
     def run(self) -> None:
         self.system, self.recorded = self._without_system()
         self.blocks = [self._allowed(index) for index in range(len(self.recorded))]
-        self.calls: list[list[_Call]] = [[] for _ in self.recorded]
-        self._number_calls()
-        self.results: list[dict[int, list[_Call]]] = [{} for _ in self.recorded]
-        """By message: the calls that it answers, by their reply."""
-        self.texts: list[list[bytes]] = [[] for _ in self.recorded]
-        """By message: its blocks other than results."""
-        self._pair()
+        used = {call.id for message in self.before.messages for call in message.tool_calls}
+        pairs = CallPairs(self.blocks, used, self._note, self._leave_out)
+        self.calls, self.results, self.texts = pairs.calls, pairs.results, pairs.texts
         self.steps: dict[int, _Step] = {}
         for index, message in enumerate(self.recorded):
             if message.role == "assistant":
@@ -323,78 +265,7 @@ class _Assembly:
                 allowed.append(raw)
         return allowed
 
-    # Calls and results.
-
-    def _number_calls(self) -> None:
-        """Give each call an id that no other call has, and that every provider accepts."""
-        recorded_ids = {
-            Record.of(raw).text("id") or ""
-            for blocks in self.blocks
-            for raw in blocks
-            if block_type(raw) == "tool_use"
-        }
-        used = {call.id for message in self.before.messages for call in message.tool_calls}
-        suffixes: dict[str, int] = {}
-        for index, blocks in enumerate(self.blocks):
-            for place, raw in enumerate(blocks):
-                if block_type(raw) != "tool_use":
-                    continue
-                block = Record.of(raw)
-                recorded_id = block.text("id") or ""
-                base = unique = clean_call_id(recorded_id)
-                while unique in used or (unique != recorded_id and unique in recorded_ids):
-                    suffixes[base] = suffixes.get(base, 1) + 1
-                    unique = f"{base}_{suffixes[base]}"
-                used.add(unique)
-                if unique != recorded_id:
-                    blocks[place] = encode_json({**block.fields, "id": unique})
-                    detail = f"call {recorded_id} is {unique} here: {_why_renamed(recorded_id)}"
-                    self._note(index, "renamed_call", detail)
-                self.calls[index].append(_Call(recorded_id or unique, unique, index))
-
-    def _pair(self) -> None:
-        """Find the call of each result."""
-        self.unanswered: dict[str, list[_Call]] = {}
-        self.answered: dict[str, _Call] = {}
-        for calls in self.calls:
-            for call in calls:
-                self.unanswered.setdefault(call.recorded_id, []).append(call)
-        for index, blocks in enumerate(self.blocks):
-            for raw in blocks:
-                if block_type(raw) == "tool_result":
-                    self._pair_result(index, raw)
-                else:
-                    self.texts[index].append(raw)
-
-    def _pair_result(self, index: int, raw: bytes) -> None:
-        result = Record.of(raw)
-        call_id = result.text("tool_use_id") or ""
-        call = self._call_for(index, call_id)
-        if call is None:
-            detail = f"no call {call_id} in the recording"
-            self._leave_out(index, [raw], "orphan_result", detail)
-        elif call.result is None:
-            self.unanswered[call_id].remove(call)
-            self.answered[call_id] = call
-            renamed = encode_json({**result.fields, "tool_use_id": call.id})
-            call.result = raw if call.id == call_id else renamed
-            call.answered_at = index
-            self.results[index].setdefault(call.reply, []).append(call)
-        elif call.result == raw:
-            self._note(index, "duplicate", f"the result of call {call_id} stands here again")
-        else:
-            detail = f"call {call_id} has its result; the first one stays"
-            self._leave_out(index, [raw], "duplicate", detail)
-
-    def _call_for(self, index: int, call_id: str) -> _Call | None:
-        unanswered = self.unanswered.get(call_id, [])
-        before = [call for call in unanswered if call.reply < index]
-        if before:
-            newest = max(call.reply for call in before)
-            return next(call for call in before if call.reply == newest)
-        # Nothing before it: a result can be recorded before its call.
-        after = (call for call in unanswered if call.reply > index)
-        return next(after, self.answered.get(call_id))
+    # Turns.
 
     def _is_answered(self, reply: int) -> bool:
         """Has every call of this reply its result before the next reply?"""
@@ -402,8 +273,6 @@ class _Assembly:
         replies = (index for index in after if self.recorded[index].role == "assistant")
         end = next(replies, len(self.recorded))
         return all(-1 < call.answered_at < end for call in self.calls[reply])
-
-    # Turns.
 
     def _place_reply(self, index: int) -> None:
         message, blocks = self.recorded[index], self.blocks[index]

@@ -9,7 +9,7 @@ import msgspec
 
 from llmsession.turns.messages import Message
 
-__all__ = ["Conversation", "Note"]
+__all__ = ["Conversation", "Note", "branch_of"]
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
@@ -84,3 +84,32 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     def count_notes(self) -> dict[str, int]:
         """How many notes there are of each kind, most frequent first."""
         return dict(Counter(note.what for note in self.notes).most_common())
+
+
+def branch_of(parent: Conversation, branch: Conversation) -> Conversation:
+    """*branch*, another path through the file of *parent*: the turns that both begin with are
+    the same message objects."""
+    shared: list[Message] = []
+    turns = 0
+    for turn, other in zip(branch.turns, parent.turns, strict=False):
+        cut = [turns + 1 in conversation.interrupted for conversation in (branch, parent)]
+        if cut[0] != cut[1] or list(map(_without_session, turn)) != list(
+            map(_without_session, other)
+        ):
+            break
+        turns += 1
+        shared += other
+    return msgspec.structs.replace(
+        branch,
+        messages=(*shared, *branch.messages[len(shared) :]),
+        title=parent.title,
+        source=parent.source,
+        parent=parent.id,
+        shared_turns=turns,
+    )
+
+
+def _without_session(message: Message) -> Message:
+    # A missing id was made from the session's.
+    own_id = message.id.removeprefix(f"{message.session}/")
+    return msgspec.structs.replace(message, session="", id=own_id)

@@ -16,10 +16,10 @@ from llmsession.transcripts.common.assembly import (
     CHAT,
     CLAUDE_CODE,
     assemble,
-    branch_of,
-    clean_call_id,
     derived_id,
 )
+from llmsession.transcripts.common.call_pairs import clean_call_id
+from llmsession.transcripts.common.conversation import branch_of
 from llmsession.transcripts.common.recorded_message import (
     MISSING,
     RecordedMessage,
