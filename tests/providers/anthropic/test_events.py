@@ -89,109 +89,80 @@ def test_text_arrives_delta_by_delta_between_a_start_and_an_end() -> None:
     assert (whole.model, whole.stop_reason) == ("claude-x", "end_turn")
 
 
-def test_thinking_keeps_its_signature_and_a_redacted_one_its_data() -> None:
-    redacted = {"type": "redacted_thinking", "data": "b64=="}
-    whole = reply(
-        read(
-            start(),
+def text(text: str = "", **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **fields}
+
+
+REDACTED = {"type": "redacted_thinking", "data": "b64=="}
+SIGNED = {"type": "thinking", "thinking": "let me see", "signature": "sig=="}
+CALL = {"type": "tool_use", "id": "t1", "name": "ls", "input": {}, "caller": {"type": "direct"}}
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+RESULT = {
+    "type": "web_search_tool_result", "tool_use_id": "s1",
+    "content": [{"type": "web_search_result", "encrypted_content": "abc", "n": 1.50}],
+}  # fmt: skip
+ONE = {"type": "char_location", "cited_text": "a", "start_char_index": 0}
+TWO = {"type": "char_location", "cited_text": "b", "start_char_index": 1}
+
+BLOCKS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "thinking keeps its signature and a redacted one its data": (
+        [
             opened({"type": "thinking", "thinking": "", "signature": ""}),
             delta(type="thinking_delta", thinking="let me "),
             delta(type="thinking_delta", thinking="see"),
-            delta(type="signature_delta", signature="sig=="),
-            stop(),
-            opened(redacted, 1),
-            stop(1),
-            *ended(),
-        )
-    )
-    assert json.loads(whole.blocks[0]) == {
-        "type": "thinking",
-        "thinking": "let me see",
-        "signature": "sig==",
-    }
-    assert json.loads(whole.blocks[1]) == redacted
-
-
-def test_a_tool_s_input_arrives_in_pieces_and_its_new_fields_stay() -> None:
-    block = {
-        "type": "tool_use",
-        "id": "t1",
-        "name": "ls",
-        "input": {},
-        "caller": {"type": "direct"},
-    }
-    whole = reply(
-        read(
-            start(),
-            opened(block),
-            delta(type="input_json_delta", partial_json=""),
+            delta(type="signature_delta", signature="sig=="), stop(), opened(REDACTED, 1), stop(1),
+        ],
+        [SIGNED, REDACTED],
+    ),
+    "a tool's input arrives in pieces and its new fields stay": (
+        [
+            opened(CALL), delta(type="input_json_delta", partial_json=""),
             delta(type="input_json_delta", partial_json='{"path": '),
-            delta(type="input_json_delta", partial_json='"."}'),
-            stop(),
-            *ended("tool_use"),
-        )
-    )
-    assert json.loads(whole.blocks[0]) == {**block, "input": {"path": "."}}
-
-
-def test_server_tools_and_their_results_are_kept_byte_for_byte() -> None:
-    result = {
-        "type": "web_search_tool_result",
-        "tool_use_id": "s1",
-        "content": [{"type": "web_search_result", "encrypted_content": "abc", "n": 1.50}],
-    }
-    raw = json.dumps(opened(result, 1))
-    whole = reply(
-        read(
-            start(),
-            opened({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}),
-            delta(type="input_json_delta", partial_json='{"query": "x"}'),
-            stop(),
-            raw,
-            stop(1),
-            *ended(),
-        )
-    )
-    assert json.loads(whole.blocks[0])["input"] == {"query": "x"}
-    assert whole.blocks[1].decode() in raw
-
-
-def test_citations_are_added_to_their_text() -> None:
-    one = {"type": "char_location", "cited_text": "a", "start_char_index": 0}
-    two = {"type": "char_location", "cited_text": "b", "start_char_index": 1}
-    whole = reply(
-        read(
-            start(),
-            opened({"type": "text", "text": "", "citations": []}),
-            delta(type="text_delta", text="as it says"),
-            delta(type="citations_delta", citation=one),
-            delta(type="citations_delta", citation=two),
-            delta(type="citations_delta", citation=None),
-            stop(),
-            *ended(),
-        )
-    )
-    assert json.loads(whole.blocks[0])["citations"] == [one, two]
-
-
-def test_a_block_that_is_not_known_grows_by_its_own_deltas() -> None:
-    whole = reply(
-        read(
-            start(),
+            delta(type="input_json_delta", partial_json='"."}'), stop(),
+        ],
+        [CALL | {"input": {"path": "."}}],
+    ),
+    "server tools are kept with their results": (
+        [
+            opened(SEARCH), delta(type="input_json_delta", partial_json='{"query": "x"}'), stop(),
+            opened(RESULT, 1), stop(1),
+        ],
+        [SEARCH | {"input": {"query": "x"}}, RESULT],
+    ),
+    "citations are added to their text": (
+        [
+            opened(text(citations=[])), delta(type="text_delta", text="as it says"),
+            delta(type="citations_delta", citation=ONE),
+            delta(type="citations_delta", citation=TWO),
+            delta(type="citations_delta", citation=None), stop(),
+        ],
+        [text("as it says", citations=[ONE, TWO])],
+    ),
+    "a block that is not known grows by its own deltas": (
+        [
             opened({"type": "compaction", "content": None, "encrypted_content": "x"}),
             delta(type="compaction_delta", content="a sum"),
             delta(type="compaction_delta", content="mary", encrypted_content="y"),
-            delta(type="compaction_delta", extra={"n": 1}),
-            stop(),
-            *ended("compaction"),
-        )
-    )
-    assert json.loads(whole.blocks[0]) == {
-        "type": "compaction",
-        "content": "a summary",
-        "encrypted_content": "y",
-        "extra": {"n": 1},
-    }
+            delta(type="compaction_delta", extra={"n": 1}), stop(),
+        ],
+        [{"type": "compaction", "content": "a summary", "encrypted_content": "y",
+          "extra": {"n": 1}}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "expected"), BLOCKS.values(), ids=list(BLOCKS))
+def test_blocks_are_put_together_of_their_pieces(
+    events: list[dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
+    whole = reply(read(start(), *events, *ended()))
+    assert [json.loads(block) for block in whole.blocks] == expected
+
+
+def test_a_result_of_a_server_tool_is_kept_byte_for_byte() -> None:
+    raw = json.dumps(opened(RESULT))
+    (block,) = reply(read(start(), raw, stop(), *ended())).blocks
+    assert block.decode() in raw
 
 
 def test_usage_is_cumulative_and_what_is_not_repeated_stays() -> None:
@@ -211,50 +182,32 @@ def test_usage_is_cumulative_and_what_is_not_repeated_stays() -> None:
     assert reply(events).usage == Usage(6, 11, 100, 20)
 
 
-ITERATIONS: list[dict[str, Any]] = [
-    {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
-    {"type": "message", "input_tokens": 20_000, "output_tokens": 700},
-    {
-        "type": "message",
-        "input_tokens": 3_000,
-        "output_tokens": 300,
-        "cache_read_input_tokens": 20_700,
-    },
-]
+SUMMARY = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500}
+SAMPLED = {"type": "message", "input_tokens": 20_000, "output_tokens": 700}
+LAST = {
+    "type": "message", "input_tokens": 3_000, "output_tokens": 300,
+    "cache_read_input_tokens": 20_700,
+}  # fmt: skip
 
 
-def test_all_iterations_are_paid_for_and_the_context_is_that_of_the_last_sampling() -> None:
-    told: dict[str, Any] = {
-        "input_tokens": 23_000,
-        "output_tokens": 1_000,
-        "iterations": ITERATIONS,
-    }
-    whole = reply(read(start(input_tokens=23_000, output_tokens=1), *ended(**told)))
-    assert whole.usage == Usage(203_000, 4_500, 20_700)
-    assert whole.context == Usage(3_000, 300, 20_700)
-
-
-def test_a_summary_is_never_taken_for_the_size_of_the_context() -> None:
-    told: dict[str, Any] = {
-        "input_tokens": 0,
-        "output_tokens": 0,
-        "iterations": ITERATIONS[:1],
-    }
-    whole = reply(read(start(input_tokens=0, output_tokens=0), *ended("compaction", **told)))
-    assert whole.usage == Usage(180_000, 3_500)
-    assert whole.context == Usage()
-    last = reply(read(start(), *ended(input_tokens=5, iterations=[ITERATIONS[1], ITERATIONS[0]])))
-    assert last.context == Usage(20_000, 700)
-
-
-def test_one_sampling_alone_needs_no_second_figure() -> None:
-    told: dict[str, Any] = {
-        "input_tokens": 20_000,
-        "output_tokens": 700,
-        "iterations": ITERATIONS[1:2],
-    }
-    whole = reply(read(start(input_tokens=20_000), *ended(**told)))
-    assert (whole.usage, whole.context) == (Usage(20_000, 700), None)
+@pytest.mark.parametrize(
+    ("iterations", "usage", "context"),
+    [
+        ([SUMMARY, SAMPLED, LAST], Usage(203_000, 4_500, 20_700), Usage(3_000, 300, 20_700)),
+        ([SUMMARY], Usage(180_000, 3_500), Usage()),
+        ([SAMPLED, SUMMARY], Usage(200_000, 4_200), Usage(20_000, 700)),
+        ([SAMPLED], Usage(20_000, 700), None),
+    ],
+    ids=["the last sampling", "a summary is no context", "a summary behind it", "one sampling"],
+)
+def test_all_iterations_are_paid_for_and_the_context_is_that_of_the_last_sampling(
+    iterations: list[dict[str, Any]], usage: Usage, context: Usage | None
+) -> None:
+    last = [one for one in iterations if one["type"] == "message"][-1:]
+    figures = {"input_tokens": 0, "output_tokens": 0} | (last[0] if last else {})
+    told = {name: figures[name] for name in ("input_tokens", "output_tokens")}
+    whole = reply(read(start(input_tokens=1), *ended(**told, iterations=iterations)))
+    assert (whole.usage, whole.context) == (usage, context)
 
 
 def test_what_the_provider_cleared_is_told_with_the_end() -> None:

@@ -165,56 +165,51 @@ def test_calls_are_read_however_a_server_numbers_them(name: str) -> None:
     assert blocks(*chunks, chunk("tool_calls"), DONE) == expected
 
 
-def test_a_call_that_never_gets_a_name_is_left_out() -> None:
-    assert blocks(chunk(content="x"), calling(0, arguments="{}"), chunk("stop"), DONE) == [
-        text("x")
-    ]
+def thinking(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text}
 
 
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_is_thinking_that_nobody_signed(field: str) -> None:
-    found = blocks(
-        chunk(**{field: "hm"}), chunk(**{field: "m"}), chunk(content="a"), chunk("stop"), DONE
-    )
-    assert found == [{"type": "thinking", "thinking": "hmm"}, text("a")]
+PARTS = [
+    {"type": "thinking", "thinking": [text("hm")]}, text("a"),
+    {"type": "reference", "reference_ids": [1]}, "odd",
+]  # fmt: skip
+
+WORDS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "a call that never gets a name is left out": (
+        [chunk(content="x"), calling(0, arguments="{}")], [text("x")],
+    ),
+    **{
+        f"{field} is thinking that nobody signed": (
+            [chunk(**{field: "hm"}), chunk(**{field: "m"}), chunk(content="a")],
+            [thinking("hmm"), text("a")],
+        )
+        for field in ("reasoning_content", "reasoning")
+    },
+    "reasoning under both names is read once": (
+        [chunk(reasoning="hm", reasoning_content="hm")], [thinking("hm")],
+    ),
+    "content in parts is text and thinking": (
+        [chunk(content=PARTS), chunk(content="b")], [thinking("hm"), text("ab")],
+    ),
+    "text and thinking that take turns are blocks of their own": (
+        [chunk(reasoning="1"), chunk(content="2"), chunk(reasoning="3"), chunk(content="4")],
+        [thinking("1"), text("2"), thinking("3"), text("4")],
+    ),
+    "a refusal in words is text": ([chunk(refusal="I will not.")], [text("I will not.")]),
+}  # fmt: skip
 
 
-def test_reasoning_under_both_names_is_read_once() -> None:
-    found = blocks(chunk(reasoning="hm", reasoning_content="hm"), chunk("stop"), DONE)
-    assert found == [{"type": "thinking", "thinking": "hm"}]
+@pytest.mark.parametrize(("chunks", "expected"), WORDS.values(), ids=list(WORDS))
+def test_words_of_every_kind_become_blocks(
+    chunks: list[dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
+    assert blocks(*chunks, chunk("stop"), DONE) == expected
 
 
 def test_reasoning_that_is_to_be_sent_back_remembers_its_field() -> None:
     reader = OpenAIEvents(keeps_reasoning=True)
     found = blocks(chunk(reasoning="hm"), chunk("stop"), DONE, reader=reader)
     assert found == [{"type": "thinking", "thinking": "hm", "signature": "reasoning"}]
-
-
-def test_content_in_parts_is_text_and_thinking() -> None:
-    parts = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "a"},
-        {"type": "reference", "reference_ids": [1]},
-        "odd",
-    ]
-    found = blocks(chunk(content=parts), chunk(content="b"), chunk("stop"), DONE)
-    assert found == [{"type": "thinking", "thinking": "hm"}, text("ab")]
-
-
-def test_text_and_thinking_that_take_turns_are_blocks_of_their_own() -> None:
-    found = blocks(
-        chunk(reasoning="1"),
-        chunk(content="2"),
-        chunk(reasoning="3"),
-        chunk(content="4"),
-        chunk("stop"),
-        DONE,
-    )
-    assert [each["type"] for each in found] == ["thinking", "text", "thinking", "text"]
-
-
-def test_a_refusal_in_words_is_text() -> None:
-    assert blocks(chunk(refusal="I will not."), chunk("stop"), DONE) == [text("I will not.")]
 
 
 @pytest.mark.parametrize(("theirs", "ours"), FINISH_REASONS.items())
