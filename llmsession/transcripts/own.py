@@ -38,6 +38,8 @@ class _Header(msgspec.Struct, omit_defaults=True):
     system: str = ""
 
 
+_OF_CONVERSATION = _Header.__struct_fields__[2:]
+"""The fields that a conversation has by the same names."""
 _header_decoder = msgspec.json.Decoder(_Header)
 _message_decoder = msgspec.json.Decoder(Message)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -53,18 +55,8 @@ def looks_own(first: dict[str, msgspec.Raw]) -> bool:
 def write_own(conversation: Conversation) -> bytes:
     """*conversation* as a file of our own format. Notes are not written: they are about the
     file that was read, not about the conversation."""
-    header = _Header(
-        VERSION,
-        conversation.id,
-        conversation.title,
-        conversation.labels,
-        conversation.interrupted,
-        conversation.source,
-        conversation.parent,
-        conversation.shared_turns,
-        conversation.summary,
-        conversation.system,
-    )
+    values = {name: getattr(conversation, name) for name in _OF_CONVERSATION}
+    header = _Header(VERSION, conversation.id, **values)
     fields = _fields_decoder.decode(encode_json(header)) | conversation.extra
     lines = [_encoder.encode(fields)]
     lines += [_encoder.encode(message) for message in conversation.messages]
@@ -120,14 +112,7 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
         format=FORMAT,
         messages=messages,
         notes=tuple(sorted(notes, key=lambda note: note.line)),
-        interrupted=header.interrupted,
-        title=header.title,
-        labels=header.labels,
-        source=header.source,
-        parent=header.parent,
-        shared_turns=header.shared_turns,
-        summary=header.summary,
-        system=header.system,
+        **{name: getattr(header, name) for name in _OF_CONVERSATION},
         extra=extra,
         records=tuple(records),
     )

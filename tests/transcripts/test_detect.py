@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from llmsession.errors import TranscriptError
-from llmsession.transcripts import FORMATS, detect, read, write, write_own
+from llmsession.transcripts import detect, read, write, write_own
 
 
 def test_claude_code_is_detected_behind_lines_that_tell_nothing(claude_file: Any) -> None:
@@ -15,7 +15,7 @@ def test_claude_code_is_detected_behind_lines_that_tell_nothing(claude_file: Any
     claude_file.user("go")
     assert detect(claude_file.bytes()) == "claude-code"
     (conversation,) = read(claude_file.bytes())
-    assert conversation.messages[0].text == "go"
+    assert (conversation.format, conversation.messages[0].text) == ("claude-code", "go")
 
 
 def test_our_own_format_is_detected_by_its_header(claude_file: Any) -> None:
@@ -24,6 +24,7 @@ def test_our_own_format_is_detected_by_its_header(claude_file: Any) -> None:
     written = write_own(conversation)
     assert detect(written) == "own"
     assert read(written)[0].messages == conversation.messages
+    assert read(written, "own")[0].format == "own"
 
 
 @pytest.mark.parametrize(
@@ -69,15 +70,6 @@ def test_strict_reaches_the_format(claude_file: Any) -> None:
 def test_only_the_first_lines_are_looked_at(claude_file: Any) -> None:
     claude_file.user("go")
     assert detect(b"{}\n" * 100 + claude_file.bytes()) is None
-
-
-def test_each_format_reads_what_it_is_named_for(claude_file: Any) -> None:
-    claude_file.user("go")
-    (conversation,) = read(claude_file.bytes())
-    files = {"own": write_own(conversation), "claude-code": claude_file.bytes()}
-    assert list(files) == list(FORMATS)[:2]
-    for name, data in files.items():
-        assert read(data, name)[0].format == name
 
 
 @pytest.mark.parametrize("format", ["own", "claude-code"])
