@@ -1,8 +1,8 @@
-"""Requests to be counted, and encodings small enough to be made in a test."""
+"""Requests and replies, and encodings small enough to be made in a test."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,9 +10,9 @@ import tiktoken
 
 from llmsession.providers.counting.encodings import Encodings
 from llmsession.turns.blocks import encode_blocks, encode_json
+from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Profile, Request, RequestMessage
-
-__all__ = ["Panicking", "ask", "profile_of", "small_encodings"]
+from llmsession.turns.stream import StreamEvent
 
 
 def ask(
@@ -36,6 +36,14 @@ def ask(
         ),
         options=options,
     )
+
+
+def reply(events: Iterable[StreamEvent]) -> Reply:
+    """The reply that *events* are of."""
+    builder = ReplyBuilder()
+    for event in events:
+        builder.feed(event)
+    return builder.reply()
 
 
 def profile_of(_model: str) -> Profile:

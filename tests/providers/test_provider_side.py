@@ -3,6 +3,8 @@ threshold, and signed summaries on demand."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -255,12 +257,22 @@ async def test_from_a_summary_on_the_context_begins_with_it(pause: bool) -> None
         )
 
 
-async def test_what_is_rewound_forked_or_cleared_takes_the_summary_with_it() -> None:
+@asynccontextmanager
+async def after_long_turns(
+    count: int, script: Sequence[Any] = ("answer",) * 12, **options: Any
+) -> AsyncIterator[Line]:
+    """A session in which the provider makes a summary from the fifth turn on."""
     compaction = side(compact=CompactAtThreshold(trigger_tokens=50_000))
-    script = [f"answer {turn}" for turn in range(12)]
-    async with on_line("anthropic", script, compaction=compaction, max_tokens=4_000) as line:
-        for turn in range(5):
+    async with on_line(
+        "anthropic", list(script), compaction=compaction, max_tokens=4_000, **options
+    ) as line:
+        for turn in range(count):
             await line.say(f"{turn} {LONG}")
+        yield line
+
+
+async def test_what_is_rewound_forked_or_cleared_takes_the_summary_with_it() -> None:
+    async with after_long_turns(5) as line:
         await line.say("after it")
         assert line.server.requests[-1].messages[0]["content"][0]["type"] == "compaction"
         early = await line.session.fork(at=4)
@@ -278,13 +290,8 @@ async def test_what_is_rewound_forked_or_cleared_takes_the_summary_with_it() -> 
 
 
 async def test_a_summary_is_sent_as_a_text_where_the_edit_is_not_wanted_any_more() -> None:
-    compaction = side(compact=CompactAtThreshold(trigger_tokens=50_000))
     script = [think(f"t{turn}") + say(f"answer {turn}") for turn in range(12)]
-    async with on_line(
-        "anthropic", script, options=ADAPTIVE, compaction=compaction, max_tokens=4_000
-    ) as line:
-        for turn in range(6):
-            await line.say(f"{turn} {LONG}")
+    async with after_long_turns(6, script, options=ADAPTIVE) as line:
         await line.session.configure(compaction=CompactionConfig())
         await line.say("without")
         sent = line.server.requests[-1].messages
@@ -296,17 +303,8 @@ async def test_a_summary_is_sent_as_a_text_where_the_edit_is_not_wanted_any_more
 
 
 async def test_a_summary_that_failed_changes_nothing() -> None:
-    compaction = side(compact=CompactAtThreshold(trigger_tokens=50_000))
     options = {"summaries": lambda received: say("")}
-    async with on_line(
-        "anthropic",
-        [f"answer {turn}" for turn in range(7)],
-        compaction=compaction,
-        server_options=options,
-        max_tokens=4_000,
-    ) as line:
-        for turn in range(6):
-            await line.say(f"{turn} {LONG}")
+    async with after_long_turns(6, server_options=options) as line:
         held = [m for m in line.session.conversation() if b'"compaction"' in bytes(m.body)]
         assert held
         assert len(line.server.requests[-1].messages) == 11
@@ -326,15 +324,25 @@ def on_demand(**given: Any) -> CompactionConfig:
     )
 
 
-async def test_a_signed_summary_replaces_what_it_is_of_and_later_thinking_stays_valid() -> None:
-    def reply(received: Any) -> ScriptedReply:
-        return think(f"thought {received.number}") + say(f"answer {received.number}")
+def answer(received: Any) -> ScriptedReply:
+    return say(f"answer {received.number}")
 
-    async with on_line(
-        "anthropic", reply, options=ADAPTIVE, compaction=on_demand(), **LIMITS
-    ) as line:
+
+def thoughtful_answer(received: Any) -> ScriptedReply:
+    return think(f"thought {received.number}") + answer(received)
+
+
+@asynccontextmanager
+async def after_four_turns(script: Any = answer, **options: Any) -> AsyncIterator[Line]:
+    """A session that summaries are made for on demand, with something to summarise."""
+    async with on_line("anthropic", script, compaction=on_demand(), **LIMITS, **options) as line:
         for turn in range(4):
             await line.say(f"{turn} " + "word " * 2_000)
+        yield line
+
+
+async def test_a_signed_summary_replaces_what_it_is_of_and_later_thinking_stays_valid() -> None:
+    async with after_four_turns(thoughtful_answer, options=ADAPTIVE) as line:
         outcome = await line.session.compact()
         assert outcome.applied
         asked = [each for each in line.server.requests if each.body.get("compaction")]
@@ -357,12 +365,9 @@ async def test_a_signed_summary_replaces_what_it_is_of_and_later_thinking_stays_
 
 
 async def test_it_is_made_in_the_background_and_again_when_the_context_has_grown() -> None:
-    def reply(received: Any) -> ScriptedReply:
-        return think(f"thought {received.number}") + say(f"answer {received.number}")
-
     async with on_line(
         "anthropic",
-        reply,
+        thoughtful_answer,
         options=ADAPTIVE,
         compaction=on_demand(),
         window_tokens=16_000,
@@ -387,15 +392,7 @@ async def test_it_is_made_in_the_background_and_again_when_the_context_has_grown
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "refusal", "tool_use", "end_turn"])
 async def test_an_answer_without_a_summary_keeps_the_conversation(stop_reason: str) -> None:
     options = {"summaries": lambda received: say("x").stopping(stop_reason)}
-    async with on_line(
-        "anthropic",
-        lambda received: say(f"answer {received.number}"),
-        compaction=on_demand(),
-        server_options=options,
-        **LIMITS,
-    ) as line:
-        for turn in range(4):
-            await line.say(f"{turn} " + "word " * 2_000)
+    async with after_four_turns(server_options=options) as line:
         before = line.session.context()
         assert not (await line.session.compact()).applied
         assert line.session.context() == before
@@ -415,28 +412,13 @@ async def test_an_overloaded_provider_is_asked_for_the_summary_again(
         count += 1
         return WireFault.overloaded() if count == 1 else None
 
-    async with on_line(
-        "anthropic",
-        lambda received: say(f"answer {received.number}"),
-        faults=faults,
-        compaction=on_demand(),
-        **LIMITS,
-    ) as line:
-        for turn in range(4):
-            await line.say(f"{turn} " + "word " * 2_000)
+    async with after_four_turns(faults=faults) as line:
         assert (await line.session.compact()).applied
         assert count == 2
 
 
 async def test_a_summary_is_sent_as_a_text_to_a_model_that_takes_no_block() -> None:
-    async with on_line(
-        "anthropic",
-        lambda received: say(f"answer {received.number}"),
-        compaction=on_demand(),
-        **LIMITS,
-    ) as line:
-        for turn in range(4):
-            await line.say(f"{turn} " + "word " * 2_000)
+    async with after_four_turns() as line:
         assert (await line.session.compact()).applied
         await line.session.configure(model="claude-haiku-4-5", compaction=CompactionConfig())
         await line.say("go on")

@@ -16,10 +16,10 @@ from llmsession.providers import Provider, ReplayProvider
 from llmsession.transcripts import read
 from llmsession.turns.blocks import block_type, encode_blocks, encode_json, join_blocks
 from llmsession.turns.messages import Message
-from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import BlockDelta, ReplyStarted, StreamEvent
 from llmsession.turns.usage import Usage
+from tests.providers.asked import reply
 
 REQUEST = Request(model="m", max_tokens=100, messages=())
 Said = str | Sequence[Mapping[str, Any]]
@@ -59,15 +59,8 @@ async def play(provider: Provider, turn: int, step: int = 1, attempt: int = 1) -
         return [event async for event in provider.stream(REQUEST, StepTag(turn, step, attempt))]
 
 
-def built(events: Sequence[StreamEvent]) -> Reply:
-    builder = ReplyBuilder()
-    for event in events:
-        builder.feed(event)
-    return builder.reply()
-
-
 async def text(provider: Provider, turn: int, step: int = 1, attempt: int = 1) -> str:
-    (raw,) = built(await play(provider, turn, step, attempt)).blocks
+    (raw,) = reply(await play(provider, turn, step, attempt)).blocks
     return str(json.loads(raw)["text"])
 
 
@@ -156,9 +149,9 @@ async def test_beyond_the_recording_it_fails_where_that_was_asked_for() -> None:
 @pytest.mark.parametrize("size", [1, 7, 48, 10_000])
 async def test_blocks_come_out_byte_for_byte(size: int) -> None:
     recorded = recording([ODD_BLOCKS])
-    reply = built(await play(ReplayProvider(recorded, delta_chars=size), 1))
-    assert [bytes(raw) for raw in reply.blocks] == [encode_json(block) for block in ODD_BLOCKS]
-    assert join_blocks(reply.blocks) == recorded[1].body
+    made = reply(await play(ReplayProvider(recorded, delta_chars=size), 1))
+    assert [bytes(raw) for raw in made.blocks] == [encode_json(block) for block in ODD_BLOCKS]
+    assert join_blocks(made.blocks) == recorded[1].body
 
 
 async def test_model_usage_and_stop_reason_are_the_recorded_ones() -> None:
@@ -169,14 +162,14 @@ async def test_model_usage_and_stop_reason_are_the_recorded_ones() -> None:
     ]
     events = await play(ReplayProvider(recorded), 1)
     assert events[0] == ReplyStarted("m-1", usage)
-    reply = built(events)
-    assert (reply.model, reply.usage, reply.stop_reason) == ("m-1", usage, "max_tokens")
+    made = reply(events)
+    assert (made.model, made.usage, made.stop_reason) == ("m-1", usage, "max_tokens")
 
 
 async def test_a_stop_reason_that_was_not_recorded_is_read_off_the_calls() -> None:
     provider = ReplayProvider(recording([ODD_BLOCKS, "done"]))
-    assert built(await play(provider, 1, 1)).stop_reason == "tool_use"
-    assert built(await play(provider, 1, 2)).stop_reason == "end_turn"
+    assert reply(await play(provider, 1, 1)).stop_reason == "tool_use"
+    assert reply(await play(provider, 1, 2)).stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +183,7 @@ async def test_a_stop_reason_that_was_not_recorded_is_read_off_the_calls() -> No
 )
 async def test_a_block_with_nothing_to_stream_is_sent_whole(block: dict[str, Any]) -> None:
     provider = ReplayProvider(recording([[block]]))
-    assert built(await play(provider, 1)).blocks == (encode_json(block),)
+    assert reply(await play(provider, 1)).blocks == (encode_json(block),)
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.0])
@@ -252,9 +245,9 @@ async def test_recorded_sessions_play_with_the_same_content_in_every_block(
             for number, turn in enumerate(conversation.turns, 1):
                 replies = [recorded for recorded in turn if recorded.is_assistant]
                 for step, recorded in enumerate(replies, 1):
-                    reply = built(await play(provider, number, step))
-                    assert join_blocks(reply.blocks) == recorded.body
-                    kinds |= {block_type(raw) for raw in reply.blocks}
+                    made = reply(await play(provider, number, step))
+                    assert join_blocks(made.blocks) == recorded.body
+                    kinds |= {block_type(raw) for raw in made.blocks}
                 if not replies:
                     provider.rewind(number)
     assert {"text", "tool_use", "thinking"} <= kinds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from anthropic._streaming import SSEDecoder
 from llmsession import ProviderError, Usage
 from llmsession.providers.anthropic.events import AnthropicEvents
 from llmsession.providers.failures import StreamFault
-from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.reply import ReplyBuilder
 from llmsession.turns.stream import (
     BlockDelta,
     BlockStarted,
@@ -25,6 +24,7 @@ from llmsession.turns.stream import (
     UsageReported,
 )
 from llmsession.turns.usage import AppliedEdit
+from tests.providers.asked import reply
 
 
 def read(*events: dict[str, Any] | str) -> list[StreamEvent]:
@@ -33,13 +33,6 @@ def read(*events: dict[str, Any] | str) -> list[StreamEvent]:
     for event in events:
         found += reader.read(event if isinstance(event, str) else json.dumps(event))
     return found
-
-
-def reply(events: Iterable[StreamEvent]) -> Reply:
-    builder = ReplyBuilder()
-    for event in events:
-        builder.feed(event)
-    return builder.reply()
 
 
 def start(**usage: Any) -> dict[str, Any]:

@@ -69,6 +69,10 @@ def cached(first: Counter, *then: Counter, **options: Any) -> CachedCounter:
     return CachedCounter(first, provider="p", then=then, **options)
 
 
+async def count_into(counts: list[Count], counter: Counter) -> None:
+    counts.append(await counter.count(ask("hi")))
+
+
 @pytest.fixture
 def local() -> str:
     """How we count ourselves, with the vocabulary loaded, if there is one."""
@@ -122,13 +126,9 @@ async def test_callers_who_ask_the_same_at_once_share_one_answer() -> None:
     first = Asked(takes_s=1.0)
     counter = cached(first)
     counts: list[Count] = []
-
-    async def one() -> None:
-        counts.append(await counter.count(ask("hi")))
-
     async with anyio.create_task_group() as tasks:
         for _ in range(50):
-            tasks.start_soon(one)
+            tasks.start_soon(count_into, counts, counter)
     assert first.calls == 1
     assert [count.input_tokens for count in counts] == [7] * 50
     assert sorted(count.cached for count in counts) == [False] + [True] * 49
@@ -138,21 +138,17 @@ async def test_who_asks_and_is_cancelled_takes_nobody_with_it() -> None:
     first = Asked(takes_s=1.0)
     counter = cached(first)
     counts: list[Count] = []
-
-    async def one() -> None:
-        counts.append(await counter.count(ask("hi")))
-
     async with anyio.create_task_group() as tasks:
         leader = anyio.CancelScope()
 
         async def leads() -> None:
             with leader:
-                await one()
+                await count_into(counts, counter)
 
         tasks.start_soon(leads)
         await anyio.sleep(0.1)
         for _ in range(3):
-            tasks.start_soon(one)
+            tasks.start_soon(count_into, counts, counter)
         await anyio.sleep(0.4)
         leader.cancel()
         before_s = anyio.current_time()
@@ -165,12 +161,8 @@ async def test_who_waits_and_is_cancelled_does_not_disturb_who_asked() -> None:
     first = Asked(takes_s=1.0)
     counter = cached(first)
     counts: list[Count] = []
-
-    async def one() -> None:
-        counts.append(await counter.count(ask("hi")))
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one)
+        tasks.start_soon(count_into, counts, counter)
         await anyio.sleep(0.1)
         with anyio.move_on_after(0.1):
             await counter.count(ask("hi"))

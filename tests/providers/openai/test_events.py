@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 from llmsession import ProviderError, Usage
 from llmsession.providers.failures import StreamFault
 from llmsession.providers.openai.events import FINISH_REASONS, OpenAIEvents
-from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.stop import Follow, stop_rule
 from llmsession.turns.stream import ReplyStarted, StreamEvent, UsageReported
+from tests.providers.asked import reply
 
 
 def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -51,13 +50,6 @@ def read(*chunks: dict[str, Any] | str, reader: OpenAIEvents | None = None) -> l
     for each in chunks:
         found += reader.read(each if isinstance(each, str) else json.dumps(each))
     return found
-
-
-def reply(events: Sequence[StreamEvent]) -> Reply:
-    builder = ReplyBuilder()
-    for event in events:
-        builder.feed(event)
-    return builder.reply()
 
 
 def blocks(*chunks: dict[str, Any] | str, reader: OpenAIEvents | None = None) -> list[Any]:
