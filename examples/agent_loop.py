@@ -18,10 +18,11 @@ from llmsession import (
     SessionConfig,
     SessionManager,
     SqliteStore,
-    TextDelta,
+    StepRestarted,
     Tool,
     ToolResult,
     ToolUse,
+    Turn,
 )
 from llmsession.testing.scripted import ScriptedProvider, call, say
 
@@ -68,14 +69,21 @@ def scripted() -> Provider:
 async def answer(session: LLMSession, question: str) -> str:
     """The answer to *question*; what the model says on the way is printed as it comes."""
     turn = await session.send(question)
-    async for event in turn:
-        if isinstance(event, TextDelta):
-            print(event.text, end="", flush=True)
-        elif isinstance(event, ToolUse):
-            result = await run_tool(event)
-            await session.submit_tool_results([result])
+    async with asyncio.TaskGroup() as group:
+        group.create_task(answer_calls(session, turn))
+        async for piece in turn.stream_text():
+            # A step that broke is tried again, and says its text anew.
+            print("\n" if isinstance(piece, StepRestarted) else piece, end="", flush=True)
     print()
     return await turn.text()
+
+
+async def answer_calls(session: LLMSession, turn: Turn) -> None:
+    """Run the tools that *turn* calls, until it ends."""
+    async for event in turn:
+        if isinstance(event, ToolUse):
+            result = await run_tool(event)
+            await session.submit_tool_results([result])
 
 
 async def run_tool(call: ToolUse) -> ToolResult:

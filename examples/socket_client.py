@@ -14,10 +14,9 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llmsession import SessionConfig, SessionManager, connect, records
+from llmsession import SessionConfig, SessionManager, StepRestarted, connect, records
 from llmsession.testing.scripted import ScriptedProvider, say
 from llmsession.transport import Service, SocketServer
-from llmsession.turns.previews import TextDelta
 
 
 @asynccontextmanager
@@ -38,9 +37,9 @@ async def talk(address: str) -> None:
     async with connect(address) as sessions:
         session = await sessions.create(SessionConfig(model="scripted-model"))
         turn = await session.send("hello?")
-        async for event in turn:
-            if isinstance(event, TextDelta):
-                print(event.text, end="", flush=True)
+        async for piece in turn.stream_text():
+            # A step that broke is tried again, and says its text anew.
+            print("\n" if isinstance(piece, StepRestarted) else piece, end="", flush=True)
         print()
         cursor = (await session.read_status()).seq
         await (await session.send("again?")).outcome()

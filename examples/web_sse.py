@@ -27,6 +27,7 @@ from llmsession import (
     SessionError,
     SessionManager,
     SessionNotFound,
+    StepRestarted,
     Store,
     TextDelta,
     records,
@@ -98,6 +99,8 @@ async def stream(session: LLMSession, after: int) -> AsyncIterator[str]:
         async for event in subscription:
             if isinstance(event, TextDelta):
                 yield written("text", {"turn": event.turn, "text": event.text})
+            elif isinstance(event, StepRestarted):  # the text of this step so far is void
+                yield written("restarted", {"turn": event.turn})
             elif isinstance(event, records.RecordBase):
                 kind = str(event.__struct_config__.tag)
                 yield written(kind, {"turn": getattr(event, "turn", None)}, event.seq)

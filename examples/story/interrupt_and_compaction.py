@@ -9,12 +9,12 @@ import anyio
 from rich.console import Console
 from rich.text import Text
 
-from llmsession.cli.common.formatting import ShownText
 from llmsession.errors import InvalidInput
+from llmsession.session.handles.reply_text import ReplyText
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.transport.interface import ManagerInterface, SessionInterface, TurnInterface
 from llmsession.turns.messages import Message
-from llmsession.turns.previews import TextDelta, ToolUse
+from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import CompactionApplied, StepCompleted, TurnCommitted, TurnFailed
 
 from .recordings import RECORDED, SCRIPTED, largest_recallable, results_of
@@ -70,13 +70,11 @@ def _receipt(message: Message) -> str:
 
 async def _print_stream(console: Console, session: SessionInterface, turn: TurnInterface) -> None:
     console.print("[dim]assistant:[/] ", end="")
-    shown_text = ShownText()
+    text = ReplyText()
     async for event in turn:
-        console.print(shown_text.rest(event)[0], end="", markup=False)
-        if isinstance(event, TextDelta):
-            shown_text.add(event)
-            console.print(event.text, end="", markup=False)
-        elif isinstance(event, ToolUse):
+        for piece in text.read(event):
+            console.print(piece, end="", markup=False)
+        if isinstance(event, ToolUse):
             console.print(f"[dim](calls {event.name})[/] ", end="")
             await session.submit_tool_results([ToolResult(event.id, "deployed to staging")])
     console.print()

@@ -24,7 +24,7 @@ from .event_choice import OnFailure
 from .ids import TurnCounter, TurnId, turn_number
 from .machine import TurnLimits
 from .messages import Message, Role, count_turns
-from .previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
+from .previews import Preview, StepRestarted, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 from .records import ExceededBudget, InterruptPolicy, Record, Seed
 from .request import Profile, Request, RequestMessage, StepTag
 from .spending.prices import PRICES, Price
@@ -67,6 +67,7 @@ __all__ = [
     "Seed",
     "Spending",
     "SpendingBudget",
+    "StepRestarted",
     "StepTag",
     "StreamEvent",
     "TextBlock",

@@ -1,5 +1,6 @@
 """Previews: the text of a step while it streams. Previews may be merged or lost; the durable
-record that follows is authoritative. Each has the turn, step and attempt that it belongs to."""
+record that follows is authoritative. Each has the turn, step and attempt that it belongs to, and
+``StepRestarted`` says when those of a step are void."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["Preview", "TextDelta", "ThinkingDelta", "ToolInputDelta", "ToolUse"]
+__all__ = [
+    "Preview",
+    "StepRestarted",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolInputDelta",
+    "ToolUse",
+]
 
 
 class _Delta(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
@@ -33,6 +41,18 @@ class ToolInputDelta(_Delta, frozen=True, tag="preview.tool_input", gc=False):
 
 
 Preview: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta
+
+
+class StepRestarted(msgspec.Struct, frozen=True, tag="step.restarted", tag_field="kind", gc=False):
+    """The previews of ``step`` that came before are void: the reply begins anew, as ``attempt``.
+
+    It comes when a stream broke and the step is tried again, and after a ``turn.resumed`` that
+    found no reply in the log. Unlike a preview it is never lost.
+    """
+
+    turn: int
+    step: int
+    attempt: int
 
 
 class ToolUse(msgspec.Struct, frozen=True, tag="tool_use", tag_field="kind"):

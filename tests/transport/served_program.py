@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from llmsession import SessionManager, SqliteStore
-from llmsession.testing.scripted import ScriptedProvider, say
+from llmsession.testing.scripted import Scripted, ScriptedProvider, say
 from llmsession.transport import Limits, Service, SocketServer
+from llmsession.turns.request import Request, StepTag
 
 REPLY = "word " * 20
 
 
 async def main(path: str, database: str) -> None:
-    provider = ScriptedProvider(lambda request, tag: say(REPLY).slow(0.003, delta_chars=10))
+    def reply(request: Request, tag: StepTag) -> Scripted:
+        text = f"{os.getpid()} " * 40 if request.model == "pid" else REPLY
+        return say(text).slow(0.003, delta_chars=10)
+
+    provider = ScriptedProvider(reply)
     async with (
         SessionManager(provider=provider, store=SqliteStore(database)) as manager,
         # A busy machine is no late service.

@@ -28,6 +28,7 @@ from llmsession import (
     SessionConfig,
     SessionExists,
     SessionNotFound,
+    StepRestarted,
     TextDelta,
     Tool,
     ToolResult,
@@ -598,6 +599,31 @@ async def test_a_large_message_is_taken_and_one_that_is_too_large_is_not(at: At)
         assert (await session.read_conversation())[0].text == text
         with pytest.raises(InvalidMessage):
             await session.send("x" * (33 * 1024 * 1024))
+
+
+# Text.
+
+
+async def test_the_text_of_a_fast_reply_comes_whole_whenever_it_is_read(at: At) -> None:
+    async with at(lambda request, tag: f"reply {tag.turn} of some length") as place:
+        session = await place.session()
+        for number in range(1, 21):
+            turn = await session.send("go")
+            if number % 2:
+                await turn.outcome()
+            pieces = [str(piece) async for piece in turn.stream_text()]
+            assert "".join(pieces) == f"reply {number} of some length"
+
+
+async def test_a_step_that_is_tried_again_says_so_before_its_text_comes_anew(at: At) -> None:
+    error = ProviderError("the stream broke", kind="retryable", delay_s=0.0)
+    broken = say("The quick brown fox").slow(0.01, delta_chars=5).raising(error, at=4)
+    async with at([broken, say("The slow brown fox")]) as place:
+        turn = await (await place.session()).send("go")
+        pieces = [piece async for piece in turn.stream_text()]
+        position = pieces.index(StepRestarted(turn=1, step=1, attempt=2))
+        assert "The quick brown fox".startswith("".join(map(str, pieces[:position])))
+        assert "".join(map(str, pieces[position + 1 :])) == "The slow brown fox"
 
 
 # Many at once.

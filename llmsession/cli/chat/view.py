@@ -8,15 +8,16 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from llmsession.session.handles.reply_text import ReplyText
 from llmsession.session.values.outcome import SessionStatus, SessionUsage, TurnOutcome
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ThinkingBlock
 from llmsession.turns.messages import Message
-from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolUse
+from llmsession.turns.previews import StepRestarted, ThinkingDelta, ToolUse
 from llmsession.turns.spending.prices import dollars
 from llmsession.turns.usage import Usage
 
-from ..common.formatting import ShownText, bar, cost_line
+from ..common.formatting import bar, cost_line
 
 __all__ = [
     "TurnView",
@@ -38,21 +39,17 @@ class TurnView:
         self._unfolded = thinking
         self._thought = 0
         self._open = False  # a line that was begun and not ended
-        self._shown_text = ShownText()
+        self._text = ReplyText()
 
     def show(self, event: Any) -> None:
         """Print what *event* adds; most events add nothing."""
-        rest, goes_on = self._shown_text.rest(event)
-        if rest:
+        for piece in self._text.read(event):
             self._close_thinking()
-            if not goes_on:
-                self.close()
-            self._write(rest)
+            if isinstance(piece, StepRestarted):
+                self._line("[dim]what was said above is void; it begins anew[/]")
+            else:
+                self._write(piece)
         match event:
-            case TextDelta(text=text):
-                self._close_thinking()
-                self._shown_text.add(event)
-                self._write(text)
             case ThinkingDelta(text=text):
                 self._think(text)
             case ToolUse():

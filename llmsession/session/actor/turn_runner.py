@@ -28,7 +28,7 @@ from llmsession.turns.event_choice import (
     event_for_stream_failure,
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
-from llmsession.turns.previews import Preview
+from llmsession.turns.previews import Preview, StepRestarted
 from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
@@ -137,6 +137,10 @@ class TurnRunner:
     # BUILDING
 
     def _build_context(self, run: Run, effect: e.BuildContext) -> None:
+        tag = effect.tag
+        if tag.attempt > 1:  # what was shown of the step is void
+            restart = StepRestarted(tag.turn, tag.step, tag.attempt)
+            self._core.subscriptions.restart(self._core.session, restart)
         self._builds.start(run, effect)
 
     def _resume_build(self) -> None:

@@ -14,9 +14,10 @@ from typing import Protocol, TypeAlias
 import anyio
 import msgspec
 
-from llmsession.turns.previews import Preview, ToolUse
+from llmsession.turns.previews import Preview, StepRestarted, ToolUse
 from llmsession.turns.records import (
     Record,
+    StepCompleted,
     ToolsRequested,
     TurnImported,
     TurnResumed,
@@ -35,7 +36,7 @@ class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
     cursor: int
 
 
-Event: TypeAlias = Record | Preview | ToolUse | Lagged
+Event: TypeAlias = Record | Preview | StepRestarted | ToolUse | Lagged
 Replay: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 """Called with (after, up to). Returns the next durable records in between, oldest first."""
 
@@ -54,6 +55,9 @@ class EventSink(Protocol):
 
     def offer_preview(self, preview: Preview) -> None:
         """Take a piece of a streaming reply. It may be merged with others, or lost."""
+
+    def offer_restart(self, restart: StepRestarted) -> None:
+        """Take the news that the previews of a step are void. It may not be lost."""
 
     def lag(self) -> None:
         """Records may be missing from here on. Nothing follows."""
@@ -95,7 +99,8 @@ class _Merged:
 class Subscription:
     """One subscriber's place in a session's events. Iterate it; close it when done.
 
-    Durable records come in order, each once, from the cursor on. Previews come between them.
+    Durable records come in order, each once, from the cursor on. Previews come between them, and
+    ``StepRestarted`` where previews that came before are void.
     ``ToolUse`` events follow the ``tools.requested`` that they are read out of; calls from before
     the cursor that a resumed turn still has open follow its ``turn.resumed``. It ends when the
     session is closed or moved, after ``Lagged``, or, for one turn, after its terminal event.
@@ -121,10 +126,12 @@ class Subscription:
         self._open_calls = open_calls
         # Lists and no deques, as in the mailbox: they are bounded and mostly empty.
         self._backlog: list[Record] = []
-        self._expanded: list[ToolUse] = []
-        self._buffer: list[Record | _Merged] = []
+        self._expanded: list[StepRestarted | ToolUse] = []
+        self._buffer: list[Record | StepRestarted | _Merged] = []
         self._durable = 0
         self._preview_chars = 0
+        self._previewed: Preview | None = None
+        """The newest preview that was read of a step that is not closed."""
         self._wake: anyio.Event | None = None
         self._lagged = False
         self._ended = False
@@ -175,6 +182,17 @@ class Subscription:
             last.add(preview.text)
         else:
             self._buffer.append(_Merged(preview))
+        self._notify()
+
+    def offer_restart(self, restart: StepRestarted) -> None:
+        """Buffer *restart* instead of the previews that it makes void."""
+        if self._turn is not None and restart.turn != self._turn:
+            return
+        # What waits since the newest record is of this step.
+        while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
+            last = self._buffer.pop()
+            self._preview_chars -= last.chars if isinstance(last, _Merged) else 0
+        self._buffer.append(restart)
         self._notify()
 
     def end(self) -> None:
@@ -228,16 +246,33 @@ class Subscription:
             if self._backlog:
                 read = self._read(self._backlog.pop(0))
             elif self._buffer and self._replay is None:
-                item = self._buffer.pop(0)
+                item = self._buffer[0]
                 if isinstance(item, _Merged):
-                    self._preview_chars -= item.chars
-                    return item.preview()
+                    return self._read_preview(item)
+                self._buffer.pop(0)
+                if isinstance(item, StepRestarted):
+                    self._previewed = None
+                    return item
                 self._durable -= 1
                 read = self._read(item)
             else:
                 return None
             if read is not None:
                 return read
+
+    def _read_preview(self, item: _Merged) -> Preview | StepRestarted:
+        before, first = self._previewed, item.first
+        if (
+            before is not None
+            and (before.turn, before.step) == (first.turn, first.step)
+            and before.attempt != first.attempt
+        ):  # the connection was lost, and the news with it
+            self._previewed = None
+            return StepRestarted(first.turn, first.step, first.attempt)
+        self._buffer.pop(0)
+        self._preview_chars -= item.chars
+        self._previewed = first
+        return item.preview()
 
     def _read(self, record: Record) -> Record | None:
         self._cursor = record.seq
@@ -249,9 +284,15 @@ class Subscription:
                 self._buffer.clear()
                 self._backlog.clear()
                 self._replay, self._ended = None, True
+        before = self._previewed
+        if isinstance(record, ToolsRequested | StepCompleted | TurnResumed) or is_terminal(record):
+            self._previewed = None
         if isinstance(record, ToolsRequested):
             self._expanded.extend(tool_uses(record))
         elif isinstance(record, TurnResumed):
+            if before is not None and (before.turn, before.step) == (record.turn, record.step):
+                # A new owner counts the attempts from 1 again.
+                self._expanded.append(StepRestarted(record.turn, record.step, 1))
             # Only calls of records before the cursor: every call is reported once.
             calls = [use for use in self._open_calls() if use.turn == record.turn]
             self._expanded.extend(use for use in calls if use.seq <= self._begun_after)
@@ -343,6 +384,11 @@ class Subscriptions:
             subscription = place.listener()
             if subscription is not None:
                 subscription.offer_preview(preview)
+
+    def restart(self, session: str, restart: StepRestarted) -> None:
+        """Tell every subscriber of *session* that the previews of a step are void."""
+        for _, listener in self._listeners(session):
+            listener.offer_restart(restart)
 
     def end(self, session: str) -> None:
         """The session is closed or moved: its subscribers read their buffers and end."""

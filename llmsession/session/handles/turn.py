@@ -10,6 +10,7 @@ from llmsession.turns.spending.spending import exhausted
 
 from ..core.subscriptions import Subscription
 from ..values.outcome import TurnOutcome
+from .reply_text import TextStream
 
 __all__ = ["Turn", "text_or_raise"]
 
@@ -41,6 +42,17 @@ class Turn:
 
     def __aiter__(self) -> Subscription:
         return self._events(self.id.number)
+
+    def stream_text(self) -> TextStream:
+        """The text of the turn's replies as it comes, in pieces of any length.
+
+        Every character comes once, also if the turn has ended before: ``str`` pieces, joined, are
+        the text of its replies, one step after the other. ``StepRestarted`` comes before text that
+        begins anew, after a broken stream for example: forget the pieces of that step. Raises
+        TurnAborted, TurnFailed or BudgetExhausted at the end, as ``text`` does, and what
+        ``outcome`` raises. Cancelling it, or leaving the loop, interrupts nothing.
+        """
+        return TextStream(self)
 
     async def outcome(self) -> TurnOutcome:
         """Wait until the turn has ended durably; how it ended. Cancelling the wait changes nothing.

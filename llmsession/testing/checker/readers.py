@@ -11,6 +11,7 @@ from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
 
 from ..recording.entries import (
+    RESTARTED,
     HistoryRead,
     ObservedEvent,
     SessionRecording,
@@ -153,8 +154,9 @@ def _check_previews(
         if event.seq:
             if event.seq in ends:
                 ended[ends[event.seq]] = event.seq
-            # A new owner counts the attempts from 1 again.
-            newest.pop(resumed.get(event.seq, 0), None)
+            before = newest.get(resumed.get(event.seq, 0))
+            if before is not None:  # a new owner counts the attempts from 1 again
+                newest[before.turn] = msgspec.structs.replace(before, attempt=0)
             continue
         turn = event.turn
         if turn in ended:
@@ -164,6 +166,12 @@ def _check_previews(
         before = newest.get(turn, event)
         if (event.step, event.attempt) < (before.step, before.attempt):
             text = f"a preview of turn {turn} is of an attempt that was over"
+            violations.add(2, text, _around(subscription, event))
+            return
+        is_anew = (event.step, event.attempt) != (before.step, before.attempt)
+        is_told = RESTARTED in (event.digest, before.digest)
+        if event.step == before.step and is_anew and not is_told:
+            text = f"a step of turn {turn} began anew, and nothing said so"
             violations.add(2, text, _around(subscription, event))
             return
         newest[turn] = event

@@ -18,6 +18,7 @@ from llmsession.turns.records import Record, decode_record
 from llmsession.turns.request import Profile
 
 __all__ = [
+    "RESTARTED",
     "Abandoned",
     "Begun",
     "End",
@@ -161,9 +162,12 @@ class Requested(EntryBase, frozen=True, tag="requested"):
     violations: tuple[str, ...] = ()
 
 
+RESTARTED = "restarted"
+
+
 class ObservedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One event that a subscriber read: a record (``seq`` and the digest of its bytes), or a
-    preview (``seq`` 0, and what it belongs to)."""
+    """One event that a subscriber read: a record (``seq`` and the digest of its bytes), a preview
+    (``seq`` 0, and what it belongs to), or a restart, whose digest is RESTARTED."""
 
     seq: int
     digest: str = ""

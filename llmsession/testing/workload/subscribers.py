@@ -11,11 +11,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from llmsession.session.core.subscriptions import Event, Lagged
+from llmsession.session.handles.reply_text import text_of
 from llmsession.session.values.config import ToolResult
-from llmsession.turns.previews import TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from llmsession.turns.records import ToolsRequested, encode_record
+from llmsession.turns.previews import (
+    StepRestarted,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+)
+from llmsession.turns.records import RecordBase, ToolsRequested, encode_record, is_terminal
 
-from ..recording.entries import ObservedEvent, SubscriptionLog
+from ..recording.entries import RESTARTED, Found, ObservedEvent, SubscriptionLog
 from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
 from .client import Client, Connection
@@ -27,11 +34,39 @@ RETRY_S = 0.02
 
 
 def observed(event: Event) -> ObservedEvent:
-    """What is recorded of an event that is a record or a preview."""
+    """What is recorded of an event that is a record, a preview or a restart."""
     if isinstance(event, TextDelta | ThinkingDelta | ToolInputDelta):
         return ObservedEvent(0, "", event.turn, event.step, event.attempt)
+    if isinstance(event, StepRestarted):
+        return ObservedEvent(0, RESTARTED, event.turn, event.step, event.attempt)
     assert not isinstance(event, ToolUse | Lagged)  # the caller has left those out
     return ObservedEvent(event.seq, digest(encode_record(event)))
+
+
+class _HeardText:
+    """The text previews of the step that is not closed, and whether they are of its reply."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def is_wrong(self, event: Event) -> bool:
+        """Does *event* close a step whose text previews were not all of its reply, in order? Lost
+        ones may be missing in between."""
+        if isinstance(event, TextDelta):
+            self._pieces.append(event.text)
+        elif isinstance(event, StepRestarted):
+            self._pieces.clear()
+        elif isinstance(event, RecordBase) and (whole := text_of(event)) is not None:
+            pieces, self._pieces = self._pieces, []
+            position = 0
+            for piece in pieces:
+                found = whole.find(piece, position)
+                if found < 0:
+                    return True
+                position = found + len(piece)
+        elif isinstance(event, RecordBase) and is_terminal(event):
+            self._pieces.clear()
+        return False
 
 
 class Subscribers:
@@ -79,6 +114,7 @@ class Subscribers:
         self._count += 1
         subscriber, place = self._count, self._recorder.place()
         seen: list[ObservedEvent] = []
+        text = _HeardText()
         start = cursor = after or 0
         ending = ""
 
@@ -93,6 +129,15 @@ class Subscribers:
                     if isinstance(event, Lagged):
                         ending = "lagged"
                         break
+                    if text.is_wrong(event):
+                        self._recorder.note(
+                            Found(
+                                session=self._client.name,
+                                invariant=2,
+                                text="a subscriber was shown text that the reply does not have",
+                                **place,
+                            )
+                        )
                     if not isinstance(event, ToolUse):
                         seen.append(observed(event))
                     if at_most is None:

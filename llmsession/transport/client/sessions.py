@@ -25,6 +25,7 @@ from llmsession.session import (
     TurnOutcome,
     WhenBusy,
 )
+from llmsession.session.handles.reply_text import TextStream
 from llmsession.session.handles.turn import text_or_raise
 from llmsession.session.values.commands import IfBusy
 from llmsession.session.values.config import store_config
@@ -382,6 +383,10 @@ class RemoteTurn:
 
     def __repr__(self) -> str:
         return f"<RemoteTurn {self.id} of {self._session.id}>"
+
+    def stream_text(self) -> TextStream:
+        """As ``Turn.stream_text``."""
+        return TextStream(self)
 
     def __aiter__(self) -> RemoteSubscription:
         return self._session.events_of(self.id.number)

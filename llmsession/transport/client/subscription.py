@@ -14,7 +14,7 @@ import msgspec
 from llmsession.errors import SessionError
 from llmsession.session import Event, Subscription
 from llmsession.session.core.subscriptions import Subscriptions
-from llmsession.turns import Preview, ToolUse
+from llmsession.turns import Preview, StepRestarted, ToolUse
 from llmsession.turns.records import decode_record
 
 from ..wire import messages as w
@@ -28,6 +28,8 @@ PAUSE_BYTES = 8 * 1024 * 1024
 RESUME_RECORDS = 64
 
 _previews: msgspec.json.Decoder[Preview] = msgspec.json.Decoder(Preview)
+_restarts = msgspec.json.Decoder(StepRestarted)
+_RESTARTED = StepRestarted.__struct_config__.tag
 _uses = msgspec.json.Decoder(ToolUse)
 
 
@@ -80,6 +82,9 @@ class RemoteSubscription(Subscription):
         try:
             if event.seq:
                 self._record(event)
+            elif event.kind == _RESTARTED:
+                self._step = None
+                self.offer_restart(_restarts.decode(event.body))
             else:
                 self._preview(event)
         except msgspec.MsgspecError:
@@ -89,6 +94,7 @@ class RemoteSubscription(Subscription):
         self._received = event.seq
         record = decode_record(bytes(event.body))
         if event.kind == "turn.resumed":
+            self._step = None  # its text begins anew, with the attempt that it had
             self._offered = [_uses.decode(call) for call in event.calls]
         self.offer_record(record)
         self._unread_bytes = len(event.body) + (self._unread_bytes if self._durable > 1 else 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from llmsession.turns import Preview
+from llmsession.turns import Preview, StepRestarted
 
 from ..wire import messages as w
 
@@ -125,6 +125,18 @@ class Outbox:
         self._last_pieces[subscription] = pieces
         self._items.append(pieces)
         self._wake_once()
+
+    def offer_restart(self, subscription: int, session: str, restart: StepRestarted) -> None:
+        """The news that previews are void. It is always taken: a turn has few of them."""
+        self._last_pieces.pop(subscription, None)
+        event = w.Event(
+            subscription=subscription,
+            session=session,
+            kind="step.restarted",
+            body=msgspec.Raw(msgspec.json.encode(restart)),
+            turn=restart.turn,
+        )
+        self.put(w.encode(event))
 
     def end(self, subscription: int) -> int:
         """Forget what waits for *subscription*; returns the cursor of what was sent."""

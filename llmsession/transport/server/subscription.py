@@ -17,7 +17,7 @@ from llmsession.session.core.subscriptions import EventSink
 from llmsession.session.handles.subscription import SinkSubscription
 from llmsession.session.log.open_calls import tool_uses
 from llmsession.session.log.reader import read_record
-from llmsession.turns import Preview, Record, ToolUse
+from llmsession.turns import Preview, Record, StepRestarted, ToolUse
 from llmsession.turns.records import (
     ToolsRequested,
     TurnImported,
@@ -134,6 +134,8 @@ class ServerSubscription(EventSink):
         self._head = record.seq
         if self._is_live and not self._ended:
             self._cursor = record.seq
+            if isinstance(record, TurnResumed):
+                self._newest = None  # the step's text begins anew, with the attempt that it had
             if self._turn is None or turn_of(record) == self._turn:
                 self._send_record(record, _bytes_of(record))
 
@@ -155,6 +157,14 @@ class ServerSubscription(EventSink):
             self._offset = 0
         self._outbox.offer_preview(self.id, self._listening.session, preview, self._offset)
         self._offset += len(preview.text)
+
+    def offer_restart(self, restart: StepRestarted) -> None:
+        """The previews of a step are void."""
+        if not self._is_live or self._ended:
+            return
+        if self._turn is None or restart.turn == self._turn:
+            self._newest = None
+            self._outbox.offer_restart(self.id, self._listening.session, restart)
 
     def lag(self) -> None:
         """The session or the outbox cannot buffer more: end, and tell the client its cursor."""

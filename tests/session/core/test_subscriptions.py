@@ -18,8 +18,16 @@ from llmsession.session.core.subscriptions import (
     Subscription,
     Subscriptions,
 )
+from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json
-from llmsession.turns.previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
+from llmsession.turns.previews import (
+    Preview,
+    StepRestarted,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+)
 from llmsession.turns.records import (
     AssistantReply,
     PendingCall,
@@ -82,6 +90,9 @@ class Log:
     def preview(self, *previews: Preview) -> None:
         for preview in previews:
             self.subscriptions.preview("s", preview)
+
+    def restart(self, restart: StepRestarted) -> None:
+        self.subscriptions.restart("s", restart)
 
     async def replay(self, after: int, up_to: int) -> Sequence[Record]:
         self.pages += 1
@@ -321,7 +332,45 @@ async def test_previews_of_different_blocks_steps_attempts_and_kinds_stay_apart(
         ToolInputDelta(2, 2, 2, 1, "g"),
     ]
     log.preview(*previews)
-    assert await read(subscription, 7) == previews
+    anew = [StepRestarted(1, 1, 2)]
+    assert await read(subscription, 8) == previews[:2] + anew + previews[2:]
+
+
+async def test_a_restart_takes_the_place_of_the_previews_that_it_makes_void() -> None:
+    log = Log()
+    subscription = log.subscribe()
+    log.write(accepted(1))
+    log.preview(said("a"))
+    assert await read(subscription, 2) == [log.records[0], said("a")]
+    log.preview(said("b"))
+    for attempt in (2, 3):
+        log.restart(StepRestarted(1, 1, attempt))
+    log.preview(said("c", attempt=3))
+    assert await read(subscription, 2) == [StepRestarted(1, 1, 3), said("c", attempt=3)]
+    assert subscription.buffered == (0, 0)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_resumed_turn_voids_the_previews_of_the_step_that_was_not_closed(
+    closed: bool,
+) -> None:
+    log = Log()
+    subscription = log.subscribe()
+    log.preview(said("a"))
+    if closed:
+        log.write(requested(1))
+    log.write(r.TurnResumed(turn=1, step=1))
+    log.preview(said("b"))
+    log.write(committed(1))
+    kinds = [type(event) for event in await read(subscription, 5)]
+    assert kinds == [
+        TextDelta,
+        *([r.ToolsRequested] if closed else []),
+        r.TurnResumed,
+        *([] if closed else [StepRestarted]),
+        TextDelta,
+        r.TurnCommitted,
+    ]
 
 
 async def test_previews_keep_their_place_between_durable_records() -> None:

@@ -8,7 +8,12 @@ import msgspec
 import pytest
 
 from llmsession.testing import check
-from llmsession.testing.recording.entries import ObservedEvent, Recording, SubscriptionLog
+from llmsession.testing.recording.entries import (
+    RESTARTED,
+    ObservedEvent,
+    Recording,
+    SubscriptionLog,
+)
 from llmsession.turns import records as r
 from llmsession.turns.receipts import settled_answer
 from llmsession.turns.usage import Usage
@@ -136,21 +141,25 @@ def test_the_requests_of_a_resumed_step_follow_those_of_its_first_owner() -> Non
     assert check(Recording([*sent, *log_of(records)])) == ()
 
 
-@pytest.mark.parametrize("resumed", [True, False])
+@pytest.mark.parametrize(
+    ("resumed", "told", "violations"),
+    [(True, True, []), (True, False, [2]), (False, False, [2])],
+    ids=["after a resume that says so", "after a resume that does not", "without one"],
+)
 def test_a_preview_of_an_attempt_that_was_over_breaks_2_unless_a_new_owner_shows_it(
-    resumed: bool,
+    resumed: bool, told: bool, violations: list[int]
 ) -> None:
     records = log((), (RESUMED, LOST, *REST[:2]), (r.TurnResumed(turn=1, step=2), DONE))
     *before, again, end = [seen(record) for record in records]
-    shown = [*before, ObservedEvent(0, "", 1, 2, 2)]
+    shown, anew = [*before, ObservedEvent(0, "", 1, 2, 2)], ObservedEvent(0, "", 1, 2, 1)
     shown += (
-        [again, ObservedEvent(0, "", 1, 2, 1)]
+        [again, *([ObservedEvent(0, RESTARTED, 1, 2, 1)] if told else []), anew]
         if resumed
-        else [ObservedEvent(0, "", 1, 2, 1), again]
+        else [anew, again]
     )
     watched = SubscriptionLog(
         session=SESSION, subscriber=1, after=0, cursor=end.seq, ending="closed",
         seen=(*shown, end),
     )  # fmt: skip
     found = [each.invariant for each in check(Recording([watched, *log_of(records)]))]
-    assert found == ([] if resumed else [2])
+    assert found == violations

@@ -1,0 +1,141 @@
+"""The text of a turn, piece by piece: every character once, from previews and durable records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+from llmsession.turns import records as r
+from llmsession.turns.blocks import TextBlock, parse_blocks
+from llmsession.turns.previews import StepRestarted, TextDelta
+
+from ..core.subscriptions import Event, Lagged, Subscription
+
+__all__ = ["ReplyText", "TextPiece", "TextStream", "TextTurn", "text_of"]
+
+TextPiece: TypeAlias = str | StepRestarted
+
+
+class ReplyText:
+    """Reads the events of one turn, in their order, and says what of its text is new.
+
+    The text of a step is that of its previews until the record that closes the step comes; what
+    the previews did not have follows then. Where the record says something else than the previews
+    did, as after lost ones, the step is told anew.
+    """
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._place = (0, 0, 0)
+        """Turn, step and attempt of the newest preview."""
+        self._pieces: list[str] = []
+        """What was told of the step that is not closed."""
+        self._heard_again: str | None = None
+        """After ``lagged``: what came again of what was told."""
+
+    def lagged(self) -> None:
+        """The events come again from the turn's acceptance; nothing that was told is repeated."""
+        self._heard_again = ""
+
+    def read(self, event: Event) -> Iterator[TextPiece]:
+        """What *event* adds, in pieces that are not empty."""
+        if isinstance(event, TextDelta):
+            return self._read_delta(event)
+        if isinstance(event, StepRestarted):
+            return self._restart((event.turn, event.step, event.attempt))
+        if not isinstance(event, r.RecordBase) or event.seq <= self._seq:
+            return iter(())
+        self._seq = event.seq
+        return self._read_record(event)
+
+    def _restart(self, place: tuple[int, int, int]) -> Iterator[StepRestarted]:
+        if self._pieces:
+            yield StepRestarted(*place)
+        self._place, self._pieces, self._heard_again = place, [], None
+
+    def _read_delta(self, delta: TextDelta) -> Iterator[TextPiece]:
+        place = (delta.turn, delta.step, delta.attempt)
+        if place != self._place:
+            yield from self._restart(place)
+        if self._heard_again is None:
+            yield from self._tell(delta.text)
+            return
+        self._heard_again += delta.text
+        told = "".join(self._pieces)
+        if not told.startswith(self._heard_again):
+            heard, self._heard_again = self._heard_again, None
+            yield from self._go_on(told, heard)
+
+    def _read_record(self, record: r.RecordBase) -> Iterator[TextPiece]:
+        whole = text_of(record)
+        if whole is not None:
+            yield from self._go_on("".join(self._pieces), whole)
+            self._pieces, self._heard_again = [], None
+
+    def _go_on(self, told: str, whole: str) -> Iterator[TextPiece]:
+        if not whole.startswith(told):
+            yield from self._restart(self._place)
+            told = ""
+        yield from self._tell(whole[len(told) :])
+
+    def _tell(self, text: str) -> Iterator[str]:
+        if text:
+            self._pieces.append(text)
+            yield text
+
+
+def text_of(record: r.RecordBase) -> str | None:
+    """The text of the reply that *record* holds; None if it holds none."""
+    if isinstance(record, r.TurnImported):
+        return "".join(message.text for message in record.messages if message.is_assistant)
+    reply = getattr(record, "reply", None)
+    if reply is None:
+        return None
+    blocks = parse_blocks(reply.body)
+    return "".join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+class TextTurn(Protocol):
+    """The part of a turn's handle that its text is read from."""
+
+    def __aiter__(self) -> Subscription: ...
+
+    async def text(self) -> str: ...
+
+
+class TextStream:
+    """The text of a turn as it comes. Iterate it; leaving the loop interrupts nothing."""
+
+    def __init__(self, turn: TextTurn) -> None:
+        self._turn = turn
+        self._reader = ReplyText()
+        self._events = aiter(turn)
+        self._pieces: Iterator[TextPiece] = iter(())
+        self._is_over = False
+
+    def __aiter__(self) -> TextStream:
+        return self
+
+    async def __anext__(self) -> TextPiece:
+        """The next piece. Cancellable; a cancelled wait loses no piece."""
+        while True:
+            for piece in self._pieces:
+                return piece
+            if self._is_over:
+                raise StopAsyncIteration
+            try:
+                event = await anext(self._events)
+            except StopAsyncIteration:
+                await self._turn.text()  # raises if nothing of the turn is kept
+                self._is_over = True
+                raise
+            if isinstance(event, Lagged):
+                self._reader.lagged()
+                self._events = aiter(self._turn)
+            else:
+                self._pieces = self._reader.read(event)
+
+    def close(self) -> None:
+        """Stop receiving pieces."""
+        self._events.close()
+        self._is_over = True
