@@ -112,8 +112,7 @@ async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() 
 async def test_an_id_that_an_interrupt_has_on_its_way_cannot_be_a_sends() -> None:
     tool = SwallowingCancellation(1)
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("first")
-        await tool.started.wait()
+        await on.started(tool, "first")
         async with meanwhile(lambda: on.session.interrupt(command_id="i")):
             with pytest.raises(KeyReused):
                 await on.session.send("second", command_id="i")
@@ -199,7 +198,7 @@ async def test_cancelling_a_compaction_after_the_end_does_nothing() -> None:
 
 async def test_an_exception_that_cannot_be_printed_ends_its_turn_and_nothing_else() -> None:
     async with stage([say("hello").raising(Unprintable(), at=1), "ok"]) as on:
-        outcome = await (await on.session.send("x")).outcome()
+        outcome = await on.outcome("x")
         assert (outcome.status, "Unprintable" in (outcome.error or "")) == ("failed", True)
         assert await on.say("x") == "ok"
 
@@ -209,7 +208,7 @@ async def test_an_exception_that_cannot_be_printed_ends_its_turn_and_nothing_els
 )
 async def test_an_error_that_is_no_unicode_is_written_all_the_same(error: Exception) -> None:
     async with stage([say("hello").raising(error, at=1), "ok"]) as on:
-        outcome = await (await on.session.send("x")).outcome()
+        outcome = await on.outcome("x")
         assert outcome.status == "failed"
         assert await on.say("x") == "ok"
 
@@ -219,7 +218,7 @@ async def test_a_provider_that_lets_its_own_cancellation_out_fails_its_turn() ->
         pytest.skip("trio lets nobody make a Cancelled")
     async with stage([say("hello").raising(asyncio.CancelledError(), at=1), "ok"]) as on:
         with anyio.fail_after(100):
-            outcome = await (await on.session.send("x")).outcome()
+            outcome = await on.outcome("x")
         assert outcome.status == "failed"
         assert await on.say("x") == "ok"
 
@@ -389,7 +388,7 @@ async def test_a_logger_that_raises_stops_nothing() -> None:
     script = ["one", say("x").raising(ValueError("x")), "two"]
     async with stage(script, logger=RaisingLogger()) as on:
         assert await on.say("x") == "one"
-        assert (await (await on.session.send("x")).outcome()).status == "failed"
+        assert (await on.outcome("x")).status == "failed"
         assert await on.say("x") == "two"
 
 
@@ -404,8 +403,7 @@ class ReleasesNothing(MemoryStore):
 async def test_an_eviction_whose_release_fails_ends_nothing() -> None:
     async with stage(["one", "two"], store=ReleasesNothing(), idle_s=1) as on:
         assert await on.say("x") == "one"
-        del on.session
-        gc.collect()
+        on.let_go()
         await anyio.sleep(10)
         assert on.manager.live == ()
         on.session = await on.manager.open("s")
@@ -516,8 +514,7 @@ async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
 async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
     tool = SwallowingCancellation(5)
     async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        turn = await on.session.send("x")
-        await tool.started.wait()
+        turn = await on.started(tool, "x")
         async with meanwhile(on.session.close):
             opened_again = await on.manager.open("s")
         assert (await turn.outcome()).stop_reason == "closed"
@@ -556,8 +553,7 @@ class SlowToRefuse(MemoryStore):
 
 async def test_an_eviction_leaves_a_session_alone_whose_name_somebody_wants() -> None:
     async with stage(["ok"], store=SlowToRefuse()) as on:
-        del on.session
-        gc.collect()
+        on.let_go()
 
         async def create() -> None:
             with pytest.raises(SessionExists):
@@ -641,9 +637,7 @@ async def test_a_manager_that_is_cancelled_as_it_is_entered_leaves_nothing() -> 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("after", [*range(1, 8), *range(8, 40, 5)])
-async def test_a_task_that_asyncio_times_out_anywhere_ends_its_manager_in_order(
-    after: int,
-) -> None:
+async def test_a_task_that_asyncio_times_out_anywhere_ends_its_manager_in_order(after: int) -> None:
     if sniffio.current_async_library() != "asyncio":
         pytest.skip("only asyncio cancels tasks")
     store, tool = MemoryStore(), Tool(name="t", run=Quick())

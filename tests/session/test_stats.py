@@ -5,14 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from llmsession import (
-    SessionConfig,
-    SessionManager,
-    TextDelta,
-    Tool,
-    ToolResult,
-    ToolUse,
-)
+from llmsession import SessionConfig, SessionManager, TextDelta, Tool, ToolResult, ToolUse
 from llmsession.testing.scripted import ScriptedProvider, call, say
 
 pytestmark = pytest.mark.anyio

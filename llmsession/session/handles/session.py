@@ -168,11 +168,7 @@ class LLMSession:
         self._actor.report(self._actor.turns.runner.compactor.cancel)
 
     async def clear(
-        self,
-        *,
-        purge: bool = False,
-        when_busy: c.IfBusy = "reject",
-        command_id: str | None = None,
+        self, *, purge: bool = False, when_busy: c.IfBusy = "reject", command_id: str | None = None
     ) -> None:
         """Start the next generation with an empty history. The log keeps the old history, unless
         *purge* erases it: then no record of this session's log holds any message until now when

@@ -27,8 +27,7 @@ async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_th
     script = [call("t", id="c"), "one", "two"]
     async with stage(script, tool=tool) as on:
         running = await on.session.send("first")
-        queued = await on.session.send("second")
-        await tool.started.wait()
+        queued = await on.started(tool, "second")
         async with meanwhile(lambda: on.session.configure(model="n")):
             assert on.session.config.model == "m"
             tool.go.set()
@@ -49,8 +48,7 @@ async def test_two_configurations_that_wait_are_both_applied() -> None:
     async with stage([never(), "hi"]) as on:
         await on.session.send("first")
         async with meanwhile(
-            lambda: on.session.configure(model="n"),
-            lambda: on.session.configure(system="be brief"),
+            lambda: on.session.configure(model="n"), lambda: on.session.configure(system="be brief")
         ):
             await on.session.interrupt()
         assert (on.session.config.model, on.session.config.system) == ("n", "be brief")

@@ -17,7 +17,6 @@ from llmsession import (
     ProviderError,
     TextDelta,
     Tool,
-    ToolResult,
     ToolUse,
     TurnAborted,
 )
@@ -37,6 +36,7 @@ from tests.session.actors import (
     at_once,
     faulty_stage,
     first,
+    lasting,
     meanwhile,
     settled,
     stage,
@@ -136,8 +136,7 @@ async def test_an_interrupt_never_cancels_a_send_enqueued_after_it_while_a_tool_
     tool = SwallowingCancellation(0.05)
     script = [call("t", id="c"), "the later one"]
     async with stage(script, tool=tool) as on:
-        await on.session.send("first")
-        await tool.started.wait()
+        await on.started(tool, "first")
         async with meanwhile(on.session.interrupt):
             later = await on.session.send("later")
         assert await later.text() == "the later one"
@@ -170,8 +169,7 @@ async def test_twenty_interrupts_get_twenty_answers_and_one_abort() -> None:
 async def test_an_interrupt_during_the_grace_gets_the_answer_of_the_first() -> None:
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
+        await on.started(tool, "hello")
 
         async def interrupt(after_s: float) -> InterruptOutcome:
             await anyio.sleep(after_s)
@@ -185,8 +183,7 @@ async def test_an_interrupt_during_the_grace_gets_the_answer_of_the_first() -> N
 async def test_a_drop_within_the_grace_of_a_keep_wins() -> None:
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
+        await on.started(tool, "hello")
         async with meanwhile(lambda: on.session.interrupt(policy="keep_steps")) as outcomes:
             outcomes.append(await on.session.interrupt(policy="drop_turn"))
         assert {outcome.result for outcome in outcomes} == {InterruptResult.ABORTED}
@@ -252,8 +249,7 @@ async def test_an_interrupt_is_answered_after_its_record_is_durable() -> None:
 async def test_cancelling_the_caller_of_an_interrupt_does_not_take_it_back() -> None:
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c")], tool=tool) as on:
-        turn = await on.session.send("hello")
-        await tool.started.wait()
+        turn = await on.started(tool, "hello")
         with anyio.move_on_after(0.01):
             await on.session.interrupt()
         assert (await turn.outcome()).status == "aborted"
@@ -280,8 +276,7 @@ async def test_keeping_settles_open_calls_with_neutral_errors_in_call_order(
     calls = call("waits", id="a") + call("quick", id="b") + call("waits", id="c")
     tools = [Tool(name="waits", run=waiting), Tool(name="quick", run=Quick("quick result"))]
     async with stage([calls, "next reply"], tools=tools) as on:
-        turn = await on.session.send("hello")
-        await waiting.started.wait()
+        turn = await on.started(waiting, "hello")
         await settled()
         outcome = await on.session.interrupt(policy=policy)
         assert outcome.result is InterruptResult.KEPT
@@ -354,8 +349,7 @@ async def test_the_configured_policy_is_used_without_another() -> None:
     waiting = Waiting()
     script = [call("t", id="a")]
     async with stage(script, tool=waiting, interrupt_policy="keep_steps") as on:
-        await on.session.send("hello")
-        await waiting.started.wait()
+        await on.started(waiting, "hello")
         assert (await on.session.interrupt()).result is InterruptResult.KEPT
 
 
@@ -378,8 +372,7 @@ async def test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_gra
 ) -> None:
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c"), "next"], tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
+        await on.started(tool, "hello")
         before = anyio.current_time()
         outcome = await on.session.interrupt(policy=policy)
         assert anyio.current_time() - before == pytest.approx(GRACE_S, abs=0.02)
@@ -402,9 +395,8 @@ async def test_a_provider_that_swallows_cancellation_holds_the_interrupt_for_the
     async with stage([say("text").ignoring_cancellation(50, at=3), "next"]) as on:
         await on.session.send("hello")
         await first(on.session.subscribe(), TextDelta)
-        before = anyio.current_time()
-        await on.session.interrupt()
-        assert anyio.current_time() - before == pytest.approx(GRACE_S, abs=0.02)
+        with lasting(GRACE_S, abs=0.02):
+            await on.session.interrupt()
         assert await on.say("again") == "next"
         await anyio.sleep(60)
         assert [m.text for m in on.session.conversation()] == ["again", "next"]
@@ -413,8 +405,7 @@ async def test_a_provider_that_swallows_cancellation_holds_the_interrupt_for_the
 async def test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace() -> None:
     tool = Waiting()
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
+        await on.started(tool, "hello")
         before = anyio.current_time()
         await on.session.interrupt()
         assert anyio.current_time() == before
@@ -435,8 +426,7 @@ async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
 ) -> None:
     tool = SwallowingCancellation(1)
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
+        await on.started(tool, "hello")
         await on.session.interrupt()
         await settled()
         before = loop_turns(anyio_backend)
@@ -449,21 +439,17 @@ async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
 async def test_the_grace_is_configurable() -> None:
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c")], tool=tool, grace_s=0.3) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
-        before = anyio.current_time()
-        await on.session.interrupt()
-        assert anyio.current_time() - before == pytest.approx(0.3, abs=0.02)
+        await on.started(tool, "hello")
+        with lasting(0.3, abs=0.02):
+            await on.session.interrupt()
 
 
 async def test_a_tool_that_finishes_within_its_grace_keeps_its_result_under_keep_steps() -> None:
     tool = FinishingWithinGrace(0.05)
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
-        before = anyio.current_time()
-        outcome = await on.session.interrupt(policy="keep_steps")
-        assert anyio.current_time() - before == pytest.approx(0.05, abs=0.02)
+        await on.started(tool, "hello")
+        with lasting(0.05, abs=0.02):
+            outcome = await on.session.interrupt(policy="keep_steps")
         assert outcome.result is InterruptResult.KEPT
         results = on.session.conversation()[-1].tool_results
         assert [result.text for result in results] == ["just in time"]
@@ -474,7 +460,7 @@ async def test_a_result_that_the_caller_submits_too_late_does_not_come_back() ->
         await on.offered("hello")
         await on.session.interrupt()
         with pytest.raises(Exception, match="turn 1 takes no results any more"):
-            await on.session.submit_tool_results([ToolResult("c", "late")])
+            await on.submit(c="late")
         assert await on.say("again") == "next"
 
 
@@ -519,8 +505,7 @@ async def test_the_record_of_an_abort_names_its_reason_and_the_started_calls() -
     tool = Waiting()
     script = [call("t", {"path": "a.txt"}, id="c")]
     async with stage(script, tool=tool) as on:
-        await on.session.send("hello")
-        await tool.started.wait()
+        await on.started(tool, "hello")
         await on.session.interrupt()
         record = (await on.log())[-1]
         assert isinstance(record, r.TurnAborted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmsession import MemoryStore, ProviderError, Tool, ToolResult, ToolUse
+from llmsession import MemoryStore, ProviderError, Tool, ToolUse
 from llmsession.testing.scripted import ScriptedReply, call, never, say
 from llmsession.turns.blocks import TextBlock
 from tests.session.actors import (
@@ -42,8 +42,7 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
         Tool(name="waits", run=waits),
     ]
     async with stage([calls, "ok"], tools=tools) as on:
-        await on.session.send("dropped")
-        await waits.started.wait()
+        await on.started(waits, "dropped")
         await settled()
         await on.session.interrupt()
         await on.say("next")
@@ -63,8 +62,7 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
 async def test_a_tool_that_finishes_within_its_grace_is_told_as_finished() -> None:
     tool = FinishingWithinGrace(0.05)
     async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        await on.session.send("dropped")
-        await tool.started.wait()
+        await on.started(tool, "dropped")
         await on.session.interrupt()
         await on.say("next")
         assert "- t (c): finished; its effects stand" in (receipt(on) or "")
@@ -73,8 +71,7 @@ async def test_a_tool_that_finishes_within_its_grace_is_told_as_finished() -> No
 async def test_a_tool_that_outlives_its_grace_is_told_as_unknown() -> None:
     tool = SwallowingCancellation(5)
     async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        await on.session.send("dropped")
-        await tool.started.wait()
+        await on.started(tool, "dropped")
         await on.session.interrupt()
         await tool.ended.wait()
         await on.say("next")
@@ -85,7 +82,7 @@ async def test_a_call_that_the_caller_runs_is_unknown_until_its_result_is_submit
     calls = call("mine", id="a") + call("mine", id="b")
     async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
         await on.offered("dropped")
-        await on.session.submit_tool_results([ToolResult("b", "done")])
+        await on.submit(b="done")
         await on.session.interrupt()
         await on.say("next")
         assert "- mine (a): started; outcome unknown" in (receipt(on) or "")
@@ -150,8 +147,7 @@ async def test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_befor
     tool = Waiting()
     async with stage([call("t", id="a"), "ok"], tool=tool) as on:
         dropped = await on.session.send("dropped")
-        queued = await on.session.send("queued")
-        await tool.started.wait()
+        queued = await on.started(tool, "queued")
         await on.session.interrupt(dropped.id)
         await queued.text()
         assert "t (a)" in (receipt(on) or "")
@@ -172,8 +168,7 @@ async def test_the_same_story_makes_the_same_bytes() -> None:
         tool = Waiting()
         script: list[ScriptedReply | str] = [call("t", {"p": 1}, id="a"), "ok"]
         async with stage(script, tool=tool) as on:
-            await on.session.send("dropped")
-            await tool.started.wait()
+            await on.started(tool, "dropped")
             await on.session.interrupt()
             await on.say("next")
             said.append(on.provider.requests[-1].encode())
@@ -183,8 +178,7 @@ async def test_the_same_story_makes_the_same_bytes() -> None:
 async def test_a_long_input_is_shortened_in_the_receipt() -> None:
     tool = Waiting()
     async with stage([call("t", {"text": "x" * 5000}, id="a"), "ok"], tool=tool) as on:
-        await on.session.send("dropped")
-        await tool.started.wait()
+        await on.started(tool, "dropped")
         await on.session.interrupt()
         await on.say("next")
         assert len(receipt(on) or "") < 500

@@ -44,6 +44,7 @@ from tests.session.actors import (
     Waiting,
     faulty_stage,
     first,
+    lasting,
     meanwhile,
     settled,
     stage,
@@ -152,9 +153,9 @@ async def test_open_calls_of_the_caller_are_offered_again_under_their_ids() -> N
             ("b", {"n": 2}, "caller", 1),
         ]
         assert "tools.requested" in (await on.kinds())[offered[0].seq - 1]
-        await on.session.submit_tool_results([ToolResult("b", "2")])
+        await on.submit(b="2")
         assert on.session.status().open_calls == ("a",)
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         assert await the_turn(on).text() == "done"
         assert on.session.open_calls() == ()
         assert [block.text for block in results(on)] == ["1", "2"]
@@ -165,11 +166,11 @@ async def test_results_that_were_durable_stand_and_their_calls_are_not_offered_a
     calls = call("mine", id="a") + call("mine", id="b")
     async with stage([calls], tools=[MINE], recovery="resume") as on:
         await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("a", "from before")])
+        await on.submit(a="from before")
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
         assert [use.id for use in on.session.open_calls()] == ["b"]
-        await on.session.submit_tool_results([ToolResult("b", "from now")])
+        await on.submit(b="from now")
         assert await the_turn(on).text() == "done"
         assert [block.text for block in results(on)] == ["from before", "from now"]
 
@@ -193,7 +194,7 @@ async def test_a_subscriber_is_told_each_open_call_once_wherever_it_begins(
         (at,) = [at for at, event in enumerate(told) if isinstance(event, ToolUse)]
         expected = records.ToolsRequested if after < 3 else records.TurnResumed
         assert isinstance(told[at - 1], expected)
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         assert await the_turn(on).text() == "done"
 
 
@@ -201,7 +202,7 @@ async def test_a_call_that_was_answered_meanwhile_is_not_told_to_who_reads_late(
     store = await crashed([call("mine", id="a")], calls=1, recovery="resume")
     async with stage(["done"], store=store, reopen=True) as on:
         late = on.session.subscribe(after=3)
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         await on.session.turn(1).outcome()
         await settled()
         late.end()
@@ -221,7 +222,7 @@ async def test_a_subscriber_of_a_session_that_is_cold_is_told_when_it_comes_back
         events = on.session.subscribe(after=seq)
         on.session = await on.manager.open("s")
         assert (await first(events, ToolUse)).id == "a"
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         await on.session.turn(turn.id).outcome()
         events.close()
 
@@ -242,9 +243,8 @@ async def test_the_deadline_of_a_call_that_is_offered_again_starts_anew() -> Non
         await anyio.sleep(500)
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
-        before = anyio.current_time()
-        assert await the_turn(on).text() == "done"
-        assert anyio.current_time() - before == pytest.approx(600, abs=1)
+        with lasting(600, abs=1):
+            assert await the_turn(on).text() == "done"
         assert results(on)[0].text == settled_text("deadline")
 
 
@@ -276,7 +276,7 @@ async def test_results_stand_in_call_order_whoever_gave_them_and_when() -> None:
     store = await crashed([calls], tools=tools, calls=2, recovery="resume")
     async with stage(["done"], store=store, reopen=True) as on:
         assert on.session.status().open_calls == ("a",)
-        await on.session.submit_tool_results([ToolResult("a", "mine")])
+        await on.submit(a="mine")
         await the_turn(on).outcome()
         shown = [block.text for block in results(on)]
         assert shown == ["mine", settled_text("crash"), "quick"]
@@ -332,7 +332,7 @@ async def test_a_callable_that_is_not_bound_again_is_the_callers_to_run() -> Non
     async with stage([call("ours", id="a"), "done"], store=store, reopen=True) as on:
         turn = the_turn(on)
         assert (await first(turn, ToolUse)).runner == "caller"
-        await on.session.submit_tool_results([ToolResult("a", "by hand")])
+        await on.submit(a="by hand")
         assert await turn.text() == "done"
 
 
@@ -366,10 +366,7 @@ async def test_a_pause_beside_calls_is_counted_as_none_after_a_crash_either() ->
 
 @pytest.mark.parametrize(
     ("limits", "stop_reason"),
-    [
-        (TurnLimits(max_steps=2), "max_steps"),
-        (TurnLimits(max_tokens=30), "max_turn_tokens"),
-    ],
+    [(TurnLimits(max_steps=2), "max_steps"), (TurnLimits(max_tokens=30), "max_turn_tokens")],
 )
 @pytest.mark.parametrize("crash_at", ["a step's end", "a call"])
 async def test_steps_and_tokens_count_on(
@@ -389,7 +386,7 @@ async def test_steps_and_tokens_count_on(
         store = await after_a_crash(on.store, at)
     async with stage([call("mine", id="c")], store=store, reopen=True) as on:
         if crash_at == "a call":
-            await on.session.submit_tool_results([ToolResult("b", "x")])
+            await on.submit(b="x")
         outcome = await on.session.turn(1).outcome()
         assert (outcome.status, outcome.stop_reason) == ("committed", stop_reason)
         assert on.provider.requests == []
@@ -415,7 +412,7 @@ async def test_steers_that_nobody_has_read_are_read_at_the_next_step() -> None:
         await on.session.send("and be quick", when_busy="steer")
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
-        await on.session.submit_tool_results([ToolResult("a", "x")])
+        await on.submit(a="x")
         assert await the_turn(on).text() == "done"
         assert "and be quick" in texts_of(on.provider.requests[-1])[-1]
 
@@ -490,7 +487,7 @@ async def test_an_end_that_was_decided_and_not_written_did_not_happen() -> None:
         await on.session.interrupt(policy="keep_steps")
         store = await after_a_crash(on.store, durable)
     async with stage(["done"], store=store, reopen=True) as on:
-        await on.session.submit_tool_results([ToolResult("a", "x")])
+        await on.submit(a="x")
         assert (await on.session.turn(1).outcome()).stop_reason == "end_turn"
 
 
@@ -582,11 +579,11 @@ async def test_a_turn_may_crash_and_be_resumed_again_and_again() -> None:
             assert [(each.turn, each.step) for each in resumed] == [(1, 1)] * crash
             store = await after_a_crash(on.store)
     async with stage([call("mine", id="a"), "done"], store=store, reopen=True) as on:
-        await on.session.submit_tool_results([ToolResult("a", "at last")])
+        await on.submit(a="at last")
         await settled()
         # Ids of calls are never used twice, whoever offered them.
         assert on.session.status().open_calls == ("a_2",)
-        await on.session.submit_tool_results([ToolResult("a_2", "x")])
+        await on.submit(a_2="x")
         assert await on.session.turn(1).text() == "done"
         epochs = [each.epoch for each in await on.log()]
         assert len(set(epochs)) == 5
@@ -650,7 +647,7 @@ async def test_opening_a_session_that_is_live_recovers_nothing() -> None:
             other = await on.manager.open("s", recovery=recovery)
             assert other.status().open_calls == ("a",)
         assert await on.kinds() == before
-        await on.session.submit_tool_results([ToolResult("a", "x")])
+        await on.submit(a="x")
         assert await turn.text() == "done"
 
 
@@ -665,13 +662,13 @@ async def test_a_store_that_failed_is_a_crash_too_and_the_handle_goes_on() -> No
         turn = await on.offered("go")
         store.fail_next()
         with pytest.raises(StoreError):
-            await on.session.submit_tool_results([ToolResult("a", "lost")])
+            await on.submit(a="lost")
         with pytest.raises(StoreError):
             await turn.outcome()
         assert on.session.status().phase == "cold"
         assert [use.id for use in on.session.open_calls()] == ["a"]
         # Cold: this brings it back. Its callables are bound as they were.
-        await on.session.submit_tool_results([ToolResult("a", "kept")])
+        await on.submit(a="kept")
         assert await on.session.turn(turn.id).text() == "done"
         assert len(ours.inputs) == 1
         assert [block.text for block in results(on)] == ["kept"]
@@ -686,9 +683,9 @@ async def test_a_work_of_the_owner_that_lost_its_store_cannot_answer_for_the_new
         turn = await on.offered("go")
         store.fail_next()
         with pytest.raises(StoreError):
-            await on.session.submit_tool_results([ToolResult("b", "lost")])
+            await on.submit(b="lost")
         tool.go.set()
-        await on.session.submit_tool_results([ToolResult("b", "kept")])
+        await on.submit(b="kept")
         await on.session.turn(turn.id).outcome()
         assert [block.text for block in results(on)] == [settled_text("crash"), "kept"]
 
@@ -701,7 +698,7 @@ async def test_who_takes_a_session_over_goes_on_with_its_turn() -> None:
         async with SessionManager(provider=provider, store=store) as other:
             taken = await other.open("s", takeover=True)
             with pytest.raises(SessionMoved):
-                await on.session.submit_tool_results([ToolResult("a", "of the old owner")])
+                await on.submit(a="of the old owner")
             with pytest.raises(SessionMoved):
                 await turn.outcome()
             await taken.submit_tool_results([ToolResult("a", "of the new one")])
@@ -720,7 +717,7 @@ async def test_results_for_a_turn_that_was_dropped_are_refused_by_name() -> None
     store = await crashed([call("mine", id="a")], calls=1)
     async with stage([], store=store, reopen=True) as on:
         with pytest.raises(TurnNotOpen):
-            await on.session.submit_tool_results([ToolResult("a", "x")])
+            await on.submit(a="x")
 
 
 async def test_a_turn_of_a_log_from_before_there_was_a_choice_is_dropped() -> None:

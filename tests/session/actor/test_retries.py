@@ -19,7 +19,7 @@ from llmsession import (
 )
 from llmsession.testing.scripted import Scripted, ScriptedReply, call, never, say, think
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Quick, stage
+from tests.session.actors import Quick, lasting, stage
 
 
 def busy(delay_s: float = 0.0) -> ProviderError:
@@ -47,9 +47,8 @@ async def test_previews_of_a_new_attempt_carry_a_new_attempt_number() -> None:
 
 async def test_the_delay_that_the_server_names_is_kept() -> None:
     async with stage([say("x").raising(busy(delay_s=77)), "hi"]) as on:
-        before = anyio.current_time()
-        await on.say("hello")
-        assert anyio.current_time() - before == pytest.approx(77, abs=0.1)
+        with lasting(77, abs=0.1):
+            await on.say("hello")
 
 
 async def test_without_a_named_delay_the_waits_double() -> None:
@@ -90,7 +89,7 @@ async def test_given_up_the_complete_steps_are_kept_with_the_stop_reason_error()
     broken = say("half").raising(ProviderError("gone", kind="fatal"), at=2)
     script = [call("t", id="c"), broken, "next"]
     async with stage(script, tool=Quick()) as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason, outcome.error) == (
             "committed", "error", "gone",
         )  # fmt: skip
@@ -102,7 +101,7 @@ async def test_given_up_with_drop_nothing_is_kept() -> None:
     broken = say("half").raising(ProviderError("gone", kind="fatal"), at=2)
     script = [call("t", id="c"), broken, "next"]
     async with stage(script, tool=Quick(), on_failure="drop") as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason) == ("failed", "fatal")
         assert on.session.conversation() == ()
         assert b"work" in bytes(outcome.user_body)
@@ -112,7 +111,7 @@ async def test_given_up_with_drop_nothing_is_kept() -> None:
 async def test_a_fatal_failure_is_not_tried_again() -> None:
     broken = say("x").raising(ProviderError("bad key", kind="fatal", status=401))
     async with stage([broken, "next"]) as on:
-        assert (await (await on.session.send("hello")).outcome()).status == "failed"
+        assert (await on.outcome("hello")).status == "failed"
         assert len(on.provider.requests) == 1
         assert await on.say("again") == "next"
 
@@ -145,7 +144,7 @@ async def test_a_provider_may_fail_at_every_event(failure: str, at: int) -> None
     async with stage(script, tool=tool) as on:
         await on.say("hello")
         base = on.session.conversation()
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         if failure == "retryable":
             assert (outcome.status, outcome.text) == ("committed", "done")
             assert tool.inputs == [{"path": "a"}]
@@ -205,7 +204,7 @@ async def test_overflows_are_bounded_and_fail_the_turn() -> None:
         return say("x").raising(ProviderError("too long", kind="overflow"))
 
     async with stage(script) as on:
-        outcome = await (await on.session.send("hello")).outcome()
+        outcome = await on.outcome("hello")
         assert outcome.status == "failed"
         assert len(on.provider.requests) <= 3
 
@@ -213,7 +212,7 @@ async def test_overflows_are_bounded_and_fail_the_turn() -> None:
 async def test_a_request_over_the_budget_that_cannot_shrink_is_context_too_large() -> None:
     never = CompactionConfig(enabled=False)
     async with stage(["unused"], window_tokens=2000, max_tokens=1000, compaction=never) as on:
-        outcome = await (await on.session.send("word " * 5000)).outcome()
+        outcome = await on.outcome("word " * 5000)
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
         assert on.provider.requests == []
         assert await on.say("short") == "unused"

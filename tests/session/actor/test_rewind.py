@@ -93,8 +93,7 @@ async def test_a_rewind_waits_for_a_turn_that_does_not_want_to_stop() -> None:
     tool = SwallowingCancellation(5.0)
     async with stage(["one", call("t", id="c")], tool=tool) as on:
         await on.say("first")
-        running = await on.session.send("second")
-        await tool.started.wait()
+        running = await on.started(tool, "second")
         began = anyio.current_time()
         await on.session.rewind(0, when_busy="interrupt")
         assert anyio.current_time() - began < 1
@@ -184,10 +183,7 @@ async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
             await anyio.lowlevel.checkpoint()
             await on.session.rewind(1)
         log = await on.log()
-        assert [type(record) for record in log[-2:]] != [
-            r.ConversationRewound,
-            r.CompactionApplied,
-        ]
+        assert [type(record) for record in log[-2:]] != [r.ConversationRewound, r.CompactionApplied]
         assert len(answers) == 1
 
 
@@ -235,8 +231,7 @@ async def test_an_interrupt_is_answered_while_a_rewind_is_on_its_way() -> None:
 async def test_a_rewind_that_waits_for_a_turn_is_refused_when_the_session_is_closed() -> None:
     tool = SwallowingCancellation(1.0)
     async with stage([call("t", id="c")], tool=tool, grace_s=0.2) as on:
-        await on.session.send("first")
-        await tool.started.wait()
+        await on.started(tool, "first")
         async with meanwhile(
             lambda: on.session.rewind(0, when_busy="interrupt"), refused=(SessionClosed,)
         ) as refused:

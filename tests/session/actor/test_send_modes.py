@@ -26,6 +26,7 @@ from tests.session.actors import (
     Waiting,
     faulty_stage,
     first,
+    lasting,
     meanwhile,
     settled,
     stage,
@@ -108,20 +109,17 @@ async def test_interrupt_mode_on_an_idle_session_is_a_plain_send() -> None:
 async def test_interrupt_mode_starts_its_turn_at_the_grace_when_a_tool_ignores_it() -> None:
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c"), "urgent done"], tool=tool) as on:
-        await on.session.send("running")
-        await tool.started.wait()
-        before = anyio.current_time()
-        urgent = await on.session.send("urgent", when_busy="interrupt")
-        assert await urgent.text() == "urgent done"
-        assert anyio.current_time() - before == pytest.approx(0.1, abs=0.02)
+        await on.started(tool, "running")
+        with lasting(0.1, abs=0.02):
+            urgent = await on.session.send("urgent", when_busy="interrupt")
+            assert await urgent.text() == "urgent done"
 
 
 async def test_a_steer_joins_the_running_turn_at_its_next_step_after_the_results() -> None:
     tool = Waiting()
     script = [call("t", id="c"), "I see both"]
     async with stage(script, tool=tool) as on:
-        turn = await on.session.send("start")
-        await tool.started.wait()
+        turn = await on.started(tool, "start")
         steered = await on.session.send("look here, too", when_busy="steer")
         assert steered.id == turn.id
         tool.go.set()
@@ -173,8 +171,7 @@ async def test_a_steer_to_a_turn_that_is_being_interrupted_is_a_new_turn() -> No
     tool = SwallowingCancellation(0.05)
     script = [call("t", id="c"), "second reply"]
     async with stage(script, tool=tool) as on:
-        turn = await on.session.send("first")
-        await tool.started.wait()
+        turn = await on.started(tool, "first")
         async with meanwhile(on.session.interrupt):
             assert on.session.status().turn_phase == "stopping"
             steered = await on.session.send("too late", when_busy="steer")
@@ -201,8 +198,7 @@ async def test_unread_steers_come_back_from_an_interrupt() -> None:
 async def test_unread_steers_come_back_when_steps_are_kept() -> None:
     tool = Waiting()
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("start")
-        await tool.started.wait()
+        await on.started(tool, "start")
         await on.session.send("unread", when_busy="steer")
         outcome = await on.session.interrupt(policy="keep_steps")
         assert outcome.result is InterruptResult.KEPT

@@ -124,8 +124,7 @@ async def test_between_two_steps_it_is_applied_and_the_turn_goes_on() -> None:
     tool = Waiting()
     async with stage(["answer 1", call("t", id="c"), "done"], tool=tool) as on:
         await turns(on, 1)
-        turn = await on.session.send("message 2")
-        await tool.started.wait()
+        turn = await on.started(tool, "message 2")
         await on.session.set_summary(TALE, upto=1)
         tool.go.set()
         assert await turn.text() == "done"
@@ -139,8 +138,7 @@ async def test_it_does_not_take_away_the_thinking_that_has_to_open_a_tool_loop()
     script = ["answer 1", think("hm") + call("t", id="c"), "done"]
     async with stage(script, profile=profile, tool=tool) as on:
         await turns(on, 1)
-        turn = await on.session.send("message 2")
-        await tool.started.wait()
+        turn = await on.started(tool, "message 2")
         async with meanwhile(partial(on.session.set_summary, TALE, upto=1)):
             tool.go.set()
             await turn.outcome()

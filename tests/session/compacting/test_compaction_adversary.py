@@ -85,8 +85,7 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
         planning = Planning(monkeypatch)
-        turn = await on.session.send(IMAGES)
-        await planning.started.wait()
+        turn = await on.started(planning, IMAGES)
         outcome = await on.session.interrupt(policy=policy)
         assert outcome.result is InterruptResult.ABORTED
         assert (await turn.outcome()).status == "aborted"
@@ -105,8 +104,7 @@ async def looking(
         await turns(on, 5)
         before = on.session.context().encode()
         planning = Planning(monkeypatch)
-        await on.session.send(LONG)
-        await planning.started.wait()
+        await on.started(planning, LONG)
         if ready:
             await planning.next()
         yield on, planning, before
@@ -185,8 +183,7 @@ async def test_who_asked_for_a_compaction_is_answered_when_its_turn_is_dropped_i
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
         planning = Planning(monkeypatch)
-        await on.session.send(IMAGES)
-        await planning.started.wait()
+        await on.started(planning, IMAGES)
         async with compacting(on) as outcomes:
             await settled()
             await on.session.interrupt()
@@ -218,8 +215,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
     kept = small()
     kept["tools"].append(Tool(name="waits", run=waits))
     async with stage(script, **kept) as on:
-        await on.session.send("go on")
-        await waits.started.wait()
+        await on.started(waits, "go on")
         await on.session.send(LONG, when_busy="steer")
         planning = Planning(monkeypatch)
         waits.go.set()
@@ -406,8 +402,7 @@ async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earl
     kept["tools"].append(Tool(name="waits", run=waits))
     async with stage(script, **kept) as on:
         await on.say("message 1")
-        turn = await on.session.send("message 2")
-        await waits.started.wait()
+        turn = await on.started(waits, "message 2")
         assert live_state(on.session).view.start > len(on.session.conversation())
         with pytest.raises(InvalidInput, match="with all up to turn 2"):
             await on.session.set_summary("They met.", upto=1)
@@ -418,8 +413,7 @@ async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earl
 async def stopped_in_a_tool_loop(on: Stage, tool: Waiting) -> None:
     """Thinking opens a loop that the next turn would go on with."""
     await on.say("message 1")
-    await on.session.send("message 2")
-    await tool.started.wait()
+    await on.started(tool, "message 2")
     ended = await on.session.interrupt(policy="keep_steps")
     assert ended.result is InterruptResult.KEPT
 
@@ -454,8 +448,7 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 
             async with anyio.create_task_group() as group:
                 await on.say("message 1")
-                await on.session.send("message 2")
-                await tool.started.wait()
+                await on.started(tool, "message 2")
                 group.start_soon(refused)
                 await settled()
                 await on.session.interrupt(policy="keep_steps")

@@ -155,7 +155,7 @@ async def test_a_request_that_cannot_shrink_is_not_sent_again() -> None:
         return say("x").raising(ProviderError("prompt is too long", kind="overflow"))
 
     async with stage(script) as on:
-        outcome = await (await on.session.send("hi")).outcome()
+        outcome = await on.outcome("hi")
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
         assert len(asked) == 1
 
@@ -163,7 +163,7 @@ async def test_a_request_that_cannot_shrink_is_not_sent_again() -> None:
 async def test_with_compaction_off_nothing_is_changed_and_the_end_has_a_name() -> None:
     off = CompactionConfig(enabled=False)
     async with stage(["never"], compaction=off, **SMALL) as on:
-        outcome = await (await on.session.send(HUGE)).outcome()
+        outcome = await on.outcome(HUGE)
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
         assert on.provider.requests == []
         assert await applied(on) == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmsession import CompactionConfig, MemoryStore, Tool, ToolResult, ToolUse
+from llmsession import CompactionConfig, MemoryStore, Tool, ToolUse
 from llmsession.testing.scripted import Scripted, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, Stage, first, settled, stage
@@ -42,7 +42,7 @@ async def test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole(
 async def test_a_submitted_result_is_capped_too() -> None:
     async with capped([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
         turn = await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("c", LINES)])
+        await on.submit(c=LINES)
         await turn.text()
         assert result_texts(on) == [LINES]
         assert len(on.provider.requests[1].encode()) < 4000

@@ -51,7 +51,7 @@ def tools() -> list[Tool]:
 async def test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_steps() -> None:
     budget = SpendingBudget(max_tokens=330)
     async with stage(calling(), tools=tools(), budget=budget) as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason) == ("committed", "budget")
         assert len(on.provider.requests) == 3  # 110 each, whatever the prompts' whole length
         assert [m.role for m in outcome.messages] == ["user", *["assistant", "user"] * 3]
@@ -65,7 +65,7 @@ async def test_a_long_conversation_is_not_charged_its_history_at_each_step() -> 
     """Twenty steps whose prompts add up to 21,000 tokens cost 2,200."""
     limits, budget = TurnLimits(max_steps=20), SpendingBudget(max_tokens=2_201)
     async with stage(calling(), tools=tools(), limits=limits, budget=budget) as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert outcome.stop_reason == "max_steps"
         assert on.session.usage().charged_tokens == 2_200
         assert on.session.usage().total.input_tokens == 21_000
@@ -89,7 +89,7 @@ async def test_how_the_budget_ended_a_turn_is_read_from_the_log_again() -> None:
     budget = SpendingBudget(max_tokens=200)
     store = MemoryStore()
     async with stage(calling(), tools=tools(), budget=budget, on_failure="drop", store=store) as on:
-        first = await (await on.session.send("work")).outcome()
+        first = await on.outcome("work")
     async with stage(store=store, reopen=True) as on:
         turn = on.session.turn(1)
         assert (await turn.outcome()).exceeded == first.exceeded
@@ -139,9 +139,7 @@ async def test_a_turn_that_waited_while_the_budget_was_spent_fails_with_its_word
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "steer", "interrupt"])
-async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(
-    when_busy: Any,
-) -> None:
+async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(when_busy: Any) -> None:
     budget = SpendingBudget(max_tokens=10)
     script = [call("t", id="c").costing(COST)]
     async with stage(script, tools=[Tool(name="t")], budget=budget) as on:
@@ -164,7 +162,7 @@ async def test_an_interrupted_reply_is_charged_to_the_budget() -> None:
 async def test_a_broken_attempt_is_charged_and_may_use_up_the_budget_of_its_retry() -> None:
     broken = say("half").costing(COST).raising(ProviderError("gone", kind="retryable"), at=2)
     async with stage([broken, "never asked for"], budget=SpendingBudget(max_tokens=10)) as on:
-        outcome = await (await on.session.send("go")).outcome()
+        outcome = await on.outcome("go")
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
         assert len(on.provider.requests) == 1
 

@@ -336,8 +336,7 @@ async def test_the_ledger_in_memory_is_the_fold_of_the_log_after_all_of_this() -
     ]
     tool = Waiting()
     async with stage(script, tool=tool) as on:
-        await on.session.send("one")
-        await tool.started.wait()
+        await on.started(tool, "one")
         tool.go.set()
         await anyio.sleep(30)
         await on.begin("two")

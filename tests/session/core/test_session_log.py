@@ -75,8 +75,7 @@ async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> 
     logger, entries = recorder()
     tool = SwallowingCancellation(5)
     async with stage([call("t", id="c")], tool=tool, logger=logger) as on:
-        await on.session.send("go")
-        await tool.started.wait()
+        await on.started(tool, "go")
         await on.session.interrupt()
     (entry,) = [e for e in entries if e["event"] == "work.ignores_cancellation"]
     assert entry["log_level"] == "warning"
@@ -86,7 +85,7 @@ async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> 
 async def test_a_providers_bug_is_logged_with_its_traceback() -> None:
     logger, entries = recorder()
     async with stage([say("x").raising(ZeroDivisionError("oops"))], logger=logger) as on:
-        await (await on.session.send("go")).outcome()
+        await on.outcome("go")
     (entry,) = [e for e in entries if e["event"] == "provider.crashed"]
     assert isinstance(entry["exc_info"], ZeroDivisionError)
 

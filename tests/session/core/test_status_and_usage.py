@@ -29,8 +29,7 @@ async def test_a_running_session_names_its_turn_phase_step_and_queue() -> None:
     async with stage([call("t", id="c"), "a", "b", "c"], tool=tool) as on:
         await on.session.send("first")
         await on.session.send("second")
-        await on.session.send("third")
-        await tool.started.wait()
+        await on.started(tool, "third")
         status = on.session.status()
         assert (status.phase, status.turn_phase) == ("running", "tools")
         assert (status.turn, status.step, status.queued) == (TurnId("u", 1), 1, 2)
@@ -64,8 +63,8 @@ async def test_usage_is_kept_per_turn_and_in_total() -> None:
     cost = Usage(input_tokens=7, output_tokens=3, cache_read_tokens=100, cache_write_tokens=20)
     script = [call("t", id="c").costing(cost), say("ok").costing(cost), say("hi").costing(cost)]
     async with stage(script, tool=Quick()) as on:
-        first = await (await on.session.send("one")).outcome()
-        second = await (await on.session.send("two")).outcome()
+        first = await on.outcome("one")
+        second = await on.outcome("two")
         assert first.usage == cost + cost
         assert second.usage == cost
         assert on.session.usage().turns == {1: cost + cost, 2: cost}
@@ -83,9 +82,7 @@ async def test_usage_of_the_open_turn_is_counted_while_it_streams() -> None:
 
 
 @pytest.mark.parametrize("policy", ["drop_turn", "keep_steps", "keep_text"])
-async def test_usage_of_an_interrupted_turn_is_counted_once_under_every_policy(
-    policy: str,
-) -> None:
+async def test_usage_of_an_interrupted_turn_is_counted_once_under_every_policy(policy: str) -> None:
     cost = Usage(input_tokens=7, output_tokens=3)
     script = [call("t", id="c").costing(cost), say("streams").costing(cost).hanging(at=3)]
     async with stage(script, tool=Quick(), interrupt_policy=policy) as on:

@@ -20,7 +20,6 @@ from llmsession import (
     SessionMoved,
     StoreError,
     Tool,
-    ToolResult,
     TurnNotOpen,
     UnknownToolCall,
 )
@@ -320,10 +319,10 @@ async def test_the_id_of_a_forgotten_call_is_not_given_to_another() -> None:
         turn = await on.begin("second")
         # The caller of the first one is late: its result must not answer the second.
         with pytest.raises(TurnNotOpen):
-            await on.session.submit_tool_results([ToolResult("c", "late")])
+            await on.submit(c="late")
         with pytest.raises(UnknownToolCall):
             await on.session.store_compact_summaries({"c": "the marker again"})
-        await on.session.submit_tool_results([ToolResult("c_2", "in time")])
+        await on.submit(c_2="in time")
         assert await turn.text() == "done"
         assert await said_in(on.store, "marker") == []
         await same_as_its_log(on, on.session)

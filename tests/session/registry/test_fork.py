@@ -146,7 +146,7 @@ async def test_a_fork_of_a_fork_reads_on_through_both() -> None:
 
 async def test_commands_and_usage_of_a_fork_begin_anew() -> None:
     async with stage(["one", "two"]) as on:
-        await (await on.session.send("first", command_id="k")).outcome()
+        await on.outcome("first", command_id="k")
         fork = await on.session.fork()
         assert fork.usage().total == Usage()
         turn = await fork.send("something else", command_id="k")
@@ -229,8 +229,7 @@ async def test_a_turn_that_waited_when_the_fork_began_is_not_the_forks() -> None
     tool = Waiting()
     async with stage([call("t", id="c"), "one", "two", "three"], tool=tool) as on:
         first = await on.session.send("first")
-        queued = await on.session.send("second")
-        await tool.started.wait()
+        queued = await on.started(tool, "second")
         tool.go.set()
         await first.text()
         await queued.text()
@@ -256,7 +255,7 @@ async def test_labels_come_with_a_fork_unless_it_gets_its_own() -> None:
 
 async def test_events_and_outcomes_reach_across_the_point_where_it_forked() -> None:
     async with stage(["one", "two"]) as on:
-        first = await (await on.session.send("first")).outcome()
+        first = await on.outcome("first")
         fork = await on.session.fork(session_id="f")
         await (await fork.send("second")).outcome()
         events = fork.subscribe(after=0)

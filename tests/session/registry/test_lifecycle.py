@@ -36,6 +36,7 @@ from tests.session.actors import (
     at_once,
     faulty_stage,
     first,
+    lasting,
     settled,
     stage,
     unread_send,
@@ -90,8 +91,7 @@ async def test_a_session_that_is_held_or_busy_is_not_evicted() -> None:
 async def test_a_session_that_nobody_holds_is_evicted_after_its_idle_time() -> None:
     async with stage(["hi"], idle_s=30) as on:
         await on.say("hello")
-        del on.session
-        gc.collect()
+        on.let_go()
         await anyio.sleep(20)
         assert len(on.manager.live) == 1
         await anyio.sleep(15)
@@ -104,8 +104,7 @@ async def test_a_handle_that_is_collected_between_the_loops_tasks_stops_no_evict
         await on.say("x")
 
         def collect() -> None:
-            del on.session
-            gc.collect()
+            on.let_go()
 
         # In a context of its own, as the loop's callbacks are: it does not say what runs here.
         asyncio.get_running_loop().call_soon(collect, context=contextvars.Context())
@@ -121,8 +120,7 @@ async def test_a_handle_that_is_collected_between_the_loops_tasks_stops_no_evict
 async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() -> None:
     async with stage([say("a long reply " * 5).slow(10)], idle_s=5) as on:
         await on.session.send("go")
-        del on.session
-        gc.collect()
+        on.let_go()
         await anyio.sleep(20)
         assert len(on.manager.live) == 1
         await anyio.sleep(300)
@@ -144,11 +142,9 @@ async def test_close_interrupts_what_is_open_and_names_what_still_runs() -> None
     tool = SwallowingCancellation(50)
     async with stage([call("t", id="c")], tool=tool) as on:
         turn = await on.session.send("go")
-        queued = await on.session.send("queued")
-        await tool.started.wait()
-        before = anyio.current_time()
-        closed = await on.session.close()
-        assert anyio.current_time() - before == pytest.approx(0.1, abs=0.02)
+        queued = await on.started(tool, "queued")
+        with lasting(0.1, abs=0.02):
+            closed = await on.session.close()
         assert closed.session == "s"
         assert len(closed.still_running) == 1
         assert "tool t c" in closed.still_running[0]
@@ -161,8 +157,7 @@ async def test_leaving_the_manager_waits_for_a_tool_that_ignores_its_cancellatio
     tool = SwallowingCancellation(50)
     before = anyio.current_time()
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("go")
-        await tool.started.wait()
+        await on.started(tool, "go")
         assert on.manager.running_works != ()
     assert tool.ended.is_set()
     assert anyio.current_time() - before == pytest.approx(50, abs=1)
@@ -262,9 +257,8 @@ async def test_drain_waits_for_open_and_queued_turns_and_takes_no_new_sessions()
 async def test_drain_gives_up_after_its_time_and_names_what_is_open() -> None:
     async with stage([never()]) as on:
         await on.session.send("go")
-        before = anyio.current_time()
-        assert await on.manager.drain(timeout_s=7) == ("s",)
-        assert anyio.current_time() - before == pytest.approx(7, abs=0.1)
+        with lasting(7, abs=0.1):
+            assert await on.manager.drain(timeout_s=7) == ("s",)
 
 
 async def test_sessions_are_listed_without_being_acquired() -> None:
@@ -420,8 +414,7 @@ async def test_a_crash_ends_open_turns_with_a_receipt_when_the_session_is_opened
     script = [call("t", id="c"), "ok"]
     async with stage(script, tool=tool, store=store) as on:
         await on.session.send("running")
-        await on.session.send("queued")
-        await tool.started.wait()
+        await on.started(tool, "queued")
         # Another process finds the log as a kill would leave it.
         async with SessionManager(provider=ScriptedProvider(["ok"]), store=store) as other:
             session = await other.open("s", takeover=True)
@@ -524,8 +517,7 @@ async def test_a_session_is_opened_again_only_when_its_release_is_over() -> None
     store = SlowToRelease()
     async with stage(["hi"], store=store) as on:
         await on.say("hello")
-        del on.session
-        gc.collect()
+        on.let_go()
         async with anyio.create_task_group() as group:
             group.start_soon(on.manager.evict_idle)
             await settled()
@@ -615,7 +607,7 @@ async def test_an_interrupt_of_a_cold_session_covers_the_sends_that_wait_for_it(
         await turn_cold(on, store)
 
         async def send() -> int:
-            outcome = await (await on.session.send("go")).outcome()
+            outcome = await on.outcome("go")
             assert outcome.status == "aborted"
             return 1
 

@@ -112,8 +112,7 @@ async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_sessi
     tool = SwallowingCancellation(5)
     async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
-        await on.session.send("next")
-        await tool.started.wait()
+        await on.started(tool, "next")
         async with meanwhile(lambda: on.session.interrupt("u1")) as answers:
             assert answers == []  # its tool has its grace
             (released,) = await on.manager.release()
@@ -127,8 +126,7 @@ async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_sessi
 async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> None:
     tool = Waiting()
     async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("go")
-        await tool.started.wait()
+        await on.started(tool, "go")
         (released,) = await on.manager.release()
         assert tool.cancelled
         assert released.still_running == ()
