@@ -92,7 +92,7 @@ LANES = {
         "rule 6",
         "run.steers += 1",
         "run.steers += 2",
-        "test_the_record_of_a_step_counts_the_steers_that_it_reads",
+        "test_several_steers_are_read_together_in_order",
     ),
 }
 
