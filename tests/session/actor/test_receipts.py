@@ -70,6 +70,7 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
         (FinishingWithinGrace, "- t (c): finished; its effects stand"),
         (SwallowingCancellation, "- t (c): started; outcome unknown"),
     ],
+    ids=["it ends within the grace", "it outlives the grace"],
 )
 async def test_the_grace_decides_whether_a_tool_is_told_as_finished(tool: Any, told: str) -> None:
     async with in_tool(tool(0.05 if tool is FinishingWithinGrace else 5), "ok") as (on, _):

@@ -14,7 +14,6 @@ from llmsession import (
     InvalidInput,
     LLMSession,
     MemoryStore,
-    SessionBusy,
     SessionConfig,
     SessionManager,
     SessionMoved,
@@ -146,17 +145,6 @@ async def test_replays_of_a_subscriber_give_the_redacted_records() -> None:
         events.close()
         assert [event.seq for event in replayed] == list(range(1, head + 1))  # type: ignore[union-attr]  # records
         assert b"marker" not in b"".join(r.encode_record(event) for event in replayed)  # type: ignore[arg-type]  # records
-
-
-async def test_a_running_turn_refuses_a_purge_or_is_interrupted_first() -> None:
-    async with stage(["one", never()]) as on:
-        await on.say("first")
-        running = await on.session.send("marker")
-        with pytest.raises(SessionBusy):
-            await on.session.clear(purge=True)
-        await on.session.clear(purge=True, when_busy="interrupt")
-        assert (await running.outcome()).status == "aborted"
-        assert await said_in(on.store, "marker") == []
 
 
 async def test_a_fork_keeps_what_its_parent_purged_and_purges_what_it_shares() -> None:
