@@ -12,6 +12,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
@@ -323,6 +324,17 @@ async def settled() -> None:
 def texts_of(request: Request) -> list[str]:
     """Everything that a request says, as JSON, message by message."""
     return [bytes(message.body).decode() for message in request.messages]
+
+
+class ByName(ScriptedProvider):
+    """A provider of models that differ in their profiles, and of no other."""
+
+    def __init__(self, script: Any, profiles: Mapping[str, Profile]) -> None:
+        super().__init__(script)
+        self._profiles = profiles
+
+    def profile(self, model: str) -> Profile:
+        return self._profiles[model]
 
 
 class Quick:

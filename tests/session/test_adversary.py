@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
@@ -49,10 +50,12 @@ from llmsession.turns.stream import (
 )
 from tests.session.actors import (
     PATIENCE_S,
+    ByName,
     Quick,
     SwallowingCancellation,
     Waiting,
     faulty_stage,
+    in_tool,
     meanwhile,
     settled,
     stage,
@@ -78,6 +81,7 @@ async def test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone() -> Non
     async with stage([never(), never()]) as on:
         await on.session.send("first")
         one = await on.session.interrupt(command_id="i")
+        assert [str(ended.turn) for ended in one.turns] == ["u1"]
         later = await on.session.send("second")
         assert await on.session.interrupt(command_id="i") == one
         await anyio.sleep(10)
@@ -85,37 +89,33 @@ async def test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone() -> Non
         assert (status.turn, status.turn_phase) == (later.id, "streaming")
 
 
-async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() -> None:
+@pytest.mark.parametrize("durable", ["nothing", "the end of the turn"])
+async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer(durable: str) -> None:
     async with faulty_stage([never()]) as (on, store):
         await on.begin("first")
-        answers: list[Any] = []
-
-        async def interrupt() -> None:
-            answers.append(await on.session.interrupt(command_id="i"))
-
-        async with anyio.create_task_group() as group:
-            store.delay()
-            group.start_soon(interrupt)
+        interrupt = partial(on.session.interrupt, command_id="i")
+        store.delay()
+        async with meanwhile(interrupt) as answers:
             await store.wait_delayed()
-            # The turn ends now, but the answer to its interrupt is not durable.
-            store.deliver()
-            store.delay()
-            await store.wait_delayed()
-            group.start_soon(interrupt)
-            await settled()
-            store.deliver()
-        assert answers[0] == answers[1]
+            if durable == "the end of the turn":  # and the answer to its interrupt is not
+                store.deliver()
+                store.delay()
+                await store.wait_delayed()
+            async with meanwhile(interrupt) as again:
+                store.deliver()
+        assert answers == again
+        assert answers[0].result == "aborted"
         answered = [record for record in await on.log() if isinstance(record, r.CommandAnswered)]
         assert len(answered) == 1
 
 
 async def test_an_id_that_an_interrupt_has_on_its_way_cannot_be_a_sends() -> None:
-    tool = SwallowingCancellation(1)
-    async with stage([call("t", id="c")], tool=tool) as on:
-        await on.started(tool, "first")
-        async with meanwhile(lambda: on.session.interrupt(command_id="i")):
-            with pytest.raises(KeyReused):
-                await on.session.send("second", command_id="i")
+    async with (
+        in_tool(SwallowingCancellation(1)) as (on, _),
+        meanwhile(lambda: on.session.interrupt(command_id="i")),
+    ):
+        with pytest.raises(KeyReused):
+            await on.session.send("second", command_id="i")
 
 
 # Compaction jobs.
@@ -196,20 +196,18 @@ async def test_cancelling_a_compaction_after_the_end_does_nothing() -> None:
 # Providers.
 
 
-async def test_an_exception_that_cannot_be_printed_ends_its_turn_and_nothing_else() -> None:
-    async with stage([say("hello").raising(Unprintable(), at=1), "ok"]) as on:
-        outcome = await on.outcome("x")
-        assert (outcome.status, "Unprintable" in (outcome.error or "")) == ("failed", True)
-        assert await on.say("x") == "ok"
-
-
 @pytest.mark.parametrize(
-    "error", [ValueError("\ud800"), ProviderError("\ud800", kind="fatal")], ids=type
+    "error",
+    [Unprintable(), ValueError("\ud800"), ProviderError("\ud800", kind="fatal")],
+    ids=["unprintable", "no unicode", "a provider's, no unicode"],
 )
-async def test_an_error_that_is_no_unicode_is_written_all_the_same(error: Exception) -> None:
+async def test_an_error_that_cannot_be_written_ends_its_turn_and_nothing_else(
+    error: Exception,
+) -> None:
     async with stage([say("hello").raising(error, at=1), "ok"]) as on:
         outcome = await on.outcome("x")
         assert outcome.status == "failed"
+        assert isinstance(error, ProviderError) or type(error).__name__ in (outcome.error or "")
         assert await on.say("x") == "ok"
 
 
@@ -344,15 +342,8 @@ async def test_a_call_id_that_providers_refuse_is_made_one_that_they_take() -> N
         assert ids == ["functions_t_0", "functions_t_0_2"]
 
 
-class Particular(ScriptedProvider):
-    """Knows one model."""
-
-    def profile(self, model: str) -> Profile:
-        return {"m": Profile(name="m")}[model]
-
-
 async def test_a_model_that_the_provider_does_not_know_is_refused_before_anything_is_done() -> None:
-    async with SessionManager(provider=Particular(["ok"])) as manager:
+    async with SessionManager(provider=ByName(["ok"], {"m": Profile(name="m")})) as manager:
         with pytest.raises(InvalidConfig, match="other"):
             await manager.create(SessionConfig(model="other"), session_id="s")
         session = await manager.create(CONFIG, session_id="s")
@@ -459,9 +450,8 @@ class Slow(MemoryStore):
     """Takes a second over making and taking a session."""
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        lease = await super().create(session, owner)
         await anyio.sleep(1)
-        return lease
+        return await super().create(session, owner)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         await anyio.sleep(1)
@@ -493,28 +483,18 @@ async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
     store = Slow()
     async with stage(store=store) as on:
         await on.session.close()
-        raised: list[type[BaseException]] = []
-
-        async def reopen(session: str) -> None:
-            try:
-                await on.manager.open(session)
-            except (SessionClosed, SessionNotFound) as error:
-                raised.append(type(error))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(reopen, "s")
-            group.start_soon(reopen, "nobody")
+        opening = [partial(on.manager.open, session) for session in ("s", "nobody")]
+        async with meanwhile(*opening, refused=(SessionClosed, SessionNotFound)) as results:
             await anyio.sleep(0.5)
             await on.manager.close()
+        raised = [type(each) for each in results if isinstance(each, Exception)]
         assert raised == [SessionNotFound]
         assert on.manager.live == ()
         assert (await store.row("s")).owner is None
 
 
 async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
-    tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        turn = await on.started(tool, "x")
+    async with in_tool(SwallowingCancellation(5), "ok") as (on, turn):
         async with meanwhile(on.session.close):
             opened_again = await on.manager.open("s")
         assert (await turn.outcome()).stop_reason == "closed"
@@ -528,41 +508,20 @@ async def test_a_takeover_does_not_get_the_answer_of_an_open_without_it() -> Non
         stage(store=store) as on,
         SessionManager(provider=ScriptedProvider([]), store=store) as other,
     ):
-        answers: list[Any] = []
-
-        async def take(takeover: bool) -> None:
-            try:
-                answers.append(await other.open("s", takeover=takeover))
-            except SessionInUse as error:
-                answers.append(error)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(take, False)
-            await settled()
-            group.start_soon(take, True)
-        assert [type(answer) for answer in answers] == [SessionInUse, LLMSession]
+        async with meanwhile(lambda: other.open("s"), refused=(SessionInUse,)) as refused:
+            taken = await other.open("s", takeover=True)
+        assert [type(answer) for answer in (*refused, taken)] == [SessionInUse, LLMSession]
         with pytest.raises(SessionMoved):
             await on.session.send("x")
 
 
-class SlowToRefuse(MemoryStore):
-    async def create(self, session: str, owner: Owner) -> Lease:
-        await anyio.sleep(1)
-        return await super().create(session, owner)
-
-
 async def test_an_eviction_leaves_a_session_alone_whose_name_somebody_wants() -> None:
-    async with stage(["ok"], store=SlowToRefuse()) as on:
+    async with stage(["ok"], store=Slow()) as on:
         on.let_go()
-
-        async def create() -> None:
-            with pytest.raises(SessionExists):
-                await on.manager.create(CONFIG, session_id="s")
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(create)
-            await settled()
+        create = partial(on.manager.create, CONFIG, session_id="s")
+        async with meanwhile(create, refused=(SessionExists,)) as refused:
             assert await on.manager.evict_idle() == 0
+        assert [type(error) for error in refused] == [SessionExists]
         assert await on.manager.evict_idle() == 1
         on.session = await on.manager.open("s")
         assert await on.say("x") == "ok"

@@ -9,22 +9,15 @@ import pytest
 
 from llmsession import CompactionConfig, MemoryStore, Profile, SessionConfig, SessionManager, Tool
 from llmsession.errors import ProviderError
-from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
+from llmsession.testing.scripted import Scripted, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Quick, settled, stage, texts_of
+from tests.session.actors import ByName, Quick, settled, stage, texts_of
 from tests.session.compacting.conversations import OUTPUT, applied, one_call_a_turn, tools, turns
 
 SMALL: dict[str, Any] = {"window_tokens": 10_000, "max_tokens": 2_000}
 HUGE = "word " * 40_000
 PROFILES = {"large": Profile(window_tokens=100_000), "small": Profile(window_tokens=16_000)}
-
-
-class ByName(ScriptedProvider):
-    """A provider of two models, ``large`` and ``small``."""
-
-    def profile(self, model: str) -> Profile:
-        return PROFILES[model]
 
 
 async def test_a_message_larger_than_the_budget_is_cut_at_both_ends_and_said_whole_in_history() -> (
@@ -70,7 +63,7 @@ async def test_many_large_results_of_one_step_share_what_there_is() -> None:
 @pytest.mark.parametrize("schedule", ["cache", "at_once"])
 async def test_a_switch_to_a_smaller_model_plans_at_once(schedule: str) -> None:
     compaction = CompactionConfig(schedule=schedule, keep_recent_turns=2)  # type: ignore[arg-type]
-    provider, store = ByName(one_call_a_turn), MemoryStore()
+    provider, store = ByName(one_call_a_turn, PROFILES), MemoryStore()
     async with SessionManager(provider=provider, store=store) as manager:
         config = SessionConfig(model="large", tools=tools(), compaction=compaction)
         session = await manager.create(config, session_id="s")
@@ -91,7 +84,7 @@ async def test_a_switch_to_a_smaller_model_plans_at_once(schedule: str) -> None:
 async def test_a_context_that_the_smaller_model_cannot_hold_is_compacted_before_it_is_sent() -> (
     None
 ):
-    provider = ByName(one_call_a_turn)
+    provider = ByName(one_call_a_turn, PROFILES)
     async with SessionManager(provider=provider) as manager:
         config = SessionConfig(model="large", tools=tools())
         session = await manager.create(config, session_id="s")
@@ -131,22 +124,6 @@ async def test_a_refused_request_is_sent_again_smaller_at_most_twice() -> None:
         assert len({m.turn for m in on.session.conversation()}) == 8
 
 
-async def test_a_refusal_that_one_compaction_puts_right_costs_one() -> None:
-    said = False
-
-    def script(request: Request, tag: StepTag) -> Scripted:
-        nonlocal said
-        if tag.turn == 9 and not said:
-            said = True
-            return say("x").raising(ProviderError("prompt is too long", kind="overflow"))
-        return one_call_a_turn(request, tag)
-
-    async with stage(script, tools=tools(), window_tokens=60_000, max_tokens=10_000) as on:
-        await turns(on, 9)
-        assert [each.trigger for each in await applied(on)] == ["overflow"]
-        assert on.session.status().turns == 9
-
-
 async def test_a_request_that_cannot_shrink_is_not_sent_again() -> None:
     asked: list[Request] = []
 
@@ -158,15 +135,6 @@ async def test_a_request_that_cannot_shrink_is_not_sent_again() -> None:
         outcome = await on.outcome("hi")
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
         assert len(asked) == 1
-
-
-async def test_with_compaction_off_nothing_is_changed_and_the_end_has_a_name() -> None:
-    off = CompactionConfig(enabled=False)
-    async with stage(["never"], compaction=off, **SMALL) as on:
-        outcome = await on.outcome(HUGE)
-        assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
-        assert on.provider.requests == []
-        assert await applied(on) == []
 
 
 @pytest.mark.real_time
