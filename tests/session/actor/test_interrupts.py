@@ -204,13 +204,15 @@ async def test_a_turn_that_is_no_turn_id_is_refused(turn: Any) -> None:
 
 async def test_an_interrupt_is_answered_after_its_record_is_durable() -> None:
     async with faulty_stage([never()]) as (on, store):
-        await on.begin("hello")
+        turn = await on.begin("hello")
         store.delay()
-        async with meanwhile(on.session.interrupt) as outcomes:
+        async with meanwhile(on.session.interrupt) as answers, meanwhile(turn.outcome) as outcomes:
             await store.wait_delayed()
-            await settled()
-            assert outcomes == []
+            await anyio.sleep(5)
+            assert answers == outcomes == []
+            assert on.session.status().turn_phase == "aborting"
             store.deliver()
+        assert [answer.result.value for answer in answers] == ["aborted"]
         assert (await on.kinds())[-1] == "turn.aborted"
 
 

@@ -165,25 +165,22 @@ async def test_it_is_given_up_at_its_deadline_whatever_it_ignores(
         assert on.session.status().still_running == ()
 
 
-async def test_cancelling_the_compaction_closes_its_request() -> None:
+@pytest.mark.parametrize("closes", [False, True])
+async def test_cancelling_the_compaction_or_closing_the_session_closes_its_request(
+    closes: bool,
+) -> None:
     async with talking([never()]) as (on, summariser):
         async with compacting(on) as outcomes:
             await settled()
             assert summariser.open_streams == 1
-            on.session.cancel_compaction()
+            if closes:
+                await on.session.close()
+            else:
+                on.session.cancel_compaction()
         await settled()
         assert summariser.open_streams == 0
         assert [outcome.applied for outcome in outcomes] == [False]
         assert await prefix_summaries(on) == []
-
-
-async def test_closing_the_session_closes_its_request() -> None:
-    async with talking([never()]) as (on, summariser):
-        async with compacting(on):
-            await settled()
-            await on.session.close()
-        await settled()
-        assert summariser.open_streams == 0
 
 
 async def grow(on: Stage, turns: int = 4) -> None:

@@ -71,9 +71,10 @@ async def test_a_long_conversation_is_not_charged_its_history_at_each_step() -> 
         assert on.session.usage().total.input_tokens == 21_000
 
 
-async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget() -> None:
+async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget_now_and_later() -> None:
     budget = SpendingBudget(max_tokens=200)
-    async with stage(calling(), tools=tools(), budget=budget, on_failure="drop") as on:
+    store = MemoryStore()
+    async with stage(calling(), tools=tools(), budget=budget, on_failure="drop", store=store) as on:
         turn = await on.session.send("work")
         outcome = await turn.outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
@@ -83,16 +84,9 @@ async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget() -> No
             await turn.text()
         assert (caught.value.limit, caught.value.spent) == (200, 220)
         assert on.session.conversation() == ()
-
-
-async def test_how_the_budget_ended_a_turn_is_read_from_the_log_again() -> None:
-    budget = SpendingBudget(max_tokens=200)
-    store = MemoryStore()
-    async with stage(calling(), tools=tools(), budget=budget, on_failure="drop", store=store) as on:
-        first = await on.outcome("work")
     async with stage(store=store, reopen=True) as on:
         turn = on.session.turn(1)
-        assert (await turn.outcome()).exceeded == first.exceeded
+        assert (await turn.outcome()).exceeded == outcome.exceeded
         with pytest.raises(BudgetExhausted):
             await turn.text()
 
@@ -151,11 +145,16 @@ async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(when
         assert (await turn.outcome()).stop_reason == "interrupt"
 
 
-async def test_an_interrupted_reply_is_charged_to_the_budget() -> None:
+async def test_an_interrupted_reply_is_charged_to_the_budget_here_and_opened_again() -> None:
+    store = MemoryStore()
     streams = say("streams").costing(COST).hanging(at=3)
-    async with stage([streams], budget=SpendingBudget(max_tokens=10)) as on:
+    async with stage([streams], budget=SpendingBudget(max_tokens=10), store=store) as on:
         await on.interrupted("go")
         with pytest.raises(BudgetExhausted):
+            await on.session.send("more")
+    async with stage(["x"], store=store, reopen=True) as on:
+        assert on.session.config.budget == SpendingBudget(max_tokens=10)
+        with pytest.raises(BudgetExhausted, match="10 of 10"):
             await on.session.send("more")
 
 
@@ -165,17 +164,6 @@ async def test_a_broken_attempt_is_charged_and_may_use_up_the_budget_of_its_retr
         outcome = await on.outcome("go")
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
         assert len(on.provider.requests) == 1
-
-
-async def test_a_session_that_is_opened_again_has_spent_what_it_had() -> None:
-    store = MemoryStore()
-    streams = say("streams").costing(COST).hanging(at=3)
-    async with stage([streams], budget=SpendingBudget(max_tokens=10), store=store) as on:
-        await on.interrupted("go")
-    async with stage(["x"], store=store, reopen=True) as on:
-        assert on.session.config.budget == SpendingBudget(max_tokens=10)
-        with pytest.raises(BudgetExhausted, match="10 of 10"):
-            await on.session.send("more")
 
 
 async def test_a_turn_that_is_resumed_over_budget_ends_with_its_steps() -> None:
