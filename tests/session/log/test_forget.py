@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,9 +12,7 @@ import pytest
 
 from llmsession import (
     InvalidInput,
-    LLMSession,
     MemoryStore,
-    SessionConfig,
     SessionManager,
     SessionMoved,
     StoreError,
@@ -24,21 +22,19 @@ from llmsession import (
 )
 from llmsession.errors import RecordDamaged
 from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.store.protocol import Lease, Store
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
 from tests.session.actors import (
     PATIENCE_S,
     Quick,
-    contents,
     faulty_stage,
+    lasting,
     meanwhile,
     same_as_its_log,
     settled,
     stage,
 )
-from tests.session.probes import log_of
 
 
 async def said_in(store: Store, word: str, session: str = "s") -> list[int]:
@@ -98,15 +94,6 @@ async def test_a_purge_keeps_numbers_costs_and_ends() -> None:
         outcome = await on.session.turn(1).outcome()
         assert (outcome.status, outcome.text) == ("committed", "")
         assert (await on.session.send("third")).id.number == 3
-
-
-async def test_a_clear_without_purge_keeps_the_log_and_a_later_purge_takes_it_out() -> None:
-    async with stage(["one", "two"]) as on:
-        await on.say("the marker")
-        await on.session.clear()
-        assert await said_in(on.store, "marker") != []
-        await on.session.clear(purge=True)
-        assert await said_in(on.store, "marker") == []
 
 
 async def test_what_a_dropped_turn_said_and_did_is_purged_too() -> None:
@@ -334,59 +321,28 @@ async def test_a_fork_does_not_know_the_turns_that_were_forgotten_before_it() ->
 # forget before a moment
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def lived(store: Store, clock: Clock, moments: list[float]) -> LLMSession:
-    """A session with a turn at each of *moments*; the caller holds the manager by it."""
-    provider = ScriptedProvider([f"answer {n}" for n in range(len(moments))])
-    manager = SessionManager(provider=provider, store=store, clock=clock)
-    await manager.__aenter__()
-    session = await manager.create(SessionConfig(model="m"), session_id="s")
-    for at, moment in enumerate(moments):
-        clock.now = moment
-        await (await session.send(f"said {at}")).text()
-    return session
-
-
 @pytest.mark.parametrize(
-    ("before", "left"),
+    ("moments", "before", "left"),
     [
-        (1000.0, [1, 2, 3]),
-        (1001.0, [1, 2, 3]),
-        (1001.5, [2, 3]),
-        (datetime.fromtimestamp(1003, UTC), [3]),
-        (1004.0, []),
+        ((1001.0, 1002.0, 1003.0), 1000.0, [1, 2, 3]),
+        ((1001.0, 1002.0, 1003.0), 1001.0, [1, 2, 3]),
+        ((1001.0, 1002.0, 1003.0), 1001.5, [2, 3]),
+        ((1001.0, 1002.0, 1003.0), datetime.fromtimestamp(1003, UTC), [3]),
+        ((1001.0, 1002.0, 1003.0), 1004.0, []),
+        # The clock went back: turn 3 was said before 2, but stands behind it.
+        ((1001.0, 1005.0, 1002.0), 1003.0, [2, 3]),
     ],
 )
-async def test_turns_accepted_before_a_moment_go(before: float | datetime, left: list[int]) -> None:
-    store, clock = MemoryStore(), Clock()
-    with anyio.fail_after(PATIENCE_S):
-        session = await lived(store, clock, [1001.0, 1002.0, 1003.0])
-        try:
-            await session.forget(before)
-            assert sorted({m.turn for m in session.conversation()}) == left
-            state = live_state(session)
-            assert contents(fold("s", await log_of(store, "s"))) == contents(state)
-        finally:
-            await session.reference.runtime.leave()
-
-
-async def test_a_clock_that_went_back_makes_no_later_turn_go() -> None:
-    store, clock = MemoryStore(), Clock()
-    with anyio.fail_after(PATIENCE_S):
-        session = await lived(store, clock, [1001.0, 1005.0, 1002.0])
-        try:
-            await session.forget(1003.0)
-            # Turn 3 was said before it, but stands behind turn 2, which was not.
-            assert sorted({m.turn for m in session.conversation()}) == [2, 3]
-        finally:
-            await session.reference.runtime.leave()
+async def test_turns_accepted_before_a_moment_go(
+    moments: Sequence[float], before: float | datetime, left: list[int]
+) -> None:
+    now = 1000.0
+    async with stage([f"answer {n}" for n in range(3)], clock=lambda: now) as on:
+        for now in moments:
+            await on.say(f"said at {now}")
+        await on.session.forget(before)
+        assert sorted({m.turn for m in on.session.conversation()}) == left
+        await same_as_its_log(on, on.session)
 
 
 async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
@@ -474,19 +430,12 @@ async def test_an_interrupt_is_answered_while_records_are_redacted() -> None:
     async with stage(["one", "two"], store=store) as on:
         await on.say("first")
         store.hold_back = anyio.Event()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.clear(purge=True))
-            await settled()
-            turns = []
-
-            async def send() -> None:
-                turns.append(await on.session.send("never heard"))
-
-            group.start_soon(send)
-            await settled()
-            began = anyio.current_time()
-            assert (await on.session.interrupt()).result == "aborted"
-            assert anyio.current_time() - began < 1
+        async with (
+            meanwhile(lambda: on.session.clear(purge=True)),
+            meanwhile(lambda: on.session.send("never heard")) as turns,
+        ):
+            with lasting(0, abs=1):
+                assert (await on.session.interrupt()).result == "aborted"
             store.hold_back.set()
         assert (await turns[0].outcome()).stop_reason == "interrupt"
         await same_as_its_log(on, on.session)

@@ -10,19 +10,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from llmsession.session.tasks.works import Work, Works
+from tests.session.actors import SwallowingCancellation
 from tests.virtual_time import loop_turns
 
 GRACE_S = 0.1
-
-
-async def ignore_cancellation(seconds: float) -> None:
-    """Waits *seconds*, whoever cancels it: what a careless tool does."""
-    until = anyio.current_time() + seconds
-    while (left_s := until - anyio.current_time()) > 0:
-        try:
-            await anyio.sleep(left_s)
-        except anyio.get_cancelled_exc_class():  # the point of these tests
-            continue
 
 
 class Ended:
@@ -131,7 +122,7 @@ async def test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_l
     ended = Ended()
     async with anyio.create_task_group() as group:
         works = Works(group)
-        work = works.start("w", lambda: ignore_cancellation(1), ended)
+        work = works.start("w", SwallowingCancellation(1), ended)
         await checkpoint()
         work.cancel()
         before = loop_turns(anyio_backend)
@@ -156,7 +147,7 @@ async def test_stopping_all_waits_for_the_grace_and_then_lets_the_loop_rest(
     async with anyio.create_task_group() as group:
         works = Works(group)
         for name in "abc":
-            works.start(name, lambda: ignore_cancellation(10), ended)
+            works.start(name, SwallowingCancellation(10), ended)
         works.start("obeys", anyio.sleep_forever, ended)
         await checkpoint()
         with anyio.fail_after(GRACE_S + 0.05):
@@ -176,7 +167,7 @@ async def test_a_stop_that_is_cancelled_in_its_grace_lets_the_loop_rest_too(
     ended = Ended()
     async with anyio.create_task_group() as group:
         works = Works(group)
-        works.start("w", lambda: ignore_cancellation(10), ended)
+        works.start("w", SwallowingCancellation(10), ended)
         await checkpoint()
         with anyio.move_on_after(GRACE_S):
             await works.stop_all(100)
@@ -200,7 +191,7 @@ async def test_abandoning_work_that_was_not_cancelled_lets_it_end_by_itself() ->
 async def test_swallowed_cancellation_does_not_hold_the_one_who_asked() -> None:
     ended = Ended()
     async with anyio.create_task_group() as group:
-        work = Works(group).start("w", lambda: ignore_cancellation(10), ended)
+        work = Works(group).start("w", SwallowingCancellation(10), ended)
         await checkpoint()
         start = anyio.current_time()
         work.cancel()
