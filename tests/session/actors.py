@@ -25,6 +25,7 @@ from anyio.lowlevel import checkpoint
 from llmsession import (
     Event,
     LLMSession,
+    Price,
     SessionConfig,
     SessionManager,
     Store,
@@ -183,6 +184,7 @@ def check_log(log: Sequence[r.Record]) -> None:
 async def stage(
     script: Iterable[Any] | Callable[[Request, StepTag], Scripted] = (),
     *,
+    provider: ScriptedProvider | None = None,
     tools: Sequence[Tool] = (),
     tool: Callable[..., Any] | None = None,
     store: Store | None = None,
@@ -190,18 +192,26 @@ async def stage(
     logger: Any = None,
     idle_s: float = 60.0,
     clock: Callable[[], float] = time.time,
+    summariser: ScriptedProvider | None = None,
+    prices: Mapping[str, Price] | None = None,
     reopen: bool = False,
     **config: Any,
 ) -> AsyncIterator[Stage]:
     """A manager, and the session ``s`` of a model ``m``; both are closed at the end. With
     *reopen* it is the session that *store* has, and of *config* only ``recovery`` is used. *tool*
-    is the one tool ``t``."""
+    is the one tool ``t``; *provider* is in place of the one that plays *script*."""
     tools = tools if tool is None else [Tool(name="t", run=tool)]
-    provider = ScriptedProvider(script, profile=profile)
+    provider = provider or ScriptedProvider(script, profile=profile)
     kept: Store = store if store is not None else MemoryStore()
     with anyio.fail_after(PATIENCE_S):
         async with SessionManager(
-            provider=provider, store=kept, logger=logger, idle_s=idle_s, clock=clock
+            provider=provider,
+            summariser=summariser,
+            store=kept,
+            prices=prices,
+            logger=logger,
+            idle_s=idle_s,
+            clock=clock,
         ) as manager:
             config.setdefault("model", "m")
             set_up = Stage(manager, provider, kept)

@@ -57,7 +57,6 @@ from tests.session.actors import (
     faulty_stage,
     in_tool,
     meanwhile,
-    settled,
     stage,
     texts_of,
 )
@@ -245,11 +244,9 @@ async def refuse_to_close() -> None:
 async def test_a_reply_that_is_whole_is_kept_however_its_stream_closes(
     close: Callable[[], Any],
 ) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=BadlyClosed(["hello", "b"], close)) as manager:
-            session = await manager.create(CONFIG)
-            assert await (await session.send("x")).text() == "hello"
-            assert await (await session.send("y")).text() == "b"
+    async with stage(provider=BadlyClosed(["hello", "b"], close)) as on:
+        assert await on.say("x") == "hello"
+        assert await on.say("y") == "b"
 
 
 class Babbling(ScriptedProvider):
@@ -265,11 +262,9 @@ class Babbling(ScriptedProvider):
 @pytest.mark.real_time
 async def test_a_stream_that_never_waits_is_interrupted() -> None:
     with anyio.fail_after(100):
-        async with SessionManager(provider=Babbling([])) as manager:
-            session = await manager.create(CONFIG)
-            await session.send("x")
-            await settled()
-            assert (await session.interrupt()).result == "aborted"
+        async with stage(provider=Babbling([])) as on:
+            await on.begin("x")
+            assert (await on.session.interrupt()).result == "aborted"
 
 
 class Events(ScriptedProvider):
@@ -304,12 +299,10 @@ def opened(raw: bytes) -> BlockStarted:
 async def test_a_block_that_cannot_be_read_is_a_broken_stream(
     events: tuple[StreamEvent, ...],
 ) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=Events(*events, BlockStopped(0))) as manager:
-            session = await manager.create(CONFIG)
-            outcome = await (await session.send("x")).outcome()
-            assert (outcome.status, outcome.stop_reason) == ("failed", "retryable")
-            assert session.status().phase == "idle"
+    async with stage(provider=Events(*events, BlockStopped(0))) as on:
+        outcome = await on.outcome("x")
+        assert (outcome.status, outcome.stop_reason) == ("failed", "retryable")
+        assert on.session.status().phase == "idle"
 
 
 async def test_a_text_block_that_never_gets_its_text_spoils_no_later_request() -> None:
@@ -319,11 +312,9 @@ async def test_a_text_block_that_never_gets_its_text_spoils_no_later_request() -
         BlockStarted(1, msgspec.Raw(b'{"type":"text","text":"hello"}')),
         BlockStopped(1),
     )
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=Events(*said)) as manager:
-            session = await manager.create(CONFIG)
-            for _ in range(2):
-                assert (await (await session.send("x")).text()).endswith("hello")
+    async with stage(provider=Events(*said)) as on:
+        for _ in range(2):
+            assert (await on.say("x")).endswith("hello")
 
 
 async def test_thinking_without_a_signature_is_kept_and_not_sent_back() -> None:
@@ -343,14 +334,14 @@ async def test_a_call_id_that_providers_refuse_is_made_one_that_they_take() -> N
 
 
 async def test_a_model_that_the_provider_does_not_know_is_refused_before_anything_is_done() -> None:
-    async with SessionManager(provider=ByName(["ok"], {"m": Profile(name="m")})) as manager:
+    async with stage(provider=ByName(["ok"], {"m": Profile(name="m")})) as on:
         with pytest.raises(InvalidConfig, match="other"):
-            await manager.create(SessionConfig(model="other"), session_id="s")
-        session = await manager.create(CONFIG, session_id="s")
+            await on.manager.create(SessionConfig(model="other"), session_id="o")
         with pytest.raises(InvalidConfig, match="other"):
-            await session.configure(model="other")
-        assert session.config.model == "m"
-        assert await (await session.send("x")).text() == "ok"
+            await on.session.configure(model="other")
+        assert on.session.config.model == "m"
+        assert await on.names() == ["s"]
+        assert await on.say("x") == "ok"
 
 
 # Tools and loggers.

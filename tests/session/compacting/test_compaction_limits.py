@@ -7,10 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession import CompactionConfig, MemoryStore, Profile, SessionConfig, SessionManager, Tool
+from llmsession import CompactionConfig, Profile, Tool
 from llmsession.errors import ProviderError
 from llmsession.testing.scripted import Scripted, call, say
-from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import ByName, Quick, settled, stage, texts_of
 from tests.session.compacting.conversations import OUTPUT, applied, one_call_a_turn, tools, turns
@@ -63,38 +62,30 @@ async def test_many_large_results_of_one_step_share_what_there_is() -> None:
 @pytest.mark.parametrize("schedule", ["cache", "at_once"])
 async def test_a_switch_to_a_smaller_model_plans_at_once(schedule: str) -> None:
     compaction = CompactionConfig(schedule=schedule, keep_recent_turns=2)  # type: ignore[arg-type]
-    provider, store = ByName(one_call_a_turn, PROFILES), MemoryStore()
-    async with SessionManager(provider=provider, store=store) as manager:
-        config = SessionConfig(model="large", tools=tools(), compaction=compaction)
-        session = await manager.create(config, session_id="s")
-        for number in range(8):
-            await (await session.send(f"message {number}")).text()
-        assert session.status().compacted_before == 0
-        await session.configure(model="small")
+    provider = ByName(one_call_a_turn, PROFILES)
+    async with stage(provider=provider, model="large", tools=tools(), compaction=compaction) as on:
+        await turns(on, 8)
+        assert on.session.status().compacted_before == 0
+        await on.session.configure(model="small")
         await settled()
         # Nobody has said a word to it yet.
-        assert session.status().compacted_before > 0
-        log = [r.decode_record(stored.body) for stored in await store.read("s")]
-        (record,) = [each for each in log if isinstance(each, r.CompactionApplied)]
+        assert on.session.status().compacted_before > 0
+        (record,) = await applied(on)
         assert record.trigger == ("window" if schedule == "cache" else "prefix_broken")
-        await (await session.send("go on")).text()
-        assert session.status().context_tokens <= 12_000
+        await on.say("go on")
+        assert on.session.status().context_tokens <= 12_000
 
 
 async def test_a_context_that_the_smaller_model_cannot_hold_is_compacted_before_it_is_sent() -> (
     None
 ):
     provider = ByName(one_call_a_turn, PROFILES)
-    async with SessionManager(provider=provider) as manager:
-        config = SessionConfig(model="large", tools=tools())
-        session = await manager.create(config, session_id="s")
-        for number in range(12):
-            await (await session.send(f"message {number}")).text()
+    async with stage(provider=provider, model="large", tools=tools()) as on:
+        await turns(on, 12)
         count = len(provider.requests)
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: session.configure(model="small"))
-            turn = await session.send("go on")
-            await turn.text()
+            group.start_soon(lambda: on.session.configure(model="small"))
+            await on.say("go on")
         for request in provider.requests[count:]:
             if request.model == "small":
                 assert len(request.encode()) < 16_000 * 3
