@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from llmsession import (
     InterruptOutcome,
@@ -20,7 +20,6 @@ from llmsession import (
     ToolUse,
     TurnAborted,
 )
-from llmsession.session.handles.session import Turn
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.blocks import TextBlock
@@ -28,6 +27,7 @@ from llmsession.turns.receipts import settled_text
 from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.usage import Usage
 from tests.session.actors import (
+    MINE,
     FinishingWithinGrace,
     Quick,
     Stage,
@@ -85,36 +85,62 @@ async def test_after_a_dropped_turn_the_history_is_the_same_object_as_before(poi
         assert on.session.conversation()[:2] == base
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after(seed: int) -> None:
-    async with stage(lambda request, tag: never() if tag.turn == 1 else "done") as on:
-        await on.session.send("running")
-        order: list[str] = []
-        turns: dict[str, Turn] = {}
-        outcomes: list[InterruptOutcome] = []
+async def race(rng: Random) -> tuple[int, int]:
+    """Twenty sends, and interrupts between them: how many were aborted, and how many were not."""
+    # The first turn never ends by itself, so what is queued behind it stays queued.
+    async with stage(lambda request, tag: never()) as on:
+        order, outcomes = ["running"], []
+        turns = {"running": await on.session.send("running")}
 
-        async def send(name: str) -> None:
+        async def act(name: str) -> None:
+            for _ in range(rng.randrange(30)):
+                await checkpoint()
             order.append(name)  # nothing waits between this and the ingress number
-            turns[name] = await on.session.send(name)
+            if name.startswith("interrupt"):
+                outcomes.append(await on.session.interrupt())
+            else:
+                turns[name] = await on.session.send(name)
 
-        async def interrupt() -> None:
-            order.append("interrupt")
-            outcomes.append(await on.session.interrupt())
-
-        jobs: list[Callable[[], Any]] = [partial(send, f"send {n}") for n in range(8)]
-        jobs.append(interrupt)
-        Random(seed).shuffle(jobs)
-        async with anyio.create_task_group() as group:
-            for job in jobs:
-                group.start_soon(job)
-        mark = order.index("interrupt")
-        for name in order[:mark]:
+        names = [f"send {n}," for n in range(20)] + [f"interrupt {n}" for n in range(4)]
+        await at_once(*(partial(act, name) for name in rng.sample(names, len(names))))
+        mark = max(at for at, name in enumerate(order) if name.startswith("interrupt"))
+        before = [name for name in order[:mark] if name in turns]
+        for name in before:
             ended = await turns[name].outcome()
-            assert (name, ended.status) == (name, "aborted")
+            assert (name, ended.status, ended.stop_reason) == (name, "aborted", "interrupt")
             assert bytes(ended.user_body).decode().count(name) == 1
-        for name in order[mark + 1 :]:
-            assert (name, await turns[name].text()) == (name, "done")
-        assert len(outcomes[0].turns) == mark + 1
+        told = {outcome.turn for answer in outcomes for outcome in answer.turns}
+        assert told == {turns[name].id for name in before}
+        after = {turns[name].id.number for name in order[mark + 1 :]}
+        assert set(on.session.reference.actor.turns.runs) == after
+        return len(before), len(after)
+
+
+async def test_an_interrupt_covers_every_send_enqueued_before_it_and_none_after() -> None:
+    races = [await race(Random(seed)) for seed in range(30)]
+    assert sum(aborted for aborted, _ in races) > 200
+    assert sum(spared for _, spared in races) > 40
+
+
+@pytest.mark.parametrize("aim", ["everything", "the turn", "both"])
+async def test_two_hundred_interrupts_of_one_turn_abort_it_once_and_are_all_answered(
+    aim: str,
+) -> None:
+    script = ["hello", call("mine", id="c"), "still here"]
+    async with stage(script, tools=[MINE]) as on:
+        await on.say("hi")
+        base = on.session.conversation()
+        turn = await on.offered("use the tool")
+        aims = {"everything": (None, None), "the turn": (turn.id, turn.id), "both": (None, turn.id)}
+        with anyio.fail_after(10):
+            answers = await at_once(*(partial(on.session.interrupt, id) for id in aims[aim] * 100))
+            outcome = await turn.outcome()
+        assert len(answers) == 200
+        assert {answer.result.value for answer in answers} == {"aborted"}
+        assert all(answer.turns == (outcome,) for answer in answers)
+        assert on.session.conversation() is base
+        assert [each.turn for each in await on.log() if isinstance(each, r.TurnAborted)] == [2]
+        assert await on.say("and now?") == "still here"
 
 
 async def test_an_interrupt_never_cancels_a_send_enqueued_after_it_while_a_tool_is_stopped() -> (

@@ -29,7 +29,7 @@ from llmsession.session.compacting.compactor import Compactor
 from llmsession.session.handles.session import live_state
 from llmsession.session.tasks.works import Work, Works
 from llmsession.session.values.outcome import CompactionOutcome
-from llmsession.store.protocol import AppendResult, Batch
+from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, StepTag
@@ -55,27 +55,6 @@ def small(**changes: Any) -> dict[str, Any]:
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept, "tools": tools()}
 
 
-class HoldingStore(MemoryStore):
-    """Writes when it is let; until then nothing is durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.holds = False
-        self._held: list[tuple[Batch, Callable[[AppendResult], None]]] = []
-
-    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        if self.holds:
-            self._held.append((batch, done))
-        else:
-            super().append(batch, done)
-
-    def let_go(self) -> None:
-        self.holds = False
-        held, self._held = self._held, []
-        for batch, done in held:
-            super().append(batch, done)
-
-
 # A turn that ends while a thread looks for what can be freed for it.
 
 
@@ -96,7 +75,7 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
 
 @asynccontextmanager
 async def looking(
-    monkeypatch: pytest.MonkeyPatch, *, ready: bool = False, store: MemoryStore | None = None
+    monkeypatch: pytest.MonkeyPatch, *, ready: bool = False, store: FaultyStore | None = None
 ) -> AsyncIterator[tuple[Stage, Planning, bytes]]:
     """A turn that is too large, while a thread looks for what can be freed for it. *ready*: it was
     found, and the context after it is being prepared. The bytes are the context before the turn."""
@@ -160,15 +139,15 @@ async def test_callers_are_answered_when_others_cancel_the_planning(
 async def test_no_plan_for_a_turn_goes_into_the_log_behind_its_abort(
     monkeypatch: pytest.MonkeyPatch, ready: bool
 ) -> None:
-    store = HoldingStore()
+    store = FaultyStore(MemoryStore())
     async with looking(monkeypatch, ready=ready, store=store) as (on, planning, _):
-        store.holds = True
+        store.delay()
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.interrupt)
             await settled()  # the abort is written, and not durable yet
             planning.go.set()
             await settled()
-            store.let_go()
+            store.deliver()
         await settled()
         kinds = await on.kinds()
         assert "compaction.applied" not in kinds[kinds.index("turn.aborted") :]
@@ -235,7 +214,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
 async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_into_the_log(
     monkeypatch: pytest.MonkeyPatch, ready: str
 ) -> None:
-    store = HoldingStore()
+    store = FaultyStore(MemoryStore())
     async with stage(one_call_a_turn, store=store, **small(keep_recent_turns=1)) as on:
         await turns(on, 6)
         planning = Planning(monkeypatch)
@@ -243,12 +222,12 @@ async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_i
             await planning.started.wait()
             if ready == "before it":  # then it is the request after it that a thread makes ready
                 await planning.next()
-            store.holds = True
+            store.delay()
             group.start_soon(partial(on.session.configure, system="another"))
             await settled()
             planning.go.set()
             await settled()
-            store.let_go()
+            store.deliver()
         assert (await on.kinds())[-1] == "session.configured"
         assert outcomes == [CompactionOutcome(False, "the conversation changed meanwhile")]
         assert live_state(on.session).view.compacted_before == 0
