@@ -219,21 +219,11 @@ async def test_a_full_queue_answers_overloaded_and_the_session_goes_on() -> None
 
 async def test_a_full_work_lane_answers_overloaded_and_control_still_gets_through() -> None:
     async with stage(lambda request, tag: never(), queue_limit=4) as on:
-        refused = 0
-
-        async def sender() -> None:
-            nonlocal refused
-            try:
-                await on.session.send("x")
-            except Overloaded:
-                refused += 1
-
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(sender)
-            await settled()
+        sends = [lambda: on.session.send("x")] * 20
+        async with meanwhile(*sends, refused=(Overloaded,)) as results:
             outcome = await on.session.interrupt()
-        assert 0 < refused == 20 - len(outcome.turns)
+        refused = [result for result in results if isinstance(result, Overloaded)]
+        assert 0 < len(refused) == 20 - len(outcome.turns)
         assert {ended.status for ended in outcome.turns} == {"aborted"}
 
 

@@ -9,6 +9,11 @@ from llmsession.testing.scripted import block, call, say, think
 from llmsession.turns import records as r
 from tests.session.actors import Quick, stage
 
+SEARCH = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}}) + block(
+    {"type": "web_search_tool_result", "tool_use_id": "srv", "content": []}
+)
+"""A search by the provider, and what it found."""
+
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
 async def test_a_whole_reply_is_committed_with_the_providers_own_word(reason: str) -> None:
@@ -69,9 +74,7 @@ async def test_a_refusal_after_complete_steps_drops_them_too_and_leaves_a_receip
 
 @pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
 async def test_a_paused_reply_is_kept_as_it_is_and_the_turn_goes_on(reason: str) -> None:
-    searching = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
-    found = block({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []})
-    script = [(say("searching") + searching + found).stopping(reason), "found it"]
+    script = [(say("searching") + SEARCH).stopping(reason), "found it"]
     async with stage(script) as on:
         assert await on.say("hello") == "found it"
         assert b"server_tool_use" in bytes(on.session.conversation()[1].body)
@@ -94,9 +97,7 @@ async def test_a_paused_reply_with_a_call_gets_it_answered_in_the_very_next_mess
 
 
 async def test_a_turn_is_paused_a_bounded_number_of_times() -> None:
-    searching = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
-    found = block({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []})
-    paused = (searching + found).stopping("pause_turn")
+    paused = SEARCH.stopping("pause_turn")
     async with stage(lambda request, tag: paused, limits=TurnLimits(max_pauses=3)) as on:
         outcome = await on.outcome("hello")
         assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")

@@ -346,48 +346,6 @@ async def test_a_failed_append_gives_every_waiting_caller_a_store_error_and_goes
         assert [m.text for m in on.session.conversation()] == ["hello", "hi", "again", "next"]
 
 
-async def test_a_lost_acknowledgement_says_unknown_and_the_log_decides_later() -> None:
-    async with faulty_stage(["hi", "next"]) as (on, store):
-        await on.say("hello")
-        store.lose_acknowledgement()
-        with pytest.raises(StoreError) as raised:
-            await on.session.send("perhaps")
-        assert raised.value.committed is None
-        assert await on.say("again") == "next"
-        # It was written: recovery ended it as a crash, and its number is used up.
-        assert (await on.session.turn("u2").outcome()).stop_reason == "crash"
-        assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
-
-
-@pytest.mark.parametrize("at", range(1, 5))
-async def test_a_store_that_fails_at_any_append_leaves_a_session_that_goes_on(at: int) -> None:
-    store = FaultyStore(MemoryStore())
-    tool = Quick()
-
-    def script(request: Any, tag: Any) -> Any:
-        return call("t", id="c") if tag.turn == 2 and tag.step == 1 else "ok"
-
-    async with stage(script, tool=tool, store=store) as on:
-        await on.say("hello")
-        base = on.session.conversation()
-        real, left = store.append, at
-
-        def append(batch: Any, done: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                store.fail_next()
-            real(batch, done)
-
-        store.append = append  # type: ignore[method-assign]  # the fault
-        with pytest.raises(StoreError) as raised:
-            await on.say("work")
-        assert raised.value.committed is False
-        on.session = await on.manager.open("s")
-        assert on.session.conversation() == base
-        assert await on.say("again") == "ok"
-
-
 async def test_a_session_that_is_deleted_under_its_owner_is_closed_by_name() -> None:
     async with stage(["hi"]) as on:
         await on.store.delete("s")
