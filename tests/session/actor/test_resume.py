@@ -604,8 +604,7 @@ async def test_a_recovery_that_is_unknown_is_refused(recovery: Any) -> None:
 
 
 async def test_opening_a_session_that_is_live_recovers_nothing() -> None:
-    async with stage([call("mine", id="a"), "done"], tools=[MINE]) as on:
-        turn = await on.offered("go")
+    async with offering("a", then=["done"]) as (on, turn):
         before = await on.kinds()
         answers: tuple[Recovery | None, ...] = (None, "drop", "resume")
         for recovery in answers:
@@ -657,8 +656,7 @@ async def test_a_work_of_the_owner_that_lost_its_store_cannot_answer_for_the_new
 
 async def test_who_takes_a_session_over_goes_on_with_its_turn() -> None:
     store = MemoryStore()
-    async with stage([call("mine", id="a")], tools=[MINE], store=store, recovery="resume") as on:
-        turn = await on.offered("go")
+    async with offering("a", then=[], store=store, recovery="resume") as (on, turn):
         provider = ScriptedProvider(["done"])
         async with SessionManager(provider=provider, store=store) as other:
             taken = await other.open("s", takeover=True)

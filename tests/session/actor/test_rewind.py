@@ -33,8 +33,7 @@ from tests.session.actors import (
 
 async def test_the_history_ends_with_the_turn_again() -> None:
     async with stage(["one", "two", "three", "three again"]) as on:
-        for text in ("first", "second", "third"):
-            await on.say(text)
+        await on.say("first", "second", "third")
         old = on.session.conversation()
         await on.session.rewind("u1")
         now = on.session.conversation()
@@ -65,8 +64,7 @@ async def test_the_log_keeps_what_was_rewound() -> None:
 async def test_a_turn_that_is_not_in_the_history_is_refused(to: int) -> None:
     async with stage(["one", never(), "three"]) as on:
         await on.say("first")
-        await on.session.send("dropped")
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         head = live_state(on.session).head
         with pytest.raises(InvalidInput, match="not in the history"):
             await on.session.rewind(to)

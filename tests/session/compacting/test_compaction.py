@@ -431,8 +431,7 @@ async def test_a_request_that_does_not_fit_is_compacted_as_hard_as_it_takes_in_o
     fits: dict[str, Any] = {"window_tokens": 34_000, "max_tokens": 10_000, "compaction": kept}
     both = [*tools(), Tool(name="small", run=Quick(LINE * 40))]
     async with stage(script, tools=both, **fits) as on:
-        await on.say("a small result")
-        await on.say("many large ones")
+        await on.say("a small result", "many large ones")
         (record,) = await applied(on)
         assert {"c1", "c2_1", "c2_2"} <= set(record.shown_results)
 

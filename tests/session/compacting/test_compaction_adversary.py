@@ -244,8 +244,7 @@ async def test_what_a_window_left_out_is_shown_again_where_else_nothing_would_be
         return call("t", id=f"c{tag.step}") if tag.step < 18 or how == "rewind" else never()
 
     async with stage(script, **small(policy="reverse_budget")) as on:
-        await on.say("the ship is called Bounty")
-        await on.say("and the mate is called Joe")
+        await on.say("the ship is called Bounty", "and the mate is called Joe")
         turn = await on.session.send("count the gulls")
         if how == "interrupt":
             await anyio.sleep(1)
@@ -447,8 +446,7 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 @pytest.mark.parametrize("how", ["forget", "purge"])
 async def test_the_reason_of_anybodys_policy_holds_no_word_of_what_was_forgotten(how: str) -> None:
     async with stage(one_call_a_turn, **small(policy="talkative")) as on:
-        await on.say("xyzzy")
-        await on.say("two")
+        await on.say("xyzzy", "two")
         assert (await on.session.compact()).applied
         assert "xyzzy" in (await applied(on))[0].reason
         forget: Callable[[], Any] = partial(LLMSession.forget, on.session, before=2)

@@ -56,8 +56,7 @@ async def test_a_result_within_the_cap_is_shown_as_it_is() -> None:
 
 async def test_recall_is_offered_from_the_first_request_on_and_never_added_later() -> None:
     async with stage(["hi", "hi"], tools=[Tool(name="t")]) as on:
-        await on.say("hello")
-        await on.say("hello")
+        await on.say("hello", "hello")
         for request in on.provider.requests:
             assert b'"name":"recall"' in bytes(request.tools[-1])
     async with stage(["hi"]) as on:  # without tools there is nothing to recall

@@ -167,8 +167,7 @@ async def test_what_was_waiting_in_the_parent_is_purged_from_a_fork_too() -> Non
 
 async def test_forgetting_takes_the_turns_before_one_out_of_history_and_log() -> None:
     async with stage(["marker one", "marker two", "three", "four"]) as on:
-        for text in ("marker first", "marker second", "third"):
-            await on.say(text)
+        await on.say("marker first", "marker second", "third")
         kept = on.session.conversation()[4:]
         await on.session.forget("u3")
         assert on.session.conversation() == kept
@@ -256,8 +255,7 @@ async def test_summaries_and_views_of_what_is_kept_stay_and_others_go() -> None:
 async def test_what_is_no_turn_of_the_history_cannot_be_forgotten_before(before: Any) -> None:
     async with stage(["one", never()]) as on:
         await on.say("first")
-        await on.session.send("dropped")
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         with pytest.raises(InvalidInput):
             await on.session.forget(before)
         assert len(on.session.conversation()) == 2
@@ -365,8 +363,7 @@ async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
 
 async def test_a_fork_at_a_turn_behind_forgotten_ones_begins_with_what_is_left() -> None:
     async with stage(["marker one", "two", "three", "in the fork"]) as on:
-        for text in ("marker first", "second", "third"):
-            await on.say(text)
+        await on.say("marker first", "second", "third")
         await on.session.forget(2)
         fork = await on.session.fork(at=2, session_id="f")
         assert [m.text for m in fork.conversation()] == ["second", "two"]

@@ -353,8 +353,7 @@ async def test_what_is_forgotten_of_an_import_goes_with_all_that_its_file_held()
 async def lived(on: Stage) -> None:
     """A life with everything that an export has to tell apart."""
     await on.say("first")
-    await on.begin("dropped")
-    await on.session.interrupt()
+    await on.interrupted("dropped")
     running = await on.begin("kept in part")
     queued = await on.session.send("waits")
     await on.session.interrupt(running.id, policy="keep_steps")

@@ -105,8 +105,7 @@ async def test_a_fork_may_begin_at_a_turn_that_was_rewound() -> None:
 @pytest.mark.parametrize("at", [1, 9, "u2"])
 async def test_a_turn_that_was_never_committed_is_no_place_to_fork_at(at: int | str) -> None:
     async with stage([never(), "two", never()]) as on:
-        await on.session.send("dropped")
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         with pytest.raises(InvalidInput, match="never committed"):
             await on.session.fork(at=at)
         assert await on.names() == ["s"]
@@ -156,8 +155,7 @@ async def test_commands_and_usage_of_a_fork_begin_anew() -> None:
 async def test_pending_receipts_come_with_a_fork() -> None:
     tool = Tool(name="t", run=Quick())
     async with stage([call("t", id="c"), never(), "fine", "fine"], tools=[tool]) as on:
-        await on.begin("do it")
-        await on.session.interrupt()
+        await on.interrupted("do it")
         fork = await on.session.fork()
         await (await fork.send("what was done?")).text()
         assert "t (c): finished" in fork.conversation()[0].content[-1].text  # type: ignore[union-attr]  # the receipt

@@ -13,12 +13,11 @@ from llmsession import (
     KeyReused,
     MemoryStore,
     SessionBusy,
-    Tool,
     ToolResult,
     TurnId,
 )
-from llmsession.testing.scripted import call, never, say
-from tests.session.actors import at_once, faulty_stage, meanwhile, settled, stage
+from llmsession.testing.scripted import never, say
+from tests.session.actors import at_once, faulty_stage, meanwhile, offering, settled, stage
 
 
 async def test_a_repeat_while_the_first_is_on_its_way_gets_the_same_answer() -> None:
@@ -112,8 +111,7 @@ async def test_an_id_of_one_kind_of_command_cannot_be_used_for_another() -> None
 
 
 async def test_repeated_results_are_no_duplicates() -> None:
-    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
+    async with offering("c") as (on, turn):
         results = [ToolResult("c", "42")]
         await on.session.submit_tool_results(results, command_id="k")
         await on.session.submit_tool_results(results, command_id="k")
