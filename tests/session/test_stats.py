@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from llmsession import SessionConfig, SessionManager, TextDelta
-from llmsession.testing.scripted import ScriptedProvider, say
-from tests.session.actors import offering
+from llmsession import SessionConfig, TextDelta
+from llmsession.testing.scripted import say
+from tests.session.actors import first, offering, stage
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for() -> None:
-    provider = ScriptedProvider(lambda request, tag: say("so far, so good").hanging(at=3))
-    async with SessionManager(provider=provider) as manager:
-        sessions = [
-            await manager.create(SessionConfig(model="m"), session_id=name) for name in "cabd"
-        ]
-        turn = await sessions[0].send("go on")
-        async for event in turn:
-            if isinstance(event, TextDelta):
-                break
+    async with stage(lambda request, tag: say("so far, so good").hanging(at=3)) as on:
+        manager, config = on.manager, SessionConfig(model="m")
+        sessions = [await manager.create(config, session_id=name) for name in "cab"]
+        await first(await sessions[0].send("go on"), TextDelta)
         live = manager.live_stats(3)
         assert [(stats.session, stats.phase) for stats in live] == [
             ("c", "running"), ("a", "idle"), ("b", "idle"),
@@ -30,8 +25,8 @@ async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for
         assert live[0].context_tokens == sessions[0].status().context_tokens > 0
         assert manager.count_live() == (4, 1)
         assert manager.count_live(lambda session: session in "ab") == (2, 0)
-        only = manager.live_stats(9, lambda session: session == "d")
-        assert [stats.session for stats in only] == ["d"]
+        only = manager.live_stats(9, lambda session: session == "s")
+        assert [stats.session for stats in only] == ["s"]
 
 
 async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> None:

@@ -21,7 +21,7 @@ from llmsession import (
     TurnLimits,
     Usage,
 )
-from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
+from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, stage
@@ -182,55 +182,40 @@ async def test_a_turn_that_is_resumed_over_budget_ends_with_its_steps() -> None:
         on.session = None  # type: ignore[assignment]  # it is somebody else's now
 
 
-async def manager_of(script: Any, **more: Any) -> SessionManager:
-    return SessionManager(provider=ScriptedProvider(script), prices=PRICES, **more)
-
-
 async def test_money_is_charged_as_billed_and_stops_at_its_limit() -> None:
-    async with await manager_of([say("a").costing(COST)] * 3) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", budget=SpendingBudget(max_cost_usd=2 * COST_NANO / 10**9))
-        )
-        for _ in range(2):  # the same prompt is billed each time
-            await (await session.send("go")).text()
+    budget = SpendingBudget(max_cost_usd=2 * COST_NANO / 10**9)
+    async with stage([say("a").costing(COST)] * 3, prices=PRICES, budget=budget) as on:
+        await on.say("go", "go")  # the same prompt is billed each time
         with pytest.raises(BudgetExhausted, match=r"\$0\.000074 of \$0\.000074") as caught:
-            await session.send("go")
+            await on.session.send("go")
         assert (caught.value.unit, caught.value.spent) == ("nano_usd", 2 * COST_NANO)
 
 
 async def test_a_budget_in_dollars_needs_the_price_of_the_model() -> None:
-    budget = SpendingBudget(max_cost_usd=1)
-    async with await manager_of([]) as manager:
+    dollars, tokens = SpendingBudget(max_cost_usd=1), SpendingBudget(max_tokens=1)
+    async with stage(prices=PRICES, budget=dollars) as on:
         with pytest.raises(InvalidConfig, match="model 'mystery' is not known"):
-            await manager.create(SessionConfig(model="mystery", budget=budget))
-        await manager.create(
-            SessionConfig(model="mystery", budget=SpendingBudget(max_tokens=1)), session_id="t"
-        )
-        session = await manager.create(SessionConfig(model="m", budget=budget))
+            await on.manager.create(SessionConfig(model="mystery", budget=dollars))
+        await on.manager.create(SessionConfig(model="mystery", budget=tokens), session_id="t")
         with pytest.raises(InvalidConfig, match="'mystery'"):
-            await session.configure(model="mystery")
-        assert session.config.model == "m"
-        await session.configure(system="other")
+            await on.session.configure(model="mystery")
+        assert on.session.config.model == "m"
+        await on.session.configure(system="other")
 
 
 async def test_what_a_model_without_a_price_has_spent_exhausts_a_budget_in_dollars() -> None:
-    reply = say("hi")
-    routed = ScriptedReply(blocks=reply.blocks, usage=COST, model="mystery")
-    async with await manager_of([routed]) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", budget=SpendingBudget(max_cost_usd=100))
-        )
-        await (await session.send("go")).text()
+    routed = ScriptedReply(blocks=say("hi").blocks, usage=COST, model="mystery")
+    async with stage([routed], prices=PRICES, budget=SpendingBudget(max_cost_usd=100)) as on:
+        await on.say("go")
         with pytest.raises(BudgetExhausted, match="without a price: mystery") as caught:
-            await session.send("go")
+            await on.session.send("go")
         assert caught.value.unpriced == ("mystery",)
 
 
 @pytest.mark.parametrize("budget", [SpendingBudget(max_tokens=0), {"max_tokens": "many"}, 5])
 async def test_a_budget_that_cannot_be_is_refused_when_the_session_is_made(budget: Any) -> None:
-    async with await manager_of([never()]) as manager:
+    async with stage(prices=PRICES) as on:
         with pytest.raises(InvalidConfig, match="budget"):
-            await manager.create(SessionConfig(model="m", budget=budget))
-        session = await manager.create(SessionConfig(model="m"))
+            await on.manager.create(SessionConfig(model="m", budget=budget))
         with pytest.raises(InvalidConfig, match="budget"):
-            await session.configure(budget=budget)
+            await on.session.configure(budget=budget)

@@ -45,10 +45,9 @@ async def priced(
     **config: Any,
 ) -> AsyncIterator[LLMSession]:
     """The session ``s`` of a manager that knows *prices*."""
-    provider = ScriptedProvider(script)  # type: ignore[arg-type]  # any script
-    store, prices = store or MemoryStore(), PRICES if prices is None else prices
-    async with SessionManager(provider=provider, store=store, prices=prices) as manager:
-        yield await manager.create(SessionConfig(model="m", **config), session_id="s")
+    prices = PRICES if prices is None else prices
+    async with stage(script, store=store, prices=prices, **config) as on:  # type: ignore[arg-type]  # any script
+        yield on.session
 
 
 async def said(session: LLMSession, *texts: str) -> None:
