@@ -92,7 +92,7 @@ LANES = {
         "rule 6",
         "run.steers += 1",
         "run.steers += 2",
-        "test_the_record_of_a_step_counts_the_steers_that_it_reads",
+        "test_several_steers_are_read_together_in_order",
     ),
 }
 
@@ -291,7 +291,7 @@ INTERRUPTS = {
         "elif run.turn.phase is Phase.ABORTING or _was_kept(run):",
         "elif _was_kept(run):",
         "test_two_hundred_interrupts_of_one_turn_abort_it_once_and_are_all_answered",
-        suite="session/actor/test_many_interrupts.py",
+        suite="session/actor/test_interrupts.py",
     ),
     "a queued turn that was dropped starts all the same": in_turn_queue(
         "invariant 2",

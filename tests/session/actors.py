@@ -5,23 +5,44 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from llmsession import Event, LLMSession, SessionConfig, SessionManager, Store, Tool, ToolUse, Turn
+from llmsession import (
+    Event,
+    LLMSession,
+    Price,
+    SessionConfig,
+    SessionManager,
+    Store,
+    Tool,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
 from llmsession.session.values import commands as c
+from llmsession.session.values.outcome import TurnOutcome
 from llmsession.store import MemoryStore
 from llmsession.testing.faulty_store import FaultyStore
-from llmsession.testing.scripted import Scripted, ScriptedProvider
+from llmsession.testing.scripted import Scripted, ScriptedProvider, ScriptedReply, call
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.request import Profile, Request, StepTag
@@ -67,20 +88,40 @@ class Stage:
         await settled()
         return turn
 
+    async def outcome(self, content: Any, **options: Any) -> TurnOutcome:
+        """Send, and wait for the turn's end."""
+        return await (await self.session.send(content, **options)).outcome()
+
+    async def started(self, tool: Any, content: Any, **options: Any) -> Turn:
+        """Send, and wait until *tool* runs."""
+        turn = await self.session.send(content, **options)
+        await tool.started.wait()
+        return turn
+
     async def offered(self, content: str, **options: Any) -> Turn:
         """Send, and wait until the caller is offered the turn's first call."""
         turn = await self.session.send(content, **options)
         await first(turn, ToolUse)
         return turn
 
+    async def submit(self, **results: Any) -> None:
+        """The caller's results, by the ids of their calls."""
+        await self.session.submit_tool_results(
+            [ToolResult(call_id, content) for call_id, content in results.items()]
+        )
+
     async def names(self) -> list[str]:
         """The ids of the manager's sessions."""
         return [row.session for row in await self.manager.list()]
 
-    async def evict(self) -> None:
-        """Drop the handle of the session, which is then evicted."""
+    def let_go(self) -> None:
+        """Drop the handle of the session."""
         del self.session
         gc.collect()
+
+    async def evict(self) -> None:
+        """Drop the handle of the session, which is then evicted."""
+        self.let_go()
         assert await self.manager.evict_idle() == 1
         assert self.manager.live == ()
 
@@ -143,6 +184,7 @@ def check_log(log: Sequence[r.Record]) -> None:
 async def stage(
     script: Iterable[Any] | Callable[[Request, StepTag], Scripted] = (),
     *,
+    provider: ScriptedProvider | None = None,
     tools: Sequence[Tool] = (),
     tool: Callable[..., Any] | None = None,
     store: Store | None = None,
@@ -150,18 +192,26 @@ async def stage(
     logger: Any = None,
     idle_s: float = 60.0,
     clock: Callable[[], float] = time.time,
+    summariser: ScriptedProvider | None = None,
+    prices: Mapping[str, Price] | None = None,
     reopen: bool = False,
     **config: Any,
 ) -> AsyncIterator[Stage]:
     """A manager, and the session ``s`` of a model ``m``; both are closed at the end. With
     *reopen* it is the session that *store* has, and of *config* only ``recovery`` is used. *tool*
-    is the one tool ``t``."""
+    is the one tool ``t``; *provider* is in place of the one that plays *script*."""
     tools = tools if tool is None else [Tool(name="t", run=tool)]
-    provider = ScriptedProvider(script, profile=profile)
+    provider = provider or ScriptedProvider(script, profile=profile)
     kept: Store = store if store is not None else MemoryStore()
     with anyio.fail_after(PATIENCE_S):
         async with SessionManager(
-            provider=provider, store=kept, logger=logger, idle_s=idle_s, clock=clock
+            provider=provider,
+            summariser=summariser,
+            store=kept,
+            prices=prices,
+            logger=logger,
+            idle_s=idle_s,
+            clock=clock,
         ) as manager:
             config.setdefault("model", "m")
             set_up = Stage(manager, provider, kept)
@@ -187,6 +237,41 @@ async def faulty_stage(
     store = FaultyStore(MemoryStore())
     async with stage(script, store=store, **options) as on:
         yield on, store
+
+
+@contextmanager
+def lasting(seconds: float, *, abs: float) -> Iterator[None]:
+    """The body takes so many seconds."""
+    before = anyio.current_time()
+    yield
+    assert anyio.current_time() - before == pytest.approx(seconds, abs=abs)
+
+
+MINE = Tool(name="mine")
+"""A tool that the caller runs."""
+
+
+@asynccontextmanager
+async def offering(
+    *calls: str, then: Sequence[Any] = ("ok",), tools: Sequence[Tool] = (MINE,), **options: Any
+) -> AsyncIterator[tuple[Stage, Turn]]:
+    """A stage whose first turn has offered the caller *calls* of ``mine``, and that turn. The
+    replies *then* follow."""
+    reply = ScriptedReply()
+    for call_id in calls:
+        reply += call("mine", id=call_id)
+    async with stage([reply, *then], tools=tools, **options) as on:
+        yield on, await on.offered("go")
+
+
+@asynccontextmanager
+async def in_tool(
+    tool: Any, *then: Any, content: str = "hello", **options: Any
+) -> AsyncIterator[tuple[Stage, Turn]]:
+    """A stage whose first turn runs *tool* by the call ``c``, and that turn. The replies *then*
+    follow."""
+    async with stage([call("t", id="c"), *then], tool=tool, **options) as on:
+        yield on, await on.started(tool, content)
 
 
 async def first(events: AsyncIterable[Event], kind: type[T]) -> T:
@@ -249,6 +334,17 @@ async def settled() -> None:
 def texts_of(request: Request) -> list[str]:
     """Everything that a request says, as JSON, message by message."""
     return [bytes(message.body).decode() for message in request.messages]
+
+
+class ByName(ScriptedProvider):
+    """A provider of models that differ in their profiles, and of no other."""
+
+    def __init__(self, script: Any, profiles: Mapping[str, Profile]) -> None:
+        super().__init__(script)
+        self._profiles = profiles
+
+    def profile(self, model: str) -> Profile:
+        return self._profiles[model]
 
 
 class Quick:

@@ -45,6 +45,7 @@ from llmsession.turns.records import (
 )
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.usage import Usage
+from tests.session.actors import Raising, SwallowingCancellation
 from tests.session.probes import differences
 
 __all__ = ["Life"]
@@ -136,27 +137,12 @@ class Life:
         await anyio.sleep(self.rng.choice((0.05, 0.3)))
         return f"slow {mark} result\n" * 100
 
-    async def _stubborn(self, **_: Any) -> str:
-        until = anyio.current_time() + 0.35
-        while (left := until - anyio.current_time()) > 0:
-            try:
-                await anyio.sleep(left)
-            except anyio.get_cancelled_exc_class():  # it is the misbehaviour
-                continue  # it is swallowed on purpose
-        return "stubborn result"
-
-    async def _failing(self, **_: Any) -> str:
-        raise RuntimeError("no such file")
-
     def tools(self) -> list[Tool]:
-        runs: dict[str, Any] = {
-            "quick": self._quick,
-            "slow": self._slow,
-            "stubborn": self._stubborn,
-        }
         return [
-            *(Tool(name=name, run=run) for name, run in runs.items()),
-            Tool(name="failing", run=self._failing),
+            Tool(name="quick", run=self._quick),
+            Tool(name="slow", run=self._slow),
+            Tool(name="stubborn", run=SwallowingCancellation(0.35, "stubborn result")),
+            Tool(name="failing", run=Raising()),
             Tool(name="mine"),
             Tool(name="never", deadline_s=0.5),
         ]

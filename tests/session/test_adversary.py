@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
@@ -49,12 +50,13 @@ from llmsession.turns.stream import (
 )
 from tests.session.actors import (
     PATIENCE_S,
+    ByName,
     Quick,
     SwallowingCancellation,
     Waiting,
     faulty_stage,
+    in_tool,
     meanwhile,
-    settled,
     stage,
     texts_of,
 )
@@ -78,6 +80,7 @@ async def test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone() -> Non
     async with stage([never(), never()]) as on:
         await on.session.send("first")
         one = await on.session.interrupt(command_id="i")
+        assert [str(ended.turn) for ended in one.turns] == ["u1"]
         later = await on.session.send("second")
         assert await on.session.interrupt(command_id="i") == one
         await anyio.sleep(10)
@@ -85,38 +88,33 @@ async def test_a_repeated_interrupt_leaves_the_turn_that_runs_now_alone() -> Non
         assert (status.turn, status.turn_phase) == (later.id, "streaming")
 
 
-async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer() -> None:
+@pytest.mark.parametrize("durable", ["nothing", "the end of the turn"])
+async def test_a_repeat_of_an_interrupt_that_is_being_written_gets_its_answer(durable: str) -> None:
     async with faulty_stage([never()]) as (on, store):
         await on.begin("first")
-        answers: list[Any] = []
-
-        async def interrupt() -> None:
-            answers.append(await on.session.interrupt(command_id="i"))
-
-        async with anyio.create_task_group() as group:
-            store.delay()
-            group.start_soon(interrupt)
+        interrupt = partial(on.session.interrupt, command_id="i")
+        store.delay()
+        async with meanwhile(interrupt) as answers:
             await store.wait_delayed()
-            # The turn ends now, but the answer to its interrupt is not durable.
-            store.deliver()
-            store.delay()
-            await store.wait_delayed()
-            group.start_soon(interrupt)
-            await settled()
-            store.deliver()
-        assert answers[0] == answers[1]
+            if durable == "the end of the turn":  # and the answer to its interrupt is not
+                store.deliver()
+                store.delay()
+                await store.wait_delayed()
+            async with meanwhile(interrupt) as again:
+                store.deliver()
+        assert answers == again
+        assert answers[0].result == "aborted"
         answered = [record for record in await on.log() if isinstance(record, r.CommandAnswered)]
         assert len(answered) == 1
 
 
 async def test_an_id_that_an_interrupt_has_on_its_way_cannot_be_a_sends() -> None:
-    tool = SwallowingCancellation(1)
-    async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("first")
-        await tool.started.wait()
-        async with meanwhile(lambda: on.session.interrupt(command_id="i")):
-            with pytest.raises(KeyReused):
-                await on.session.send("second", command_id="i")
+    async with (
+        in_tool(SwallowingCancellation(1)) as (on, _),
+        meanwhile(lambda: on.session.interrupt(command_id="i")),
+    ):
+        with pytest.raises(KeyReused):
+            await on.session.send("second", command_id="i")
 
 
 # Compaction jobs.
@@ -197,20 +195,18 @@ async def test_cancelling_a_compaction_after_the_end_does_nothing() -> None:
 # Providers.
 
 
-async def test_an_exception_that_cannot_be_printed_ends_its_turn_and_nothing_else() -> None:
-    async with stage([say("hello").raising(Unprintable(), at=1), "ok"]) as on:
-        outcome = await (await on.session.send("x")).outcome()
-        assert (outcome.status, "Unprintable" in (outcome.error or "")) == ("failed", True)
-        assert await on.say("x") == "ok"
-
-
 @pytest.mark.parametrize(
-    "error", [ValueError("\ud800"), ProviderError("\ud800", kind="fatal")], ids=type
+    "error",
+    [Unprintable(), ValueError("\ud800"), ProviderError("\ud800", kind="fatal")],
+    ids=["unprintable", "no unicode", "a provider's, no unicode"],
 )
-async def test_an_error_that_is_no_unicode_is_written_all_the_same(error: Exception) -> None:
+async def test_an_error_that_cannot_be_written_ends_its_turn_and_nothing_else(
+    error: Exception,
+) -> None:
     async with stage([say("hello").raising(error, at=1), "ok"]) as on:
-        outcome = await (await on.session.send("x")).outcome()
+        outcome = await on.outcome("x")
         assert outcome.status == "failed"
+        assert isinstance(error, ProviderError) or type(error).__name__ in (outcome.error or "")
         assert await on.say("x") == "ok"
 
 
@@ -219,7 +215,7 @@ async def test_a_provider_that_lets_its_own_cancellation_out_fails_its_turn() ->
         pytest.skip("trio lets nobody make a Cancelled")
     async with stage([say("hello").raising(asyncio.CancelledError(), at=1), "ok"]) as on:
         with anyio.fail_after(100):
-            outcome = await (await on.session.send("x")).outcome()
+            outcome = await on.outcome("x")
         assert outcome.status == "failed"
         assert await on.say("x") == "ok"
 
@@ -248,11 +244,9 @@ async def refuse_to_close() -> None:
 async def test_a_reply_that_is_whole_is_kept_however_its_stream_closes(
     close: Callable[[], Any],
 ) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=BadlyClosed(["hello", "b"], close)) as manager:
-            session = await manager.create(CONFIG)
-            assert await (await session.send("x")).text() == "hello"
-            assert await (await session.send("y")).text() == "b"
+    async with stage(provider=BadlyClosed(["hello", "b"], close)) as on:
+        assert await on.say("x") == "hello"
+        assert await on.say("y") == "b"
 
 
 class Babbling(ScriptedProvider):
@@ -268,11 +262,9 @@ class Babbling(ScriptedProvider):
 @pytest.mark.real_time
 async def test_a_stream_that_never_waits_is_interrupted() -> None:
     with anyio.fail_after(100):
-        async with SessionManager(provider=Babbling([])) as manager:
-            session = await manager.create(CONFIG)
-            await session.send("x")
-            await settled()
-            assert (await session.interrupt()).result == "aborted"
+        async with stage(provider=Babbling([])) as on:
+            await on.begin("x")
+            assert (await on.session.interrupt()).result == "aborted"
 
 
 class Events(ScriptedProvider):
@@ -307,12 +299,10 @@ def opened(raw: bytes) -> BlockStarted:
 async def test_a_block_that_cannot_be_read_is_a_broken_stream(
     events: tuple[StreamEvent, ...],
 ) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=Events(*events, BlockStopped(0))) as manager:
-            session = await manager.create(CONFIG)
-            outcome = await (await session.send("x")).outcome()
-            assert (outcome.status, outcome.stop_reason) == ("failed", "retryable")
-            assert session.status().phase == "idle"
+    async with stage(provider=Events(*events, BlockStopped(0))) as on:
+        outcome = await on.outcome("x")
+        assert (outcome.status, outcome.stop_reason) == ("failed", "retryable")
+        assert on.session.status().phase == "idle"
 
 
 async def test_a_text_block_that_never_gets_its_text_spoils_no_later_request() -> None:
@@ -322,11 +312,9 @@ async def test_a_text_block_that_never_gets_its_text_spoils_no_later_request() -
         BlockStarted(1, msgspec.Raw(b'{"type":"text","text":"hello"}')),
         BlockStopped(1),
     )
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=Events(*said)) as manager:
-            session = await manager.create(CONFIG)
-            for _ in range(2):
-                assert (await (await session.send("x")).text()).endswith("hello")
+    async with stage(provider=Events(*said)) as on:
+        for _ in range(2):
+            assert (await on.say("x")).endswith("hello")
 
 
 async def test_thinking_without_a_signature_is_kept_and_not_sent_back() -> None:
@@ -345,22 +333,15 @@ async def test_a_call_id_that_providers_refuse_is_made_one_that_they_take() -> N
         assert ids == ["functions_t_0", "functions_t_0_2"]
 
 
-class Particular(ScriptedProvider):
-    """Knows one model."""
-
-    def profile(self, model: str) -> Profile:
-        return {"m": Profile(name="m")}[model]
-
-
 async def test_a_model_that_the_provider_does_not_know_is_refused_before_anything_is_done() -> None:
-    async with SessionManager(provider=Particular(["ok"])) as manager:
+    async with stage(provider=ByName(["ok"], {"m": Profile(name="m")})) as on:
         with pytest.raises(InvalidConfig, match="other"):
-            await manager.create(SessionConfig(model="other"), session_id="s")
-        session = await manager.create(CONFIG, session_id="s")
+            await on.manager.create(SessionConfig(model="other"), session_id="o")
         with pytest.raises(InvalidConfig, match="other"):
-            await session.configure(model="other")
-        assert session.config.model == "m"
-        assert await (await session.send("x")).text() == "ok"
+            await on.session.configure(model="other")
+        assert on.session.config.model == "m"
+        assert await on.names() == ["s"]
+        assert await on.say("x") == "ok"
 
 
 # Tools and loggers.
@@ -389,7 +370,7 @@ async def test_a_logger_that_raises_stops_nothing() -> None:
     script = ["one", say("x").raising(ValueError("x")), "two"]
     async with stage(script, logger=RaisingLogger()) as on:
         assert await on.say("x") == "one"
-        assert (await (await on.session.send("x")).outcome()).status == "failed"
+        assert (await on.outcome("x")).status == "failed"
         assert await on.say("x") == "two"
 
 
@@ -404,8 +385,7 @@ class ReleasesNothing(MemoryStore):
 async def test_an_eviction_whose_release_fails_ends_nothing() -> None:
     async with stage(["one", "two"], store=ReleasesNothing(), idle_s=1) as on:
         assert await on.say("x") == "one"
-        del on.session
-        gc.collect()
+        on.let_go()
         await anyio.sleep(10)
         assert on.manager.live == ()
         on.session = await on.manager.open("s")
@@ -461,9 +441,8 @@ class Slow(MemoryStore):
     """Takes a second over making and taking a session."""
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        lease = await super().create(session, owner)
         await anyio.sleep(1)
-        return lease
+        return await super().create(session, owner)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         await anyio.sleep(1)
@@ -495,29 +474,18 @@ async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
     store = Slow()
     async with stage(store=store) as on:
         await on.session.close()
-        raised: list[type[BaseException]] = []
-
-        async def reopen(session: str) -> None:
-            try:
-                await on.manager.open(session)
-            except (SessionClosed, SessionNotFound) as error:
-                raised.append(type(error))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(reopen, "s")
-            group.start_soon(reopen, "nobody")
+        opening = [partial(on.manager.open, session) for session in ("s", "nobody")]
+        async with meanwhile(*opening, refused=(SessionClosed, SessionNotFound)) as results:
             await anyio.sleep(0.5)
             await on.manager.close()
+        raised = [type(each) for each in results if isinstance(each, Exception)]
         assert raised == [SessionNotFound]
         assert on.manager.live == ()
         assert (await store.row("s")).owner is None
 
 
 async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
-    tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        turn = await on.session.send("x")
-        await tool.started.wait()
+    async with in_tool(SwallowingCancellation(5), "ok") as (on, turn):
         async with meanwhile(on.session.close):
             opened_again = await on.manager.open("s")
         assert (await turn.outcome()).stop_reason == "closed"
@@ -531,42 +499,20 @@ async def test_a_takeover_does_not_get_the_answer_of_an_open_without_it() -> Non
         stage(store=store) as on,
         SessionManager(provider=ScriptedProvider([]), store=store) as other,
     ):
-        answers: list[Any] = []
-
-        async def take(takeover: bool) -> None:
-            try:
-                answers.append(await other.open("s", takeover=takeover))
-            except SessionInUse as error:
-                answers.append(error)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(take, False)
-            await settled()
-            group.start_soon(take, True)
-        assert [type(answer) for answer in answers] == [SessionInUse, LLMSession]
+        async with meanwhile(lambda: other.open("s"), refused=(SessionInUse,)) as refused:
+            taken = await other.open("s", takeover=True)
+        assert [type(answer) for answer in (*refused, taken)] == [SessionInUse, LLMSession]
         with pytest.raises(SessionMoved):
             await on.session.send("x")
 
 
-class SlowToRefuse(MemoryStore):
-    async def create(self, session: str, owner: Owner) -> Lease:
-        await anyio.sleep(1)
-        return await super().create(session, owner)
-
-
 async def test_an_eviction_leaves_a_session_alone_whose_name_somebody_wants() -> None:
-    async with stage(["ok"], store=SlowToRefuse()) as on:
-        del on.session
-        gc.collect()
-
-        async def create() -> None:
-            with pytest.raises(SessionExists):
-                await on.manager.create(CONFIG, session_id="s")
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(create)
-            await settled()
+    async with stage(["ok"], store=Slow()) as on:
+        on.let_go()
+        create = partial(on.manager.create, CONFIG, session_id="s")
+        async with meanwhile(create, refused=(SessionExists,)) as refused:
             assert await on.manager.evict_idle() == 0
+        assert [type(error) for error in refused] == [SessionExists]
         assert await on.manager.evict_idle() == 1
         on.session = await on.manager.open("s")
         assert await on.say("x") == "ok"
@@ -641,9 +587,7 @@ async def test_a_manager_that_is_cancelled_as_it_is_entered_leaves_nothing() -> 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("after", [*range(1, 8), *range(8, 40, 5)])
-async def test_a_task_that_asyncio_times_out_anywhere_ends_its_manager_in_order(
-    after: int,
-) -> None:
+async def test_a_task_that_asyncio_times_out_anywhere_ends_its_manager_in_order(after: int) -> None:
     if sniffio.current_async_library() != "asyncio":
         pytest.skip("only asyncio cancels tasks")
     store, tool = MemoryStore(), Tool(name="t", run=Quick())

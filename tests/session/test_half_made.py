@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -16,6 +17,7 @@ from llmsession.store import AppendResult, Batch, Conflict, MemoryStore
 from llmsession.store.protocol import Owner
 from llmsession.testing import ScriptedProvider
 from llmsession.testing.scripted import say
+from tests.session.actors import meanwhile
 from tests.session.probes import log_of
 
 CONFIG = SessionConfig(model="m")
@@ -115,16 +117,9 @@ class SlowToBegin(MemoryStore):
 async def test_a_maker_that_was_too_slow_takes_nothing_from_who_came_after_it() -> None:
     """It stood still before its first record; meanwhile its session was taken and made anew."""
     store = SlowToBegin()
-    errors: list[StoreError] = []
     async with managing(store) as slow, managing(store) as quick:
-
-        async def make() -> None:
-            with pytest.raises(StoreError) as caught:
-                await slow.create(CONFIG, session_id="s")
-            errors.append(caught.value)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(make)
+        make = partial(slow.create, CONFIG, session_id="s")
+        async with meanwhile(make, refused=(StoreError,)) as errors:
             await store.reached.wait()
             with pytest.raises(SessionNotFound):
                 await quick.open("s", takeover=True)
@@ -136,21 +131,16 @@ async def test_a_maker_that_was_too_slow_takes_nothing_from_who_came_after_it() 
 
 
 async def test_a_maker_whose_record_meets_another_epoch_leaves_the_session_alone() -> None:
-    store = SlowToBegin()
+    store, other = SlowToBegin(), Owner("another")
     async with managing(store) as slow:
-
-        async def make() -> None:
-            with pytest.raises(StoreError):
-                await slow.create(CONFIG, session_id="s")
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(make)
+        make = partial(slow.create, CONFIG, session_id="s")
+        async with meanwhile(make, refused=(StoreError,)) as errors:
             await store.reached.wait()
-            other = Owner("another")
             lease = await store.acquire("s", other, takeover=True)
             results: list[AppendResult] = []
             MemoryStore.append(store, Batch("s", lease.epoch, 0, (b"{}",)), results.append)
             assert not isinstance(results[0], Conflict)
             store.go_on()
+        assert [type(error) for error in errors] == [StoreError]
         row = await store.row("s")
         assert (row.owner, row.head) == (other, 1)

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import pytest
 
-from llmsession.errors import HeadMoved
 from llmsession.session.handles.session import LLMSession
 from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager
@@ -17,6 +15,7 @@ from llmsession.store.memory import MemoryStore
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, say
 from llmsession.turns import records as r
+from tests.session.actors import meanwhile
 from tests.session.probes import delivering, differences, live_state, log_of, said, settle
 
 CONFIG = SessionConfig(
@@ -55,12 +54,10 @@ async def stage(*, turns: int = 2) -> AsyncIterator[tuple[LLMSession, FaultyStor
 async def test_a_send_behind_a_clear_carries_no_receipt_of_what_was_cleared() -> None:
     async with stage() as (session, store):
         store.delay()
-        async with anyio.create_task_group() as group:
-            group.start_soon(session.clear)
+        async with meanwhile(session.clear):
             await store.wait_delayed()
-            group.start_soon(session.send, "a new start")
-            await settle()
-            store.deliver()
+            async with meanwhile(lambda: session.send("a new start")):
+                store.deliver()
         await settle()
         assert said(session.conversation())[0] == (
             "user",
@@ -71,9 +68,7 @@ async def test_a_send_behind_a_clear_carries_no_receipt_of_what_was_cleared() ->
 async def test_two_clears_at_once_start_two_generations() -> None:
     async with stage() as (session, store):
         store.delay()
-        async with anyio.create_task_group() as group:
-            group.start_soon(session.clear)
-            group.start_soon(session.clear)
+        async with meanwhile(session.clear, session.clear):
             await store.wait_delayed()
             store.deliver()
         log = await log_of(store, "s")
@@ -85,50 +80,10 @@ async def test_two_clears_at_once_start_two_generations() -> None:
 async def test_a_compaction_behind_a_clear_is_not_applied() -> None:
     async with stage() as (session, store):
         store.delay()
-        async with anyio.create_task_group() as group:
-            group.start_soon(session.clear)
+        async with meanwhile(session.clear):
             await store.wait_delayed()
-            group.start_soon(session.compact)
-            await settle()
-            store.deliver()
+            async with meanwhile(session.compact):
+                store.deliver()
         assert session.status().compacted_before == 0
         log = await log_of(store, "s")
         assert not any(isinstance(each, r.CompactionApplied) for each in log)
-
-
-async def test_a_send_that_expects_the_head_before_a_clear_is_refused() -> None:
-    async with stage() as (session, store):
-        head = session.status().head
-        assert head is not None
-        store.delay()
-        async with anyio.create_task_group() as group:
-            group.start_soon(session.clear)
-            await store.wait_delayed()
-
-            async def expecting() -> None:
-                with pytest.raises(HeadMoved):
-                    await session.send("as it was", expected_head=head)
-
-            group.start_soon(expecting)
-            await settle()
-            store.deliver()
-
-
-async def test_two_changes_of_the_configuration_behind_one_turn_both_hold() -> None:
-    async with stage() as (session, _):
-        turn = await session.send("hello")
-        await settle()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: session.configure(system="be kind"))
-            group.start_soon(lambda: session.configure(max_tokens=77))
-            await settle()
-            await session.interrupt(turn.id)
-        assert (session.config.system, session.config.max_tokens) == ("be kind", 77)
-
-
-async def test_a_repeated_configure_is_answered_as_the_first_whatever_came_between() -> None:
-    async with stage() as (session, _):
-        await session.configure(system="be kind", command_id="once")
-        await session.configure(max_tokens=77)
-        await session.configure(system="be kind", command_id="once")
-        assert (session.config.system, session.config.max_tokens) == ("be kind", 77)

@@ -8,6 +8,7 @@ import pytest
 
 from llmsession import (
     CompactionConfig,
+    DuplicateToolResult,
     InvalidConfig,
     InvalidInput,
     InvalidMessage,
@@ -15,12 +16,11 @@ from llmsession import (
     SessionConfig,
     Tool,
     ToolResult,
-    ToolUse,
     UnknownToolCall,
 )
 from llmsession.testing.scripted import block, call, say
 from llmsession.turns.blocks import OpaqueBlock
-from tests.session.actors import Quick, first, stage
+from tests.session.actors import Quick, offering, stage
 
 UNUSABLE: dict[str, Any] = {
     "no text": "",
@@ -70,17 +70,12 @@ async def test_a_message_that_cannot_be_sent_is_refused_and_the_session_goes_on(
         assert str(on.session.conversation()[0].turn_id) == "u1"
 
 
-async def test_a_lone_surrogate_is_replaced_at_the_edge() -> None:
+@pytest.mark.parametrize(("text", "kept"), [("a \ud83d b", "a � b"), ("\ud83d\ude42", "🙂")])
+async def test_surrogates_are_joined_or_replaced_at_the_edge(text: str, kept: str) -> None:
     async with stage(["hi"]) as on:
-        assert await on.say("a \ud83d b") == "hi"
-        assert on.session.conversation()[0].text == "a � b"
+        assert await on.say(text) == "hi"
+        assert on.session.conversation()[0].text == kept
         assert on.provider.requests[0].encode().decode()
-
-
-async def test_a_surrogate_pair_in_two_halves_is_joined() -> None:
-    async with stage(["hi"]) as on:
-        await on.say("\ud83d\ude42")
-        assert on.session.conversation()[0].text == "🙂"
 
 
 async def test_a_lone_surrogate_from_the_model_is_replaced() -> None:
@@ -88,27 +83,19 @@ async def test_a_lone_surrogate_from_the_model_is_replaced() -> None:
         assert await on.say("hello") == "a � b"
 
 
-async def test_a_lone_surrogate_in_a_result_is_replaced() -> None:
-    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        await on.session.submit_tool_results(
-            [ToolResult("c", "a \ud83d b", compact_summary="\ud83d")]
-        )
+async def test_a_lone_surrogate_in_a_result_or_in_its_summary_is_replaced() -> None:
+    async with offering("c") as (on, turn):
+        result = ToolResult("c", "a \ud83d b", compact_summary="\ud83d")
+        await on.session.submit_tool_results([result])
         assert await turn.text() == "ok"
         assert on.session.conversation()[2].tool_results[0].text == "a � b"
-
-
-async def test_a_lone_surrogate_in_a_summary_that_comes_later_is_replaced() -> None:
-    async with stage([call("t", id="c"), "ok"], tool=Quick()) as on:
-        await on.say("go")
         await on.session.store_compact_summaries({"c": "a \ud83d b"})
         assert on.session.reference.actor.state.summaries["c"] == "a � b"
 
 
 @pytest.mark.parametrize("command_id", [None, "k"])
 async def test_a_lone_surrogate_in_a_call_id_is_an_unknown_call(command_id: str | None) -> None:
-    async with stage([call("mine", id="c")], tools=[Tool(name="mine")]) as on:
-        await first(await on.session.send("go"), ToolUse)
+    async with offering("c") as (on, _):
         with pytest.raises(UnknownToolCall):
             await on.session.submit_tool_results([ToolResult("\ud83d", "x")], command_id=command_id)
 
@@ -129,16 +116,6 @@ async def test_unknown_blocks_and_unknown_fields_are_kept_byte_for_byte() -> Non
 
 
 @pytest.mark.real_time
-async def test_a_result_of_50_mb_is_refused_and_a_smaller_one_taken() -> None:
-    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        with pytest.raises(InvalidMessage, match="bytes"):
-            await on.session.submit_tool_results([ToolResult("c", "x" * 50_000_000)])
-        await on.session.submit_tool_results([ToolResult("c", "small")])
-        assert await turn.text() == "ok"
-
-
-@pytest.mark.real_time
 async def test_a_callable_that_returns_50_mb_is_an_error_result() -> None:
     async def huge() -> str:
         return "x" * 50_000_000
@@ -148,32 +125,39 @@ async def test_a_callable_that_returns_50_mb_is_an_error_result() -> None:
         assert on.session.conversation()[2].tool_results[0].is_error
 
 
-NO_RESULTS: dict[str, Any] = {
-    "an id that is a list": [ToolResult([], "x")],  # type: ignore[arg-type]  # the point
-    "an id that is None": [ToolResult(None, "x")],  # type: ignore[arg-type]  # the point
-    "text": ["c"],
-    "a dict": [{"call_id": "c", "content": "x"}],
-    "content that is None": [ToolResult("c", None)],  # type: ignore[arg-type]  # the point
-    "content that is a number": [ToolResult("c", 5)],  # type: ignore[arg-type]  # the point
-    "a summary that is a number": [ToolResult("c", "x", compact_summary=5)],  # type: ignore[arg-type]  # the point
-    "an error flag that is text": [ToolResult("c", "x", is_error="yes")],  # type: ignore[arg-type]  # the point
+NO_RESULTS: dict[str, tuple[Any, type[InvalidInput]]] = {
+    "none at all": ([], InvalidInput),
+    "an id that is a list": ([ToolResult([], "x")], InvalidInput),  # type: ignore[arg-type]  # the point
+    "an id that is None": ([ToolResult(None, "x")], InvalidInput),  # type: ignore[arg-type]  # the point
+    "an id that is unknown": ([ToolResult("c", "1"), ToolResult("nobody", "2")], UnknownToolCall),
+    "an id that comes twice": ([ToolResult("c", "1"), ToolResult("c", "2")], DuplicateToolResult),
+    "text": (["c"], InvalidInput),
+    "a dict": ([{"call_id": "c", "content": "x"}], InvalidInput),
+    "content that is None": ([ToolResult("c", None)], InvalidMessage),  # type: ignore[arg-type]  # the point
+    "content that is a number": ([ToolResult("c", 5)], InvalidMessage),  # type: ignore[arg-type]  # the point
+    "a block without a type": ([ToolResult("c", [{"no": "type"}])], InvalidMessage),
+    "a block that is a number": ([ToolResult("c", [3])], InvalidMessage),  # type: ignore[list-item]  # the point
+    "a summary that is a number": ([ToolResult("c", "x", compact_summary=5)], InvalidInput),  # type: ignore[arg-type]  # the point
+    "an error flag that is text": ([ToolResult("c", "x", is_error="yes")], InvalidInput),  # type: ignore[arg-type]  # the point
+    "50 MB": ([ToolResult("c", "x" * 50_000_000)], InvalidMessage),
 }
 
 
-@pytest.mark.parametrize("results", NO_RESULTS.values(), ids=NO_RESULTS.keys())
-async def test_what_is_no_result_is_refused_and_the_call_stays_open(results: Any) -> None:
-    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        with pytest.raises(InvalidInput):
+@pytest.mark.real_time
+@pytest.mark.parametrize(("results", "error"), NO_RESULTS.values(), ids=NO_RESULTS.keys())
+async def test_what_is_no_result_is_refused_and_the_call_stays_open(
+    results: Any, error: type[InvalidInput]
+) -> None:
+    async with offering("c") as (on, turn):
+        with pytest.raises(error):
             await on.session.submit_tool_results(results)
-        await on.session.submit_tool_results([ToolResult("c", "x")])
+        await on.submit(c="x")
         assert await turn.text() == "ok"
 
 
 @pytest.mark.parametrize("summaries", [{"c": 5}, {5: "x"}, {"nobody": "x"}, [], None])
 async def test_summaries_that_cannot_be_used_are_refused(summaries: Any) -> None:
-    async with stage([call("t", id="c"), "ok"], tools=[Tool(name="t")]) as on:
-        await first(await on.session.send("go"), ToolUse)
+    async with offering("c") as (on, _):
         with pytest.raises(InvalidInput):
             await on.session.store_compact_summaries(summaries)
 
@@ -268,10 +252,12 @@ async def test_a_cursor_that_is_not_in_the_log_is_refused(after: Any) -> None:
             on.session.subscribe(after=after)
 
 
-async def test_a_turn_that_never_was_has_no_handle() -> None:
+async def test_a_turn_and_a_call_that_never_were_are_refused_by_name() -> None:
     async with stage() as on:
         with pytest.raises(InvalidInput):
             on.session.turn("u1")
+        with pytest.raises(UnknownToolCall):
+            await on.submit(c="x")
 
 
 MALFORMED_BLOCKS: dict[str, Any] = {
@@ -287,17 +273,11 @@ async def test_a_malformed_call_of_the_model_is_a_broken_stream(fields: Any) -> 
         assert await on.say("hello") == "whole"
 
 
-async def test_an_unknown_call_is_named_even_before_any_turn() -> None:
-    async with stage() as on:
-        with pytest.raises(UnknownToolCall):
-            await on.session.submit_tool_results([ToolResult("c", "x")])
-
-
 async def test_a_request_that_breaks_a_rule_is_not_sent_and_its_turn_fails_by_name() -> None:
     cached = {"type": "thinking", "thinking": "hm", "signature": "s", "cache_control": {}}
     script = [block(cached) + call("t", id="c"), "next"]
     async with stage(script, tool=Quick()) as on:
-        outcome = await (await on.session.send("hello")).outcome()
+        outcome = await on.outcome("hello")
         assert (outcome.status, outcome.stop_reason) == ("failed", "invalid_request")
         assert "messages[1].content[0].cache_control" in (outcome.error or "")
         assert len(on.provider.requests) == 1

@@ -16,10 +16,9 @@ from llmsession.session.values.config import CompactionConfig, SessionConfig, To
 from llmsession.store.memory import MemoryStore
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
-from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import meanwhile
-from tests.session.probes import delivering, log_of, settle
+from tests.session.probes import delivering, settle
 
 
 def _reply(request: Request, _tag: StepTag) -> ScriptedReply:
@@ -76,70 +75,6 @@ async def test_a_command_is_answered_when_it_is_durable_and_not_before(command: 
         await answer_when_durable(store, commands[command])
         with anyio.fail_after(100):
             await session.interrupt()
-
-
-async def test_an_interrupt_is_answered_after_its_record_is_durable_and_not_before() -> None:
-    async with slow_session() as (session, store):
-        turn = await session.send("use tools")
-        await settle()
-        published: list[str] = []
-        answers: list[Any] = []
-
-        async def interrupt() -> None:
-            answers.append(await session.interrupt())
-
-        async def listen() -> None:
-            async for event in turn:
-                published.append(type(event).__name__)
-
-        store.delay()
-        with anyio.fail_after(100):
-            async with anyio.create_task_group() as group:
-                group.start_soon(listen)
-                group.start_soon(interrupt)
-                await store.wait_delayed()
-                await settle(5.0)
-                assert answers == []
-                assert "TurnAborted" not in published
-                assert session.status().turn_phase == "aborting"
-                store.deliver()
-            assert [answer.result.value for answer in answers] == ["aborted"]
-            assert published[-1] == "TurnAborted"
-
-
-async def test_what_comes_while_a_batch_is_on_its_way_follows_in_one_batch_in_order() -> None:
-    async with slow_session() as (session, store):
-        store.delay()
-        turns: list[int] = []
-
-        async def send(text: str) -> None:
-            turns.append((await session.send(text)).id.number)
-
-        with anyio.fail_after(100):
-            async with anyio.create_task_group() as group:
-                group.start_soon(send, "first")
-                await store.wait_delayed()
-                for number in range(5):
-                    group.start_soon(send, f"queued {number}")
-                    await settle()
-                assert turns == []
-                assert [len(batch.bodies) for batch in store.appends] == [1, 1]
-                store.deliver()
-            while session.status().phase != "idle":
-                await settle()
-        assert sorted(turns) == [1, 2, 3, 4, 5, 6]
-        # What came first after the answer is the five that waited, together and in order.
-        following = [r.decode_record(body) for body in store.appends[2].bodies]
-        accepted = [record for record in following if isinstance(record, r.TurnAccepted)]
-        assert [record.turn for record in accepted] == [2, 3, 4, 5, 6]
-        assert [b"queued %d" % n in bytes(record.body) for n, record in enumerate(accepted)]
-        written = await log_of(store, "s")
-        sent = [r.decode_record(body) for batch in store.appends for body in batch.bodies]
-        assert written == sent
-        assert [record.seq for record in written] == list(range(1, len(written) + 1))
-        assert [record.turn for record in written if isinstance(record, r.TurnCommitted)] == [
-            1, 2, 3, 4, 5, 6,
-        ]  # fmt: skip
 
 
 async def test_a_logged_interrupt_of_an_idle_session_is_answered_when_its_answer_is_durable() -> (

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
-from llmsession import (
-    SessionConfig,
-    SessionManager,
-    TextDelta,
-    Tool,
-    ToolResult,
-    ToolUse,
-)
-from llmsession.testing.scripted import ScriptedProvider, call, say
+from llmsession import SessionConfig, TextDelta
+from llmsession.testing.scripted import say
+from tests.session.actors import first, offering, stage
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for() -> None:
-    provider = ScriptedProvider(lambda request, tag: say("so far, so good").hanging(at=3))
-    async with SessionManager(provider=provider) as manager:
-        sessions = [
-            await manager.create(SessionConfig(model="m"), session_id=name) for name in "cabd"
-        ]
-        turn = await sessions[0].send("go on")
-        async for event in turn:
-            if isinstance(event, TextDelta):
-                break
+    async with stage(lambda request, tag: say("so far, so good").hanging(at=3)) as on:
+        manager, config = on.manager, SessionConfig(model="m")
+        sessions = [await manager.create(config, session_id=name) for name in "cab"]
+        await first(await sessions[0].send("go on"), TextDelta)
         live = manager.live_stats(3)
         assert [(stats.session, stats.phase) for stats in live] == [
             ("c", "running"), ("a", "idle"), ("b", "idle"),
@@ -37,37 +25,18 @@ async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for
         assert live[0].context_tokens == sessions[0].status().context_tokens > 0
         assert manager.count_live() == (4, 1)
         assert manager.count_live(lambda session: session in "ab") == (2, 0)
-        only = manager.live_stats(9, lambda session: session == "d")
-        assert [stats.session for stats in only] == ["d"]
+        only = manager.live_stats(9, lambda session: session == "s")
+        assert [stats.session for stats in only] == ["s"]
 
 
 async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> None:
-    calls = 0
-
-    def answer(request: object, tag: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            return call("look", {}, id="c1")
-        return say("seen") if calls == 2 else say("so far, so good").hanging(at=3)
-
-    provider = ScriptedProvider(answer)  # type: ignore[arg-type]  # replies of several kinds
-    config = SessionConfig(model="m", tools=(Tool(name="look"),))
-    async with SessionManager(provider=provider) as manager:
-        session = await manager.create(config, session_id="s")
-        turn = await session.send("what is there?")
-        async for event in turn:
-            if isinstance(event, ToolUse):
-                await session.submit_tool_results([ToolResult(event.id, "line\n" * 2000)])
-        (stats,) = manager.live_stats(1)
+    hangs = say("so far, so good").hanging(at=3)
+    async with offering("c", then=["seen", hangs]) as (on, turn):
+        await on.submit(c="line\n" * 2000)
+        await turn.text()
+        (stats,) = on.manager.live_stats(1)
         assert (stats.interrupts, stats.compactions, stats.turns) == (0, 0, 1)
-        await session.set_summary("There were lines.", upto=1)
-        turn = await session.send("and?")
-        with anyio.fail_after(5):
-            async for event in turn:
-                if isinstance(event, TextDelta):
-                    break
-        await session.interrupt()
-        (stats,) = manager.live_stats(1)
-        assert (stats.interrupts, stats.turns) == (1, 2)
-        assert stats.compactions == 1
+        await on.session.set_summary("There were lines.", upto=1)
+        await on.interrupted("and?", after_s=1)
+        (stats,) = on.manager.live_stats(1)
+        assert (stats.interrupts, stats.compactions, stats.turns) == (1, 1, 2)

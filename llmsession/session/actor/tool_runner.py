@@ -101,9 +101,7 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
         capped = cap_content(decoded, max_chars=max_chars, call_id=result.call_id)
         if summary is None or not summary.strip():
             summary = summarise(
-                result_text(decoded),
-                is_error=result.is_error,
-                max_chars=compaction.summary_chars,
+                result_text(decoded), is_error=result.is_error, max_chars=compaction.summary_chars
             )
     return Answer(
         call_id=clean_text(result.call_id),

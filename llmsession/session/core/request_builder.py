@@ -136,11 +136,7 @@ class ContextBuilder:
         return self._checker.check_against_history(request, messages, thinking_from, edited_from)
 
     def size(
-        self,
-        request: Request,
-        messages: Sequence[Message],
-        view: View,
-        reported: Reported | None,
+        self, request: Request, messages: Sequence[Message], view: View, reported: Reported | None
     ) -> Size:
         """How large *request* is, the projection of *messages* by *view*: what was reported of
         the last one, and an estimate of what came after it; else an estimate of it all."""
@@ -177,11 +173,7 @@ class ContextBuilder:
         return min(tokens - 1, self._calibrations.of(self._frame.model).scaled(cleared))
 
     def _size_after(
-        self,
-        reported: Reported,
-        messages: Sequence[Message],
-        view: View,
-        calibration: Calibration,
+        self, reported: Reported, messages: Sequence[Message], view: View, calibration: Calibration
     ) -> Sized:
         reply, usage = reported.count - 1, reported.usage
         return size_after(

@@ -14,7 +14,7 @@ from llmsession.compaction.summaries.digest import DIGEST_CHARS
 from llmsession.errors import InvalidConfig, InvalidInput
 from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
-from llmsession.turns.blocks import Content
+from llmsession.turns.blocks import Content, clean_text
 from llmsession.turns.ids import TurnId, turn_number
 from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
@@ -168,11 +168,7 @@ class LLMSession:
         self._actor.report(self._actor.turns.runner.compactor.cancel)
 
     async def clear(
-        self,
-        *,
-        purge: bool = False,
-        when_busy: c.IfBusy = "reject",
-        command_id: str | None = None,
+        self, *, purge: bool = False, when_busy: c.IfBusy = "reject", command_id: str | None = None
     ) -> None:
         """Start the next generation with an empty history. The log keeps the old history, unless
         *purge* erases it: then no record of this session's log holds any message until now when
@@ -301,7 +297,8 @@ class LLMSession:
         ):
             raise InvalidInput("summaries are texts by call id: {call id: text}")
         actor = await self.reference.activated()
-        await _perform(actor, c.StoreSummaries(actor.mailbox.number(), command_id, dict(summaries)))
+        cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
+        await _perform(actor, c.StoreSummaries(actor.mailbox.number(), command_id, cleaned))
 
     async def set_summary(
         self, text: str, *, upto: TurnId | str | int, command_id: str | None = None

@@ -80,9 +80,7 @@ def text_or_raise(outcome: TurnOutcome, name: str) -> str:
     """
     if outcome.status == "aborted":
         raise TurnAborted(
-            f"{name} was aborted ({outcome.stop_reason})",
-            turn=outcome.turn.number,
-            outcome=outcome,
+            f"{name} was aborted ({outcome.stop_reason})", turn=outcome.turn.number, outcome=outcome
         )
     if outcome.status == "failed" and outcome.exceeded is not None:
         raise exhausted(outcome.exceeded)

@@ -8,21 +8,8 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import msgspec
 
-from llmsession.errors import (
-    SessionError,
-    SessionExists,
-    SessionInUse,
-    SessionNotFound,
-    StoreError,
-)
-from llmsession.store.protocol import (
-    Appended,
-    Conflict,
-    Lease,
-    Lost,
-    Owner,
-    Store,
-)
+from llmsession.errors import SessionError, SessionExists, SessionInUse, SessionNotFound, StoreError
+from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Owner, Store
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from llmsession.errors import InvalidInput
-from llmsession.turns.blocks import clean_text
 from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
 from ..tasks.promise import Promise
@@ -74,53 +74,64 @@ def _checked_id(command_id: str | None) -> str | None:
     raise InvalidInput(f"command_id {command_id!r} is not 1 to 200 printable characters")
 
 
+def _digested(name: str, value: Any) -> bytes | str:
+    """The field *name* of a command as its digest has it."""
+    match value:
+        case None | False:
+            return ""
+        case True:
+            return name
+        case str():
+            return value
+        case int() | float():
+            return repr(value)  # turn 3 and the moment 3.0 are different
+        case msgspec.Raw():
+            return bytes(value)
+        case _:
+            return msgspec.json.encode(value)
+
+
+@dataclass(slots=True, eq=False)
 class Command(Generic[T]):
-    """``ingress`` is the command's number in the order of the calls, *content* is what it asks for.
-    ``answer_type`` is the type of its answer in the log."""
+    """``ingress`` is the command's number in the order of the calls. ``answer_type`` is the type of
+    its answer in the log, and ``kind`` the name of the command in its digest."""
 
-    __slots__ = ("command_id", "digest", "ingress", "promise")
+    kind: ClassVar[str] = ""
     answer_type: ClassVar[Any] = int | None
+    ingress: int
+    command_id: str | None
+    digest: str = field(init=False)
+    promise: Promise[T] = field(init=False, default_factory=Promise)
 
-    def __init__(self, ingress: int, command_id: str | None, *content: bytes | str | None) -> None:
-        self.ingress = ingress
-        self.command_id = _checked_id(command_id)
-        self.digest = command_digest(command_id, *content)
-        self.promise: Promise[T] = Promise()
+    def __post_init__(self) -> None:
+        self.command_id = _checked_id(self.command_id)
+        content = self._content() if self.command_id is not None else ()
+        self.digest = command_digest(self.command_id, self.kind, *content)
+
+    def _content(self) -> Iterator[bytes | str]:
+        """What the command asks for, as its digest has it."""
+        names = [each.name for each in fields(self) if each.init][2:]
+        return (_digested(name, getattr(self, name)) for name in names)
 
 
+@dataclass(slots=True, eq=False)
 class Send(Command[int]):
     """Answered with the turn's number once its acceptance is durable."""
 
-    __slots__ = ("body", "expected_head", "outcome", "when_busy")
-
-    def __init__(
-        self,
-        ingress: int,
-        command_id: str | None,
-        *,
-        body: msgspec.Raw,
-        when_busy: WhenBusy,
-        expected_head: int | None,
-    ) -> None:
-        head = "" if expected_head is None else str(expected_head)
-        super().__init__(ingress, command_id, "send", bytes(body), when_busy, head)
-        self.body = body
-        self.when_busy = when_busy
-        self.expected_head = expected_head
-        self.outcome: Promise[TurnOutcome] | None = None
-        """The outcome of the turn, once it is accepted; None for a repeat of a turn that has
-        ended."""
+    kind: ClassVar[str] = "send"
+    body: msgspec.Raw
+    when_busy: WhenBusy
+    expected_head: int | None
+    outcome: Promise[TurnOutcome] | None = field(init=False, default=None)
+    """The outcome of the turn, once it is accepted; None for a repeat of a turn that has ended."""
 
 
+@dataclass(slots=True, eq=False)
 class Submit(Command[None]):
     """Results of open calls, all or none. Answered once they are durable."""
 
-    __slots__ = ("answers",)
-
-    def __init__(self, ingress: int, command_id: str | None, answers: Sequence[Answer]) -> None:
-        content = b"" if command_id is None else msgspec.json.encode(answers)
-        super().__init__(ingress, command_id, "submit", content)
-        self.answers = answers
+    kind: ClassVar[str] = "submit"
+    answers: Sequence[Answer]
 
 
 class Compact(Command[CompactionOutcome]):
@@ -129,44 +140,33 @@ class Compact(Command[CompactionOutcome]):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Clear(Command[None]):
     """Begin the next generation. Answered once that is durable; with ``purge`` once the messages
     are erased from the log."""
 
-    __slots__ = ("purge", "when_busy")
-
-    def __init__(
-        self, ingress: int, command_id: str | None, *, purge: bool, when_busy: IfBusy
-    ) -> None:
-        super().__init__(ingress, command_id, "clear", "purge" if purge else "", when_busy)
-        self.purge = purge
-        self.when_busy: IfBusy = when_busy
+    kind: ClassVar[str] = "clear"
+    purge: bool
+    when_busy: IfBusy
 
 
+@dataclass(slots=True, eq=False)
 class Rewind(Command[None]):
     """Let the history end with turn ``to``, 0 for none. Answered once that is durable."""
 
-    __slots__ = ("to", "when_busy")
-
-    def __init__(self, ingress: int, command_id: str | None, *, to: int, when_busy: IfBusy) -> None:
-        super().__init__(ingress, command_id, "rewind", str(to), when_busy)
-        self.to = to
-        self.when_busy: IfBusy = when_busy
+    kind: ClassVar[str] = "rewind"
+    to: int
+    when_busy: IfBusy
 
 
+@dataclass(slots=True, eq=False)
 class Forget(Command[None]):
     """Forget the messages before a turn (a number), or before a moment in seconds since the epoch.
     Answered once they are erased from the log."""
 
-    __slots__ = ("before", "when_busy")
-
-    def __init__(
-        self, ingress: int, command_id: str | None, *, before: int | float, when_busy: IfBusy
-    ) -> None:
-        # repr: turn 3 and the moment 3.0 are different.
-        super().__init__(ingress, command_id, "forget", repr(before), when_busy)
-        self.before = before
-        self.when_busy: IfBusy = when_busy
+    kind: ClassVar[str] = "forget"
+    before: int | float
+    when_busy: IfBusy
 
 
 class ForkPoint(msgspec.Struct, frozen=True):
@@ -176,89 +176,78 @@ class ForkPoint(msgspec.Struct, frozen=True):
     upto: int
 
 
+@dataclass(slots=True, eq=False)
 class Fork(Command[ForkPoint]):
     """Find where ``session`` forks off: after the commit of turn ``at``, or at the head. Answered
-    once all records up to there are durable. *given_id* is the id that the caller chose."""
+    once all records up to there are durable. ``given_id`` is the id that the caller chose."""
 
-    __slots__ = ("at", "session", "when_busy")
-    answer_type = ForkPoint
+    kind: ClassVar[str] = "fork"
+    answer_type: ClassVar[Any] = ForkPoint
+    at: int | None
+    session: str
+    given_id: str | None
+    labels: dict[str, str] | None
+    when_busy: IfBusy
 
-    def __init__(
-        self,
-        ingress: int,
-        command_id: str | None,
-        *,
-        at: int | None,
-        session: str,
-        given_id: str | None,
-        labels: dict[str, str] | None,
-        when_busy: IfBusy,
-    ) -> None:
-        place = "" if at is None else str(at)
-        options = b"" if command_id is None else msgspec.json.encode((given_id, labels))
-        super().__init__(ingress, command_id, "fork", place, options, when_busy)
-        self.at = at
-        self.session = session
-        self.when_busy: IfBusy = when_busy
+    def _content(self) -> Iterator[bytes | str]:
+        yield _digested("at", self.at)
+        yield msgspec.json.encode((self.given_id, self.labels))
+        yield self.when_busy
 
 
+@dataclass(slots=True, eq=False)
 class Label(Command[None]):
     """Replace the session's labels. Answered once that is durable."""
 
-    __slots__ = ("labels",)
-
-    def __init__(self, ingress: int, command_id: str | None, labels: dict[str, str]) -> None:
-        super().__init__(ingress, command_id, "label", msgspec.json.encode(labels))
-        self.labels = labels
+    kind: ClassVar[str] = "label"
+    labels: dict[str, str]
 
 
+@dataclass(slots=True, eq=False)
 class Configure(Command[None]):
-    """*changes* are fields of a checked configuration. They are applied to the configuration that
+    """``changes`` are fields of a checked configuration. They are applied to the configuration that
     is in force when they take effect: another change may have waited before this one."""
 
-    __slots__ = ("changes",)
+    kind: ClassVar[str] = "configure"
+    changes: dict[str, Any]
 
-    def __init__(self, ingress: int, command_id: str | None, changes: dict[str, Any]) -> None:
-        config = store_config(SessionConfig(**{"model": "-", **changes}))
-        super().__init__(ingress, command_id, "configure", ",".join(sorted(changes)), bytes(config))
-        self.changes = changes
+    def _content(self) -> Iterator[bytes | str]:
+        yield ",".join(sorted(self.changes))
+        yield bytes(store_config(SessionConfig(**{"model": "-", **self.changes})))
 
 
+@dataclass(slots=True, eq=False)
 class StoreSummaries(Command[None]):
-    """Compact summaries by call id. Answered once they are durable."""
+    """Compact summaries by call id, of clean texts. Answered once they are durable."""
 
-    __slots__ = ("summaries",)
-
-    def __init__(self, ingress: int, command_id: str | None, summaries: dict[str, str]) -> None:
-        cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
-        super().__init__(ingress, command_id, "summaries", msgspec.json.encode(cleaned))
-        self.summaries = cleaned
+    kind: ClassVar[str] = "summaries"
+    summaries: dict[str, str]
 
 
+@dataclass(slots=True, eq=False)
 class SetSummary(Command[None]):
     """Show the caller's ``text`` instead of all messages up to the end of turn ``turn``. Answered
     once that is durable."""
 
-    __slots__ = ("text", "turn")
-
-    def __init__(self, ingress: int, command_id: str | None, *, text: str, turn: int) -> None:
-        super().__init__(ingress, command_id, "summary", str(turn), text)
-        self.text = text
-        self.turn = turn
+    kind: ClassVar[str] = "summary"
+    turn: int
+    text: str
 
 
+@dataclass(slots=True, eq=False)
 class InterruptCaller:
     """One of the callers that a merged interrupt answers."""
 
-    __slots__ = ("command_id", "digest", "promise")
     answer_type: ClassVar[Any] = InterruptOutcome
+    command_id: str | None
+    digest: str
+    promise: Promise[InterruptOutcome] = field(init=False, default_factory=Promise)
 
-    def __init__(self, command_id: str | None, digest: str) -> None:
-        self.command_id = _checked_id(command_id)
-        self.digest = digest
-        self.promise: Promise[InterruptOutcome] = Promise()
+    def __post_init__(self) -> None:
+        self.command_id = _checked_id(self.command_id)
 
 
+@dataclass(slots=True, eq=False)
 class Interrupt:
     """All unread interrupts of one target, merged: one abort, and an answer to each caller.
 
@@ -266,13 +255,10 @@ class Interrupt:
     policies the strongest counts, as if the interrupts were read one after the other.
     """
 
-    __slots__ = ("callers", "mark", "policy", "turn")
-
-    def __init__(self, mark: int, turn: int | None, policy: InterruptPolicy) -> None:
-        self.mark = mark
-        self.turn = turn
-        self.policy: InterruptPolicy = policy
-        self.callers: list[InterruptCaller] = []
+    mark: int
+    turn: int | None
+    policy: InterruptPolicy
+    callers: list[InterruptCaller] = field(init=False, default_factory=list)
 
     def fold(self, mark: int, policy: InterruptPolicy) -> None:
         """Merge another interrupt of the same target into this one."""
@@ -281,15 +267,13 @@ class Interrupt:
             self.policy = policy
 
 
+@dataclass(slots=True, eq=False)
 class Close:
     """End the session here. Open turns are interrupted, or left open in the log; then the session
     is released."""
 
-    __slots__ = ("leaves_open", "promise")
-
-    def __init__(self, *, leaves_open: bool = False) -> None:
-        self.leaves_open = leaves_open
-        self.promise: Promise[Closed] = Promise()
+    leaves_open: bool = False
+    promise: Promise[Closed] = field(init=False, default_factory=Promise)
 
 
 HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork

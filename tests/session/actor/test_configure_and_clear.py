@@ -9,7 +9,7 @@ import pytest
 from llmsession import InvalidConfig, MemoryStore, SessionBusy, SessionClosed, Tool, ToolUse
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import Quick, Waiting, first, meanwhile, stage
+from tests.session.actors import Quick, Waiting, first, in_tool, meanwhile, stage
 
 
 async def test_a_configuration_takes_effect_at_once_between_turns() -> None:
@@ -24,11 +24,8 @@ async def test_a_configuration_takes_effect_at_once_between_turns() -> None:
 
 async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_the_next() -> None:
     tool = Waiting()
-    script = [call("t", id="c"), "one", "two"]
-    async with stage(script, tool=tool) as on:
-        running = await on.session.send("first")
+    async with in_tool(tool, "one", "two") as (on, running):
         queued = await on.session.send("second")
-        await tool.started.wait()
         async with meanwhile(lambda: on.session.configure(model="n")):
             assert on.session.config.model == "m"
             tool.go.set()
@@ -37,20 +34,11 @@ async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_th
         assert [request.model for request in on.provider.requests] == ["m", "m", "n"]
 
 
-async def test_a_configuration_that_waits_is_applied_when_the_turn_is_interrupted() -> None:
-    async with stage([never(), "hi"]) as on:
-        await on.session.send("first")
-        async with meanwhile(lambda: on.session.configure(model="n")):
-            await on.session.interrupt()
-        assert on.session.config.model == "n"
-
-
-async def test_two_configurations_that_wait_are_both_applied() -> None:
+async def test_configurations_that_wait_are_all_applied_when_the_turn_is_interrupted() -> None:
     async with stage([never(), "hi"]) as on:
         await on.session.send("first")
         async with meanwhile(
-            lambda: on.session.configure(model="n"),
-            lambda: on.session.configure(system="be brief"),
+            lambda: on.session.configure(model="n"), lambda: on.session.configure(system="be brief")
         ):
             await on.session.interrupt()
         assert (on.session.config.model, on.session.config.system) == ("n", "be brief")
@@ -172,15 +160,6 @@ async def test_call_ids_are_unique_across_a_clear() -> None:
         await on.session.clear()
         await on.say("go")
         assert on.session.conversation()[1].tool_calls[0].id == "c_2"
-
-
-async def test_tokens_spent_before_a_clear_stay_counted() -> None:
-    async with stage(["hi", "hi"]) as on:
-        await on.say("hello")
-        await on.session.clear()
-        await on.say("hello")
-        assert on.session.usage().total.input_tokens == 20
-        assert set(on.session.usage().turns) == {1, 2}
 
 
 async def test_the_last_tool_cannot_go_while_the_history_holds_calls() -> None:

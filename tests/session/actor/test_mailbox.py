@@ -14,6 +14,15 @@ def mailbox(work_limit: int = 3, control_limit: int = 2) -> Mailbox[str, str, st
     return Mailbox(work_limit=work_limit, control_limit=control_limit)
 
 
+def filled(**limits: int) -> Mailbox[str, str, str]:
+    """A mailbox with a work command, a control command and a report."""
+    box = mailbox(**limits)
+    box.put_work("w")
+    box.put_control("c")
+    box.report("r")
+    return box
+
+
 def read_all(box: Mailbox[str, str, str]) -> list[str]:
     found = []
     while (item := box.next_nowait()) is not None:
@@ -32,14 +41,11 @@ def test_ingress_numbers_grow_from_one_whether_or_not_the_command_is_taken() -> 
 
 
 def test_reports_are_read_before_control_and_control_before_work() -> None:
-    box = mailbox()
-    box.put_work("w1")
-    box.put_control("c1")
-    box.report("r1")
+    box = filled()
     box.put_work("w2")
     box.put_control("c2")
     box.report("r2")
-    assert read_all(box) == ["r1", "r2", "c1", "c2", "w1", "w2"]
+    assert read_all(box) == ["r", "r2", "c", "c2", "w", "w2"]
 
 
 def test_control_that_comes_later_overtakes_unread_work() -> None:
@@ -102,22 +108,15 @@ def test_take_work_takes_every_match_oldest_first_and_leaves_the_rest_in_order()
 
 
 def test_draining_forgets_everything_unread() -> None:
-    box = mailbox()
-    box.put_work("w")
-    box.put_control("c")
-    box.report("r")
+    box = filled()
     box.drain()
     assert box.is_empty
     assert box.next_nowait() is None
 
 
 def test_statistics_say_how_full_each_lane_is() -> None:
-    box = mailbox()
-    assert box.is_empty
+    box = filled()
     box.put_work("w")
-    box.put_work("w")
-    box.put_control("c")
-    box.report("r")
     full = box.statistics()
     assert (full.work, full.control, full.reports, full.refused) == (2, 1, 1, 0)
     assert not box.is_empty

@@ -6,13 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.session.probes import (
-    BACKENDS,
-    assert_request_is_sound,
-    run_virtually,
-    said,
-    unpaired,
-)
+from tests.session.probes import BACKENDS, assert_request_is_sound, run_virtually, said, unpaired
 from tests.session.random_lives import Life
 
 

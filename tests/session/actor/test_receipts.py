@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import anyio
 import pytest
 
-from llmsession import MemoryStore, ProviderError, Tool, ToolResult, ToolUse
+from llmsession import ProviderError, Tool, ToolUse
 from llmsession.testing.scripted import ScriptedReply, call, never, say
 from llmsession.turns.blocks import TextBlock
 from tests.session.actors import (
@@ -16,7 +19,9 @@ from tests.session.actors import (
     Waiting,
     faulty_stage,
     first,
+    in_tool,
     meanwhile,
+    offering,
     settled,
     stage,
 )
@@ -42,8 +47,7 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
         Tool(name="waits", run=waits),
     ]
     async with stage([calls, "ok"], tools=tools) as on:
-        await on.session.send("dropped")
-        await waits.started.wait()
+        await on.started(waits, "dropped")
         await settled()
         await on.session.interrupt()
         await on.say("next")
@@ -60,32 +64,25 @@ async def test_the_next_user_message_ends_with_one_flagged_block_that_names_each
         assert b"Note from the session" in bytes(on.provider.requests[-1].messages[0].body)
 
 
-async def test_a_tool_that_finishes_within_its_grace_is_told_as_finished() -> None:
-    tool = FinishingWithinGrace(0.05)
-    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        await on.session.send("dropped")
-        await tool.started.wait()
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        (FinishingWithinGrace, "- t (c): finished; its effects stand"),
+        (SwallowingCancellation, "- t (c): started; outcome unknown"),
+    ],
+    ids=["it ends within the grace", "it outlives the grace"],
+)
+async def test_the_grace_decides_whether_a_tool_is_told_as_finished(tool: Any, told: str) -> None:
+    async with in_tool(tool(0.05 if tool is FinishingWithinGrace else 5), "ok") as (on, _):
         await on.session.interrupt()
+        await anyio.sleep(10)
         await on.say("next")
-        assert "- t (c): finished; its effects stand" in (receipt(on) or "")
-
-
-async def test_a_tool_that_outlives_its_grace_is_told_as_unknown() -> None:
-    tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
-        await on.session.send("dropped")
-        await tool.started.wait()
-        await on.session.interrupt()
-        await tool.ended.wait()
-        await on.say("next")
-        assert "- t (c): started; outcome unknown" in (receipt(on) or "")
+        assert told in (receipt(on) or "")
 
 
 async def test_a_call_that_the_caller_runs_is_unknown_until_its_result_is_submitted() -> None:
-    calls = call("mine", id="a") + call("mine", id="b")
-    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        await on.offered("dropped")
-        await on.session.submit_tool_results([ToolResult("b", "done")])
+    async with offering("a", "b") as (on, _):
+        await on.submit(b="done")
         await on.session.interrupt()
         await on.say("next")
         assert "- mine (a): started; outcome unknown" in (receipt(on) or "")
@@ -99,14 +96,6 @@ async def test_a_call_past_its_deadline_is_told_as_unknown() -> None:
         await on.interrupted("dropped", after_s=10)
         await on.say("next")
         assert "- mine (a): started; outcome unknown" in (receipt(on) or "")
-
-
-async def test_tools_of_earlier_steps_of_the_dropped_turn_are_named_too() -> None:
-    script = [call("t", id="a"), call("t", id="b"), never(), "ok"]
-    async with stage(script, tool=Quick()) as on:
-        await on.interrupted("dropped", after_s=1)
-        await on.say("next")
-        assert "t (a, b): finished; its effects stand" in (receipt(on) or "")
 
 
 async def test_without_a_started_tool_there_is_no_receipt() -> None:
@@ -137,21 +126,11 @@ async def test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_n
         assert receipt(on, 2) is None
 
 
-async def test_a_receipt_survives_a_restart() -> None:
-    store = MemoryStore()
-    async with stage([call("t", id="a"), never()], tool=Quick(), store=store) as on:
-        await on.interrupted("dropped", after_s=1)
-    async with stage(["ok"], store=store, reopen=True) as on:
-        await on.say("next")
-        assert "t (a)" in (receipt(on) or "")
-
-
 async def test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_before_it() -> None:
     tool = Waiting()
     async with stage([call("t", id="a"), "ok"], tool=tool) as on:
         dropped = await on.session.send("dropped")
-        queued = await on.session.send("queued")
-        await tool.started.wait()
+        queued = await on.started(tool, "queued")
         await on.session.interrupt(dropped.id)
         await queued.text()
         assert "t (a)" in (receipt(on) or "")
@@ -166,25 +145,10 @@ async def test_a_turn_that_failed_after_its_tools_leaves_a_receipt_too() -> None
         assert "- t (a): finished" in (receipt(on) or "")
 
 
-async def test_the_same_story_makes_the_same_bytes() -> None:
-    said = []
-    for _ in range(2):
-        tool = Waiting()
-        script: list[ScriptedReply | str] = [call("t", {"p": 1}, id="a"), "ok"]
-        async with stage(script, tool=tool) as on:
-            await on.session.send("dropped")
-            await tool.started.wait()
-            await on.session.interrupt()
-            await on.say("next")
-            said.append(on.provider.requests[-1].encode())
-    assert said[0] == said[1]
-
-
 async def test_a_long_input_is_shortened_in_the_receipt() -> None:
     tool = Waiting()
     async with stage([call("t", {"text": "x" * 5000}, id="a"), "ok"], tool=tool) as on:
-        await on.session.send("dropped")
-        await tool.started.wait()
+        await on.started(tool, "dropped")
         await on.session.interrupt()
         await on.say("next")
         assert len(receipt(on) or "") < 500
@@ -207,8 +171,7 @@ async def test_the_receipt_stands_after_what_the_user_said(drops: int) -> None:
 
 
 async def test_a_clear_takes_the_pending_receipts_with_it() -> None:
-    async with stage([call("mine", id="c"), "next"], tools=[Tool(name="mine")]) as on:
-        await on.offered("hello")
+    async with offering("c", then=["next"]) as (on, _):
         await on.session.interrupt()
         await on.session.clear()
         assert await on.say("anew") == "next"

@@ -178,16 +178,8 @@ SPENT = ExceededBudget(whose="session", name="s", unit="tokens", limit=10, spent
 LONG = ("hello",) * (INLINE_MESSAGES + 1)
 SCENARIOS: dict[str, tuple[Callable[[FakeSession], None], list[Stage], str]] = {
     "nothing to wait for": (set_up(), [*ALL_CHECKS, S.SENT], "ContextBuilt"),
-    "a delay": (
-        then(delayed, "delay"),
-        [*ALL_CHECKS, S.SENT],
-        "ContextBuilt",
-    ),
-    "a budget is spent": (
-        set_up(exceeded=SPENT),
-        [S.SPENDING, S.FAILED],
-        "GaveUpDropped",
-    ),
+    "a delay": (then(delayed, "delay"), [*ALL_CHECKS, S.SENT], "ContextBuilt"),
+    "a budget is spent": (set_up(exceeded=SPENT), [S.SPENDING, S.FAILED], "GaveUpDropped"),
     "a compaction is being written": (
         then(set_up(written=[1]), "compaction"),
         [S.SPENDING, S.COMPACTING, S.WAITING, *ALL_CHECKS, S.SENT],

@@ -5,7 +5,8 @@ A crash is a copy of the log as it stands, opened by another manager: what was n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -37,6 +38,7 @@ from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import (
+    MINE,
     Quick,
     Raising,
     Stage,
@@ -44,14 +46,14 @@ from tests.session.actors import (
     Waiting,
     faulty_stage,
     first,
+    lasting,
     meanwhile,
+    offering,
     settled,
     stage,
     texts_of,
 )
 from tests.session.probes import after_a_crash
-
-MINE = Tool(name="mine")
 
 
 def the_turn(on: Stage) -> Turn:
@@ -80,6 +82,20 @@ async def crashed(
         return await after_a_crash(on.store)
 
 
+@asynccontextmanager
+async def resumed(
+    script: Sequence[ScriptedReply | str],
+    *,
+    then: Sequence[ScriptedReply | str] = (),
+    bound: Sequence[Tool] = (),
+    **options: Any,
+) -> AsyncIterator[Stage]:
+    """The session that *crashed* makes, opened by another manager, whose provider says *then*."""
+    store = await crashed(script, recovery="resume", **options)
+    async with stage(then, tools=bound, store=store, reopen=True) as on:
+        yield on
+
+
 # Where it goes on
 
 
@@ -91,8 +107,7 @@ async def test_by_default_a_turn_is_dropped_when_its_owner_has_died() -> None:
 
 
 async def test_a_turn_without_a_step_goes_on_with_its_first_request() -> None:
-    store = await crashed([never()], recovery="resume")
-    async with stage(["here it is"], store=store, reopen=True) as on:
+    async with resumed([never()], then=["here it is"]) as on:
         turn = the_turn(on)
         assert (str(turn.id), await turn.text()) == ("u1", "here it is")
         assert on.provider.tags == [StepTag(1, 1, 1)]
@@ -130,8 +145,7 @@ async def test_a_reply_that_was_streaming_is_asked_for_again_and_counts_once() -
     usage = Usage(input_tokens=7, output_tokens=3)
     script = [call("quick", id="c").costing(usage), say("lost words").slow(5).costing(usage)]
     tools = [Tool(name="quick", run=Quick())]
-    store = await crashed(script, tools=tools, recovery="resume")
-    async with stage([say("found").costing(usage)], store=store, reopen=True) as on:
+    async with resumed(script, tools=tools, then=[say("found").costing(usage)]) as on:
         outcome = await the_turn(on).outcome()
         assert (outcome.text, outcome.usage) == ("found", usage + usage)
         assert on.session.usage().total == usage + usage
@@ -142,8 +156,7 @@ async def test_a_reply_that_was_streaming_is_asked_for_again_and_counts_once() -
 
 async def test_open_calls_of_the_caller_are_offered_again_under_their_ids() -> None:
     calls = call("mine", {"n": 1}, id="a") + call("mine", {"n": 2}, id="b")
-    store = await crashed([calls], calls=2, recovery="resume")
-    async with stage(["done"], store=store, reopen=True) as on:
+    async with resumed([calls], calls=2, then=["done"]) as on:
         assert on.session.status().open_calls == ("a", "b")
         offered = on.session.open_calls()
         assert offered == await on.session.read_open_calls()
@@ -152,9 +165,9 @@ async def test_open_calls_of_the_caller_are_offered_again_under_their_ids() -> N
             ("b", {"n": 2}, "caller", 1),
         ]
         assert "tools.requested" in (await on.kinds())[offered[0].seq - 1]
-        await on.session.submit_tool_results([ToolResult("b", "2")])
+        await on.submit(b="2")
         assert on.session.status().open_calls == ("a",)
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         assert await the_turn(on).text() == "done"
         assert on.session.open_calls() == ()
         assert [block.text for block in results(on)] == ["1", "2"]
@@ -162,14 +175,12 @@ async def test_open_calls_of_the_caller_are_offered_again_under_their_ids() -> N
 
 
 async def test_results_that_were_durable_stand_and_their_calls_are_not_offered_again() -> None:
-    calls = call("mine", id="a") + call("mine", id="b")
-    async with stage([calls], tools=[MINE], recovery="resume") as on:
-        await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("a", "from before")])
+    async with offering("a", "b", then=[], recovery="resume") as (on, _):
+        await on.submit(a="from before")
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
         assert [use.id for use in on.session.open_calls()] == ["b"]
-        await on.session.submit_tool_results([ToolResult("b", "from now")])
+        await on.submit(b="from now")
         assert await the_turn(on).text() == "done"
         assert [block.text for block in results(on)] == ["from before", "from now"]
 
@@ -193,15 +204,14 @@ async def test_a_subscriber_is_told_each_open_call_once_wherever_it_begins(
         (at,) = [at for at, event in enumerate(told) if isinstance(event, ToolUse)]
         expected = records.ToolsRequested if after < 3 else records.TurnResumed
         assert isinstance(told[at - 1], expected)
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         assert await the_turn(on).text() == "done"
 
 
 async def test_a_call_that_was_answered_meanwhile_is_not_told_to_who_reads_late() -> None:
-    store = await crashed([call("mine", id="a")], calls=1, recovery="resume")
-    async with stage(["done"], store=store, reopen=True) as on:
+    async with resumed([call("mine", id="a")], calls=1, then=["done"]) as on:
         late = on.session.subscribe(after=3)
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         await on.session.turn(1).outcome()
         await settled()
         late.end()
@@ -221,7 +231,7 @@ async def test_a_subscriber_of_a_session_that_is_cold_is_told_when_it_comes_back
         events = on.session.subscribe(after=seq)
         on.session = await on.manager.open("s")
         assert (await first(events, ToolUse)).id == "a"
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+        await on.submit(a="1")
         await on.session.turn(turn.id).outcome()
         events.close()
 
@@ -237,14 +247,12 @@ async def test_a_turn_that_is_being_stopped_has_no_open_calls() -> None:
 
 
 async def test_the_deadline_of_a_call_that_is_offered_again_starts_anew() -> None:
-    async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        await on.offered("go")
+    async with offering("a", then=[], recovery="resume") as (on, _):
         await anyio.sleep(500)
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
-        before = anyio.current_time()
-        assert await the_turn(on).text() == "done"
-        assert anyio.current_time() - before == pytest.approx(600, abs=1)
+        with lasting(600, abs=1):
+            assert await the_turn(on).text() == "done"
         assert results(on)[0].text == settled_text("deadline")
 
 
@@ -252,13 +260,10 @@ async def test_the_deadline_of_a_call_that_is_offered_again_starts_anew() -> Non
 
 
 async def test_a_callable_that_may_have_started_is_not_run_again_and_the_model_is_told() -> None:
-    store = await crashed(
-        [call("ours", id="a")], tools=[Tool(name="ours", run=Waiting())], calls=1, recovery="resume"
-    )
-    again = Quick()
-    async with stage(
-        ["done"], tools=[Tool(name="ours", run=again)], store=store, reopen=True
-    ) as on:
+    ours, again = [Tool(name="ours", run=Waiting())], Quick()
+    bound = [Tool(name="ours", run=again)]
+    script = [call("ours", id="a")]
+    async with resumed(script, tools=ours, calls=1, then=["done"], bound=bound) as on:
         assert on.session.open_calls() == ()
         assert await the_turn(on).text() == "done"
         assert again.inputs == []
@@ -273,10 +278,9 @@ async def test_a_callable_that_may_have_started_is_not_run_again_and_the_model_i
 async def test_results_stand_in_call_order_whoever_gave_them_and_when() -> None:
     calls = call("mine", id="a") + call("stuck", id="b") + call("quick", id="c")
     tools = [MINE, Tool(name="stuck", run=Waiting()), Tool(name="quick", run=Quick("quick"))]
-    store = await crashed([calls], tools=tools, calls=2, recovery="resume")
-    async with stage(["done"], store=store, reopen=True) as on:
+    async with resumed([calls], tools=tools, calls=2, then=["done"]) as on:
         assert on.session.status().open_calls == ("a",)
-        await on.session.submit_tool_results([ToolResult("a", "mine")])
+        await on.submit(a="mine")
         await the_turn(on).outcome()
         shown = [block.text for block in results(on)]
         assert shown == ["mine", settled_text("crash"), "quick"]
@@ -311,7 +315,7 @@ async def test_recall_only_reads_and_is_run_again() -> None:
         assert not result.is_error
 
 
-@pytest.mark.parametrize("by", ["manager", "open"])
+@pytest.mark.parametrize("by", ["manager", "open", "nobody"])
 async def test_callables_are_bound_again_before_the_turn_goes_on(by: str) -> None:
     store = await crashed(
         [never()], tools=[Tool(name="ours", run=Quick()), MINE], recovery="resume"
@@ -323,17 +327,12 @@ async def test_callables_are_bound_again_before_the_turn_goes_on(by: str) -> Non
         provider=provider, store=store, tools=tools if by == "manager" else ()
     ) as manager:
         session = await manager.open("s", tools=tools if by == "open" else ())
+        if by == "nobody":  # then it is the caller's to run
+            await settled()
+            assert [use.runner for use in session.open_calls()] == ["caller"]
+            await session.submit_tool_results([ToolResult("a", "by hand")])
         assert await session.turn(1).text() == "done"
-        assert len(tool.inputs) == 1
-
-
-async def test_a_callable_that_is_not_bound_again_is_the_callers_to_run() -> None:
-    store = await crashed([never()], tools=[Tool(name="ours", run=Quick())], recovery="resume")
-    async with stage([call("ours", id="a"), "done"], store=store, reopen=True) as on:
-        turn = the_turn(on)
-        assert (await first(turn, ToolUse)).runner == "caller"
-        await on.session.submit_tool_results([ToolResult("a", "by hand")])
-        assert await turn.text() == "done"
+        assert len(tool.inputs) == (by != "nobody")
 
 
 # Pauses, limits, steers
@@ -346,8 +345,11 @@ def paused(text: str) -> ScriptedReply:
 
 async def test_a_paused_turn_is_sent_on_and_its_pauses_count_on() -> None:
     limits = TurnLimits(max_pauses=3)
-    store = await crashed([paused("one"), paused("two"), never()], recovery="resume", limits=limits)
-    async with stage([paused("three"), paused("four")], store=store, reopen=True) as on:
+    async with resumed(
+        [paused("one"), paused("two"), never()],
+        limits=limits,
+        then=[paused("three"), paused("four")],
+    ) as on:
         on.pauses = True
         outcome = await the_turn(on).outcome()
         assert (outcome.stop_reason, outcome.text) == ("pause_turn", "four")
@@ -358,18 +360,14 @@ async def test_a_pause_beside_calls_is_counted_as_none_after_a_crash_either() ->
     limits = TurnLimits(max_pauses=1)
     tools = [Tool(name="quick", run=Quick())]
     script = [call("quick", id="c").stopping("pause_turn"), never()]
-    store = await crashed(script, tools=tools, recovery="resume", limits=limits)
-    async with stage([paused("one"), "done"], store=store, reopen=True) as on:
+    async with resumed(script, tools=tools, limits=limits, then=[paused("one"), "done"]) as on:
         on.pauses = True
         assert await the_turn(on).text() == "done"
 
 
 @pytest.mark.parametrize(
     ("limits", "stop_reason"),
-    [
-        (TurnLimits(max_steps=2), "max_steps"),
-        (TurnLimits(max_tokens=30), "max_turn_tokens"),
-    ],
+    [(TurnLimits(max_steps=2), "max_steps"), (TurnLimits(max_tokens=30), "max_turn_tokens")],
 )
 @pytest.mark.parametrize("crash_at", ["a step's end", "a call"])
 async def test_steps_and_tokens_count_on(
@@ -389,7 +387,7 @@ async def test_steps_and_tokens_count_on(
         store = await after_a_crash(on.store, at)
     async with stage([call("mine", id="c")], store=store, reopen=True) as on:
         if crash_at == "a call":
-            await on.session.submit_tool_results([ToolResult("b", "x")])
+            await on.submit(b="x")
         outcome = await on.session.turn(1).outcome()
         assert (outcome.status, outcome.stop_reason) == ("committed", stop_reason)
         assert on.provider.requests == []
@@ -409,25 +407,21 @@ async def test_seconds_begin_anew() -> None:
         assert anyio.current_time() - before == pytest.approx(100, abs=1)
 
 
-async def test_steers_that_nobody_has_read_are_read_at_the_next_step() -> None:
-    async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        await on.offered("go")
+@pytest.mark.parametrize("interrupts", [False, True])
+async def test_steers_that_nobody_has_read_are_read_at_the_next_step_or_come_back(
+    interrupts: bool,
+) -> None:
+    async with offering("a", then=[], recovery="resume") as (on, _):
         await on.session.send("and be quick", when_busy="steer")
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
-        await on.session.submit_tool_results([ToolResult("a", "x")])
-        assert await the_turn(on).text() == "done"
-        assert "and be quick" in texts_of(on.provider.requests[-1])[-1]
-
-
-async def test_steers_that_nobody_has_read_come_back_when_the_turn_is_interrupted() -> None:
-    async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        await on.offered("go")
-        await on.session.send("and be quick", when_busy="steer")
-        store = await after_a_crash(on.store)
-    async with stage([], store=store, reopen=True) as on:
-        (dropped,) = (await on.session.interrupt()).dropped
-        assert b"and be quick" in bytes(dropped.unread_steers[0])
+        if interrupts:
+            (dropped,) = (await on.session.interrupt()).dropped
+            assert b"and be quick" in bytes(dropped.unread_steers[0])
+        else:
+            await on.submit(a="x")
+            assert await the_turn(on).text() == "done"
+            assert "and be quick" in texts_of(on.provider.requests[-1])[-1]
 
 
 # Interrupts and receipts
@@ -443,8 +437,7 @@ async def test_an_interrupt_right_after_the_opening_drops_the_turn_with_right_re
         Tool(name="stuck", run=Waiting()),
         MINE,
     ]
-    store = await crashed([call("quick", id="z"), calls], tools=tools, calls=2, recovery="resume")
-    async with stage(["ok"], store=store, reopen=True) as on:
+    async with resumed([call("quick", id="z"), calls], tools=tools, calls=2, then=["ok"]) as on:
         outcome = await on.session.interrupt()
         assert outcome.result is InterruptResult.ABORTED
         (dropped,) = outcome.dropped
@@ -476,21 +469,19 @@ async def test_a_call_that_a_deadline_settled_is_unknown_to_the_receipt_after_a_
 async def test_keep_steps_keeps_what_was_complete_before_the_crash() -> None:
     script = [call("quick", id="a"), call("mine", id="b")]
     tools = [Tool(name="quick", run=Quick()), MINE]
-    store = await crashed(script, tools=tools, calls=1, recovery="resume")
-    async with stage([], store=store, reopen=True) as on:
+    async with resumed(script, tools=tools, calls=1) as on:
         assert (await on.session.interrupt(policy="keep_steps")).result is InterruptResult.KEPT
         shown = [block.text for at in (2, 4) for block in results(on, at)]
         assert shown == ["the result", settled_text("cancelled")]
 
 
 async def test_an_end_that_was_decided_and_not_written_did_not_happen() -> None:
-    async with stage([call("mine", id="a")], tools=[MINE], recovery="resume") as on:
-        await on.offered("go")
+    async with offering("a", then=[], recovery="resume") as (on, _):
         durable = on.session.status().seq
         await on.session.interrupt(policy="keep_steps")
         store = await after_a_crash(on.store, durable)
     async with stage(["done"], store=store, reopen=True) as on:
-        await on.session.submit_tool_results([ToolResult("a", "x")])
+        await on.submit(a="x")
         assert (await on.session.turn(1).outcome()).stop_reason == "end_turn"
 
 
@@ -549,27 +540,6 @@ async def test_a_repeated_send_is_the_resumed_turn() -> None:
         assert (await on.kinds()).count("turn.accepted") == 1
 
 
-async def test_a_new_send_waits_for_the_resumed_turn() -> None:
-    store = await crashed([never()], recovery="resume")
-    async with stage(["first", "second"], store=store, reopen=True) as on:
-        assert await on.say("more") == "second"
-        said = [message.text for message in on.session.conversation()]
-        assert said == ["go", "first", "more", "second"]
-
-
-async def test_a_resumed_turn_that_nobody_holds_runs_to_its_end() -> None:
-    store = await crashed([never()], recovery="resume")
-    async with SessionManager(
-        provider=ScriptedProvider([say("a long reply " * 5).slow(10)]), store=store, idle_s=5
-    ) as manager:
-        await manager.open("s")
-        await anyio.sleep(20)
-        assert list(manager.live) == ["s"]
-        await anyio.sleep(300)
-        assert manager.live == ()
-        assert len((await manager.open("s")).conversation()) == 2
-
-
 # Again and again
 
 
@@ -582,21 +552,20 @@ async def test_a_turn_may_crash_and_be_resumed_again_and_again() -> None:
             assert [(each.turn, each.step) for each in resumed] == [(1, 1)] * crash
             store = await after_a_crash(on.store)
     async with stage([call("mine", id="a"), "done"], store=store, reopen=True) as on:
-        await on.session.submit_tool_results([ToolResult("a", "at last")])
+        await on.submit(a="at last")
         await settled()
         # Ids of calls are never used twice, whoever offered them.
         assert on.session.status().open_calls == ("a_2",)
-        await on.session.submit_tool_results([ToolResult("a_2", "x")])
+        await on.submit(a_2="x")
         assert await on.session.turn(1).text() == "done"
         epochs = [each.epoch for each in await on.log()]
         assert len(set(epochs)) == 5
 
 
 async def test_a_crash_between_the_resumption_and_what_it_settles_is_made_good() -> None:
-    store = await crashed(
-        [call("ours", id="a")], tools=[Tool(name="ours", run=Waiting())], calls=1, recovery="resume"
-    )
-    async with stage([never()], store=store, reopen=True) as on:
+    async with resumed(
+        [call("ours", id="a")], tools=[Tool(name="ours", run=Waiting())], calls=1, then=[never()]
+    ) as on:
         assert (await on.kinds())[3:5] == ["turn.resumed", "tools.answered"]
         store = await after_a_crash(on.store, 4)
     async with stage(["done"], store=store, reopen=True) as on:
@@ -610,8 +579,11 @@ async def test_a_crash_between_the_resumption_and_what_it_settles_is_made_good()
 
 @pytest.mark.parametrize(("stored", "asked"), [("drop", "resume"), ("resume", "drop")])
 async def test_open_may_say_otherwise_once(stored: Any, asked: Any) -> None:
-    store = await crashed([never()], recovery=stored)
     script = ["done", never()] if asked == "resume" else [never()]
+    async with stage([never()]) as on:
+        await on.session.configure(recovery=stored)
+        await on.begin("go")
+        store = await after_a_crash(on.store)
     async with stage(script, store=store, reopen=True, recovery=asked) as on:
         outcome = await on.session.turn(1).outcome()
         assert (outcome.status == "committed") == (asked == "resume")
@@ -620,16 +592,6 @@ async def test_open_may_say_otherwise_once(stored: Any, asked: Any) -> None:
         store = await after_a_crash(on.store)
     async with stage(["done"], store=store, reopen=True) as on:
         assert (on.session.status().turn is not None) == (stored == "resume")
-
-
-async def test_the_configuration_may_be_changed_between_turns() -> None:
-    async with stage(["hi", never()]) as on:
-        await on.say("hello")
-        await on.session.configure(recovery="resume")
-        await on.session.send("go")
-        store = await after_a_crash(on.store)
-    async with stage(["done"], store=store, reopen=True) as on:
-        assert await the_turn(on).text() == "done"
 
 
 @pytest.mark.parametrize("recovery", ["again", "", 1, ["drop"]])
@@ -642,15 +604,14 @@ async def test_a_recovery_that_is_unknown_is_refused(recovery: Any) -> None:
 
 
 async def test_opening_a_session_that_is_live_recovers_nothing() -> None:
-    async with stage([call("mine", id="a"), "done"], tools=[MINE]) as on:
-        turn = await on.offered("go")
+    async with offering("a", then=["done"]) as (on, turn):
         before = await on.kinds()
         answers: tuple[Recovery | None, ...] = (None, "drop", "resume")
         for recovery in answers:
             other = await on.manager.open("s", recovery=recovery)
             assert other.status().open_calls == ("a",)
         assert await on.kinds() == before
-        await on.session.submit_tool_results([ToolResult("a", "x")])
+        await on.submit(a="x")
         assert await turn.text() == "done"
 
 
@@ -665,13 +626,13 @@ async def test_a_store_that_failed_is_a_crash_too_and_the_handle_goes_on() -> No
         turn = await on.offered("go")
         store.fail_next()
         with pytest.raises(StoreError):
-            await on.session.submit_tool_results([ToolResult("a", "lost")])
+            await on.submit(a="lost")
         with pytest.raises(StoreError):
             await turn.outcome()
         assert on.session.status().phase == "cold"
         assert [use.id for use in on.session.open_calls()] == ["a"]
         # Cold: this brings it back. Its callables are bound as they were.
-        await on.session.submit_tool_results([ToolResult("a", "kept")])
+        await on.submit(a="kept")
         assert await on.session.turn(turn.id).text() == "done"
         assert len(ours.inputs) == 1
         assert [block.text for block in results(on)] == ["kept"]
@@ -686,41 +647,32 @@ async def test_a_work_of_the_owner_that_lost_its_store_cannot_answer_for_the_new
         turn = await on.offered("go")
         store.fail_next()
         with pytest.raises(StoreError):
-            await on.session.submit_tool_results([ToolResult("b", "lost")])
+            await on.submit(b="lost")
         tool.go.set()
-        await on.session.submit_tool_results([ToolResult("b", "kept")])
+        await on.submit(b="kept")
         await on.session.turn(turn.id).outcome()
         assert [block.text for block in results(on)] == [settled_text("crash"), "kept"]
 
 
 async def test_who_takes_a_session_over_goes_on_with_its_turn() -> None:
     store = MemoryStore()
-    async with stage([call("mine", id="a")], tools=[MINE], store=store, recovery="resume") as on:
-        turn = await on.offered("go")
+    async with offering("a", then=[], store=store, recovery="resume") as (on, turn):
         provider = ScriptedProvider(["done"])
         async with SessionManager(provider=provider, store=store) as other:
             taken = await other.open("s", takeover=True)
             with pytest.raises(SessionMoved):
-                await on.session.submit_tool_results([ToolResult("a", "of the old owner")])
+                await on.submit(a="of the old owner")
             with pytest.raises(SessionMoved):
                 await turn.outcome()
             await taken.submit_tool_results([ToolResult("a", "of the new one")])
             assert await taken.turn(1).text() == "done"
 
 
-async def test_closing_the_manager_ends_a_resumed_turn_like_any_other() -> None:
-    store = await crashed([call("mine", id="a")], calls=1, recovery="resume")
-    async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
-        session = await manager.open("s")
-        turn = session.turn(1)
-    assert (await turn.outcome()).stop_reason == "closed"
-
-
 async def test_results_for_a_turn_that_was_dropped_are_refused_by_name() -> None:
     store = await crashed([call("mine", id="a")], calls=1)
     async with stage([], store=store, reopen=True) as on:
         with pytest.raises(TurnNotOpen):
-            await on.session.submit_tool_results([ToolResult("a", "x")])
+            await on.submit(a="x")
 
 
 async def test_a_turn_of_a_log_from_before_there_was_a_choice_is_dropped() -> None:

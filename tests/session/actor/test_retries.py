@@ -17,9 +17,10 @@ from llmsession import (
     TurnFailed,
     TurnLimits,
 )
-from llmsession.testing.scripted import Scripted, ScriptedReply, call, never, say, think
+from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Quick, stage
+from tests.session.actors import Quick, lasting, stage
+from tests.session.compacting.conversations import applied
 
 
 def busy(delay_s: float = 0.0) -> ProviderError:
@@ -47,9 +48,8 @@ async def test_previews_of_a_new_attempt_carry_a_new_attempt_number() -> None:
 
 async def test_the_delay_that_the_server_names_is_kept() -> None:
     async with stage([say("x").raising(busy(delay_s=77)), "hi"]) as on:
-        before = anyio.current_time()
-        await on.say("hello")
-        assert anyio.current_time() - before == pytest.approx(77, abs=0.1)
+        with lasting(77, abs=0.1):
+            await on.say("hello")
 
 
 async def test_without_a_named_delay_the_waits_double() -> None:
@@ -86,35 +86,25 @@ async def test_each_step_has_its_retries_anew() -> None:
         assert await on.say("hello") == "done"
 
 
-async def test_given_up_the_complete_steps_are_kept_with_the_stop_reason_error() -> None:
-    broken = say("half").raising(ProviderError("gone", kind="fatal"), at=2)
+@pytest.mark.parametrize(
+    ("on_failure", "status", "stop_reason", "roles"),
+    [
+        ("keep_steps", "committed", "error", ["user", "assistant", "user"]),
+        ("drop", "failed", "fatal", []),
+    ],
+)
+async def test_given_up_the_complete_steps_are_kept_with_the_stop_reason_error(
+    on_failure: Any, status: str, stop_reason: str, roles: list[str]
+) -> None:
+    broken = say("half").raising(ProviderError("gone", kind="fatal", status=401), at=2)
     script = [call("t", id="c"), broken, "next"]
-    async with stage(script, tool=Quick()) as on:
-        outcome = await (await on.session.send("work")).outcome()
-        assert (outcome.status, outcome.stop_reason, outcome.error) == (
-            "committed", "error", "gone",
-        )  # fmt: skip
-        assert [m.role for m in on.session.conversation()] == ["user", "assistant", "user"]
+    async with stage(script, tool=Quick(), on_failure=on_failure) as on:
+        outcome = await on.outcome("work")
+        assert (outcome.status, outcome.stop_reason, outcome.error) == (status, stop_reason, "gone")
+        assert len(on.provider.requests) == 2  # what is fatal is not tried again
+        assert [m.role for m in on.session.conversation()] == roles
+        assert (b"work" in bytes(outcome.user_body)) == (on_failure == "drop")
         assert await on.say("go on") == "next"
-
-
-async def test_given_up_with_drop_nothing_is_kept() -> None:
-    broken = say("half").raising(ProviderError("gone", kind="fatal"), at=2)
-    script = [call("t", id="c"), broken, "next"]
-    async with stage(script, tool=Quick(), on_failure="drop") as on:
-        outcome = await (await on.session.send("work")).outcome()
-        assert (outcome.status, outcome.stop_reason) == ("failed", "fatal")
-        assert on.session.conversation() == ()
-        assert b"work" in bytes(outcome.user_body)
-        assert await on.say("go on") == "next"
-
-
-async def test_a_fatal_failure_is_not_tried_again() -> None:
-    broken = say("x").raising(ProviderError("bad key", kind="fatal", status=401))
-    async with stage([broken, "next"]) as on:
-        assert (await (await on.session.send("hello")).outcome()).status == "failed"
-        assert len(on.provider.requests) == 1
-        assert await on.say("again") == "next"
 
 
 FAILURES: dict[str, BaseException] = {
@@ -145,7 +135,7 @@ async def test_a_provider_may_fail_at_every_event(failure: str, at: int) -> None
     async with stage(script, tool=tool) as on:
         await on.say("hello")
         base = on.session.conversation()
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         if failure == "retryable":
             assert (outcome.status, outcome.text) == ("committed", "done")
             assert tool.inputs == [{"path": "a"}]
@@ -197,25 +187,15 @@ async def test_an_overflow_compacts_harder_and_sends_the_step_again() -> None:
         assert await on.say("the large one") == "fits now"
         large, small = on.provider.requests[-2:]
         assert len(small.encode()) < len(large.encode())
-        assert "compaction.applied" in await on.kinds()
-
-
-async def test_overflows_are_bounded_and_fail_the_turn() -> None:
-    def script(request: Request, tag: StepTag) -> ScriptedReply:
-        return say("x").raising(ProviderError("too long", kind="overflow"))
-
-    async with stage(script) as on:
-        outcome = await (await on.session.send("hello")).outcome()
-        assert outcome.status == "failed"
-        assert len(on.provider.requests) <= 3
+        assert [record.trigger for record in await applied(on)] == ["overflow"]
 
 
 async def test_a_request_over_the_budget_that_cannot_shrink_is_context_too_large() -> None:
-    never = CompactionConfig(enabled=False)
-    async with stage(["unused"], window_tokens=2000, max_tokens=1000, compaction=never) as on:
-        outcome = await (await on.session.send("word " * 5000)).outcome()
+    off = CompactionConfig(enabled=False)
+    async with stage(["unused"], window_tokens=2000, max_tokens=1000, compaction=off) as on:
+        outcome = await on.outcome("word " * 5000)
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
-        assert on.provider.requests == []
+        assert (on.provider.requests, await applied(on)) == ([], [])
         assert await on.say("short") == "unused"
 
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import anyio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import pytest
 
 from llmsession import (
     CompactionConfig,
     HeadMoved,
     InvalidInput,
-    MemoryStore,
+    LLMSession,
     SessionBusy,
     SessionClosed,
     Tool,
 )
 from llmsession.session.handles.session import live_state
-from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
 from tests.session.actors import (
     Quick,
     SwallowingCancellation,
     faulty_stage,
+    in_tool,
+    lasting,
     meanwhile,
-    settled,
     stage,
     texts_of,
 )
@@ -31,8 +33,7 @@ from tests.session.actors import (
 
 async def test_the_history_ends_with_the_turn_again() -> None:
     async with stage(["one", "two", "three", "three again"]) as on:
-        for text in ("first", "second", "third"):
-            await on.say(text)
+        await on.say("first", "second", "third")
         old = on.session.conversation()
         await on.session.rewind("u1")
         now = on.session.conversation()
@@ -46,14 +47,6 @@ async def test_the_history_ends_with_the_turn_again() -> None:
         assert len(on.provider.requests[-1].messages) == 3
 
 
-async def test_a_rewind_to_0_leaves_nothing() -> None:
-    async with stage(["one"]) as on:
-        await on.say("first")
-        await on.session.rewind(0)
-        assert on.session.conversation() == ()
-        assert on.session.status().head is None
-
-
 async def test_the_log_keeps_what_was_rewound() -> None:
     async with stage(["one", "two"]) as on:
         await on.say("first", "second")
@@ -62,14 +55,16 @@ async def test_the_log_keeps_what_was_rewound() -> None:
         assert isinstance(log[-1], r.ConversationRewound)
         assert (log[-1].to, log[-1].generation) == (1, 2)
         assert await on.session.turn(2).text() == "two"
+        await on.session.rewind(0)
+        assert on.session.conversation() == ()
+        assert on.session.status().head is None
 
 
 @pytest.mark.parametrize("to", [2, 7])
 async def test_a_turn_that_is_not_in_the_history_is_refused(to: int) -> None:
     async with stage(["one", never(), "three"]) as on:
         await on.say("first")
-        await on.session.send("dropped")
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         head = live_state(on.session).head
         with pytest.raises(InvalidInput, match="not in the history"):
             await on.session.rewind(to)
@@ -78,28 +73,59 @@ async def test_a_turn_that_is_not_in_the_history_is_refused(to: int) -> None:
         assert live_state(on.session).head == head
 
 
-async def test_a_running_turn_refuses_a_rewind_or_is_interrupted_first() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        partial(LLMSession.rewind, to=1),
+        partial(LLMSession.forget, before=2),
+        partial(LLMSession.clear, purge=True),
+    ],
+    ids=["rewind", "forget", "purge"],
+)
+async def test_a_running_turn_refuses_a_change_of_the_history_or_is_interrupted_first(
+    change: Callable[..., Awaitable[None]],
+) -> None:
     async with stage(["one", "two", never()]) as on:
         await on.say("first", "second")
         running = await on.session.send("third")
         with pytest.raises(SessionBusy):
-            await on.session.rewind(1)
-        await on.session.rewind(1, when_busy="interrupt")
+            await change(on.session)
+        await change(on.session, when_busy="interrupt")
         assert (await running.outcome()).stop_reason == "interrupt"
-        assert len(on.session.conversation()) == 2
+        assert len(on.session.conversation()) <= 2
+        assert b"third" not in b"".join(bytes(m.body) for m in on.session.conversation())
 
 
 async def test_a_rewind_waits_for_a_turn_that_does_not_want_to_stop() -> None:
-    tool = SwallowingCancellation(5.0)
-    async with stage(["one", call("t", id="c")], tool=tool) as on:
-        await on.say("first")
-        running = await on.session.send("second")
-        await tool.started.wait()
-        began = anyio.current_time()
-        await on.session.rewind(0, when_busy="interrupt")
-        assert anyio.current_time() - began < 1
+    async with in_tool(SwallowingCancellation(5.0)) as (on, running):
+        with lasting(0, abs=1):
+            await on.session.rewind(0, when_busy="interrupt")
         assert (await running.outcome()).still_running
         assert on.session.conversation() == ()
+
+
+@pytest.mark.parametrize("change", [partial(LLMSession.rewind, to=1), LLMSession.clear])
+async def test_what_comes_behind_a_change_meets_the_history_that_it_left(
+    change: Callable[..., Awaitable[None]],
+) -> None:
+    async with faulty_stage(["one", "two", "three"]) as (on, store):
+        await on.say("first", "second")
+        store.delay()
+        as_it_was = partial(on.session.send, "as it was", expected_head=2)
+        as_it_is = partial(on.session.send, "as it is", expected_head=1)
+        async with meanwhile(partial(change, on.session)):
+            await store.wait_delayed()
+            async with (
+                meanwhile(as_it_was, refused=(HeadMoved,)) as first,
+                meanwhile(as_it_is, refused=(HeadMoved,)) as second,
+            ):
+                store.deliver()
+        assert isinstance(first[0], HeadMoved)
+        if change is LLMSession.clear:
+            assert isinstance(second[0], HeadMoved)
+        else:
+            await second[0].text()
+            assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
 
 
 async def test_a_turn_that_the_interrupt_keeps_can_be_what_is_rewound_to() -> None:
@@ -167,76 +193,24 @@ async def test_thinking_before_the_rewind_is_sent_on_and_later_thinking_is_gone(
         assert b"late" not in sent
 
 
-async def test_a_compaction_that_runs_is_discarded_by_a_rewind() -> None:
-    long = "a line of output\n" * 500
-    script = [each for n in range(2) for each in (call("t", id=f"c{n}"), f"done {n}")]
-    compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
-    store = FaultyStore(MemoryStore())
-    async with stage(script, tool=Quick(long), compaction=compaction, store=store) as on:
-        await on.say("one", "two")
-        answers: list[str] = []
-
-        async def compact() -> None:
-            answers.append((await on.session.compact()).reason)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(compact)
-            await anyio.lowlevel.checkpoint()
-            await on.session.rewind(1)
-        log = await on.log()
-        assert [type(record) for record in log[-2:]] != [
-            r.ConversationRewound,
-            r.CompactionApplied,
-        ]
-        assert len(answers) == 1
-
-
-async def test_what_comes_behind_a_rewind_meets_the_history_that_it_left() -> None:
-    async with faulty_stage(["one", "two", "three"]) as (on, store):
-        await on.say("first", "second")
-        store.delay()
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.rewind, 1)
-            await store.wait_delayed()
-
-            async def expecting() -> None:
-                with pytest.raises(HeadMoved):
-                    await on.session.send("as it was", expected_head=2)
-                await (await on.session.send("as it is", expected_head=1)).text()
-
-            group.start_soon(expecting)
-            await settled()
-            store.deliver()
-        assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
-
-
 async def test_an_interrupt_is_answered_while_a_rewind_is_on_its_way() -> None:
     async with faulty_stage(["one", "two"]) as (on, store):
         await on.say("first")
         store.delay()
-        async with anyio.create_task_group() as group:
-            group.start_soon(on.session.rewind, 0)
+        async with meanwhile(lambda: on.session.rewind(0)):
             await store.wait_delayed()
-            turns = []
-
-            async def send() -> None:
-                turns.append(await on.session.send("never heard"))
-
-            group.start_soon(send)
-            await settled()
-            group.start_soon(on.session.interrupt)
-            await settled()
-            store.deliver()
+            async with (
+                meanwhile(lambda: on.session.send("never heard")) as turns,
+                meanwhile(on.session.interrupt),
+            ):
+                store.deliver()
         assert (await turns[0].outcome()).status == "aborted"
         assert on.session.conversation() == ()
         assert await on.say("hello") == "two"
 
 
 async def test_a_rewind_that_waits_for_a_turn_is_refused_when_the_session_is_closed() -> None:
-    tool = SwallowingCancellation(1.0)
-    async with stage([call("t", id="c")], tool=tool, grace_s=0.2) as on:
-        await on.session.send("first")
-        await tool.started.wait()
+    async with in_tool(SwallowingCancellation(1.0), grace_s=0.2) as (on, _):
         async with meanwhile(
             lambda: on.session.rewind(0, when_busy="interrupt"), refused=(SessionClosed,)
         ) as refused:
@@ -251,14 +225,3 @@ async def test_a_repeated_rewind_changes_nothing() -> None:
         await on.say("third")
         await on.session.rewind(1, command_id="k")
         assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
-
-
-async def test_a_rewind_survives_a_restart() -> None:
-    store = MemoryStore()
-    async with stage(["one", "two"], store=store) as on:
-        await on.say("first", "second")
-        await on.session.rewind(1)
-    async with stage(["three"], store=store, reopen=True) as on:
-        assert [m.text for m in on.session.conversation()] == ["first", "one"]
-        assert on.session.status().generation == 2
-        assert await on.say("third") == "three"

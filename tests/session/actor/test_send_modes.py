@@ -12,20 +12,19 @@ from llmsession import (
     ProviderError,
     SessionBusy,
     TextDelta,
-    Tool,
-    ToolResult,
-    ToolUse,
-    TurnAborted,
 )
 from llmsession.session.values.config import WhenBusy
 from llmsession.testing.scripted import call, never, say
 from llmsession.turns import records as r
 from tests.session.actors import (
+    MINE,
     Quick,
     SwallowingCancellation,
     Waiting,
     faulty_stage,
     first,
+    in_tool,
+    lasting,
     meanwhile,
     settled,
     stage,
@@ -100,28 +99,25 @@ async def test_interrupt_mode_replaces_the_running_turn_and_jumps_the_queue() ->
         assert [m.turn for m in on.session.conversation()] == [3, 3, 2, 2]
 
 
-async def test_interrupt_mode_on_an_idle_session_is_a_plain_send() -> None:
-    async with stage(["hi"]) as on:
-        assert await (await on.session.send("hello", when_busy="interrupt")).text() == "hi"
+@pytest.mark.parametrize("mode", ["queue", "reject", "interrupt", "steer"])
+async def test_on_an_idle_session_every_mode_is_a_plain_send(mode: WhenBusy) -> None:
+    async with stage([call("mine", id="c"), "done", "next"], tools=[MINE]) as on:
+        turn = await on.offered("go", when_busy=mode)
+        await on.submit(c="42")
+        assert await turn.text() == "done"
+        assert await (await on.session.send("go", when_busy=mode)).text() == "next"
 
 
 async def test_interrupt_mode_starts_its_turn_at_the_grace_when_a_tool_ignores_it() -> None:
-    tool = SwallowingCancellation(50)
-    async with stage([call("t", id="c"), "urgent done"], tool=tool) as on:
-        await on.session.send("running")
-        await tool.started.wait()
-        before = anyio.current_time()
-        urgent = await on.session.send("urgent", when_busy="interrupt")
-        assert await urgent.text() == "urgent done"
-        assert anyio.current_time() - before == pytest.approx(0.1, abs=0.02)
+    async with in_tool(SwallowingCancellation(50), "urgent done") as (on, _):
+        with lasting(0.1, abs=0.02):
+            urgent = await on.session.send("urgent", when_busy="interrupt")
+            assert await urgent.text() == "urgent done"
 
 
 async def test_a_steer_joins_the_running_turn_at_its_next_step_after_the_results() -> None:
     tool = Waiting()
-    script = [call("t", id="c"), "I see both"]
-    async with stage(script, tool=tool) as on:
-        turn = await on.session.send("start")
-        await tool.started.wait()
+    async with in_tool(tool, "I see both") as (on, turn):
         steered = await on.session.send("look here, too", when_busy="steer")
         assert steered.id == turn.id
         tool.go.set()
@@ -154,6 +150,8 @@ async def test_several_steers_are_read_together_in_order() -> None:
         blocks = [block.text for block in on.session.conversation()[2].content]  # type: ignore[union-attr]  # text blocks all
         assert blocks == ["one", "two", "three"]
         assert len(on.provider.requests) == 2
+        steps = [record for record in await on.log() if isinstance(record, r.StepCompleted)]
+        assert [step.steers for step in steps] == [3]
 
 
 async def test_a_steer_after_the_decision_is_a_new_queued_turn() -> None:
@@ -170,21 +168,12 @@ async def test_a_steer_after_the_decision_is_a_new_queued_turn() -> None:
 
 
 async def test_a_steer_to_a_turn_that_is_being_interrupted_is_a_new_turn() -> None:
-    tool = SwallowingCancellation(0.05)
-    script = [call("t", id="c"), "second reply"]
-    async with stage(script, tool=tool) as on:
-        turn = await on.session.send("first")
-        await tool.started.wait()
+    async with in_tool(SwallowingCancellation(0.05), "second reply") as (on, turn):
         async with meanwhile(on.session.interrupt):
             assert on.session.status().turn_phase == "stopping"
             steered = await on.session.send("too late", when_busy="steer")
         assert steered.id != turn.id
         assert await steered.text() == "second reply"
-
-
-async def test_a_steer_on_an_idle_session_is_a_plain_send() -> None:
-    async with stage(["hi"]) as on:
-        assert await (await on.session.send("hello", when_busy="steer")).text() == "hi"
 
 
 async def test_unread_steers_come_back_from_an_interrupt() -> None:
@@ -199,10 +188,7 @@ async def test_unread_steers_come_back_from_an_interrupt() -> None:
 
 
 async def test_unread_steers_come_back_when_steps_are_kept() -> None:
-    tool = Waiting()
-    async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("start")
-        await tool.started.wait()
+    async with in_tool(Waiting()) as (on, _):
         await on.session.send("unread", when_busy="steer")
         outcome = await on.session.interrupt(policy="keep_steps")
         assert outcome.result is InterruptResult.KEPT
@@ -233,32 +219,12 @@ async def test_a_full_queue_answers_overloaded_and_the_session_goes_on() -> None
 
 async def test_a_full_work_lane_answers_overloaded_and_control_still_gets_through() -> None:
     async with stage(lambda request, tag: never(), queue_limit=4) as on:
-        refused = 0
-
-        async def sender() -> None:
-            nonlocal refused
-            try:
-                await on.session.send("x")
-            except Overloaded:
-                refused += 1
-
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(sender)
-            await settled()
+        sends = [lambda: on.session.send("x")] * 20
+        async with meanwhile(*sends, refused=(Overloaded,)) as results:
             outcome = await on.session.interrupt()
-        assert 0 < refused == 20 - len(outcome.turns)
+        refused = [result for result in results if isinstance(result, Overloaded)]
+        assert 0 < len(refused) == 20 - len(outcome.turns)
         assert {ended.status for ended in outcome.turns} == {"aborted"}
-
-
-@pytest.mark.parametrize("mode", ["queue", "reject", "interrupt", "steer"])
-async def test_every_mode_takes_results_and_sends_between_them(mode: WhenBusy) -> None:
-    async with stage([call("mine", id="c"), "done", "next"], tools=[Tool(name="mine")]) as on:
-        turn = await on.session.send("go", when_busy=mode)
-        use = await first(turn, ToolUse)
-        await on.session.submit_tool_results([ToolResult(use.id, "42")])
-        assert await turn.text() == "done"
-        assert await (await on.session.send("go", when_busy=mode)).text() == "next"
 
 
 async def test_an_unknown_mode_is_refused_by_name() -> None:
@@ -278,21 +244,6 @@ async def test_cancelling_the_caller_of_a_send_does_not_take_the_send_back() -> 
         assert await on.session.turn(1).text() == "hi"
 
 
-async def test_a_turn_that_is_queued_can_be_interrupted_alone() -> None:
-    async with stage([never(), "third"]) as on:
-        await on.session.send("first")
-        second = await on.session.send("second")
-        third = await on.session.send("third")
-        outcome = await on.session.interrupt(second.id)
-        assert outcome.result is InterruptResult.ABORTED
-        with pytest.raises(TurnAborted):
-            await second.text()
-        assert on.session.status().turn is not None
-        await on.session.interrupt("u1")
-        assert await third.text() == "third"
-        assert [r for r in await on.kinds() if r == "turn.aborted"] == ["turn.aborted"] * 2
-
-
 async def test_tools_of_a_queued_turn_do_not_start_before_it() -> None:
     tool = Quick()
     script = [never(), call("t", id="c"), "done"]
@@ -303,16 +254,6 @@ async def test_tools_of_a_queued_turn_do_not_start_before_it() -> None:
         await on.session.interrupt("u1")
         assert await second.text() == "done"
         assert tool.inputs == [{}]
-
-
-async def test_the_record_of_a_step_counts_the_steers_that_it_reads() -> None:
-    async with stage([say("a long reply").slow(1), "done"]) as on:
-        turn = await on.session.send("start")
-        for text in ("one", "two"):
-            await on.session.send(text, when_busy="steer")
-        await turn.text()
-        steps = [record for record in await on.log() if isinstance(record, r.StepCompleted)]
-        assert [step.steers for step in steps] == [2]
 
 
 async def test_a_steer_asked_for_after_an_interrupt_is_a_new_turn() -> None:

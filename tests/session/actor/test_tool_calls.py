@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any
 
 import anyio
@@ -13,13 +12,11 @@ from llmsession import (
     DuplicateToolResult,
     InvalidConfig,
     InvalidInput,
-    InvalidMessage,
     Tool,
     ToolOutput,
     ToolResult,
     ToolUse,
     TurnNotOpen,
-    UnknownToolCall,
 )
 from llmsession.testing.scripted import call, say
 from llmsession.turns import records as r
@@ -32,6 +29,9 @@ from tests.session.actors import (
     SwallowingCancellation,
     Waiting,
     first,
+    in_tool,
+    lasting,
+    offering,
     settled,
     stage,
 )
@@ -80,50 +80,6 @@ async def test_a_callable_that_raises_becomes_an_error_result_and_the_turn_goes_
         assert await on.say("go") == "sorry"
         (block,) = results(on)
         assert (block.is_error, block.text) == (True, "ValueError: no such file")
-
-
-async def test_a_callable_that_does_not_take_the_models_arguments_is_an_error_result() -> None:
-    async def strict(path: str) -> str:
-        return path
-
-    script = [call("t", {"paht": "x"}, id="c"), "sorry"]
-    async with stage(script, tool=strict) as on:
-        assert await on.say("go") == "sorry"
-        assert results(on)[0].is_error
-        assert "paht" in results(on)[0].text
-
-
-async def test_a_callable_that_exits_the_program_is_an_error_result() -> None:
-    async def leaves(**arguments: Any) -> None:
-        raise SystemExit(3)
-
-    async with stage([call("t", id="c"), "sorry"], tool=leaves) as on:
-        assert await on.say("go") == "sorry"
-        assert results(on)[0].is_error
-
-
-@pytest.mark.parametrize(
-    ("returned", "shown"),
-    [
-        (None, ""),
-        ({"a": [1, 2]}, '{"a":[1,2]}'),
-        (7, "7"),
-        ([{"type": "text", "text": "from blocks"}], "from blocks"),
-        ("a lone \ud800 surrogate", "a lone � surrogate"),
-    ],
-)
-async def test_what_a_callable_returns_becomes_content(returned: Any, shown: str) -> None:
-    async with stage([call("t", id="c"), "ok"], tool=Quick(returned)) as on:
-        await on.say("go")
-        assert results(on)[0].text == shown
-        assert not results(on)[0].is_error
-
-
-@pytest.mark.parametrize("returned", [object(), [1, 2], [{"no": "type"}], ToolOutput(content=5)])  # type: ignore[arg-type]  # the point
-async def test_what_is_no_content_becomes_an_error_result(returned: Any) -> None:
-    async with stage([call("t", id="c"), "ok"], tool=Quick(returned)) as on:
-        assert await on.say("go") == "ok"
-        assert results(on)[0].is_error
 
 
 async def test_a_tool_output_carries_its_compact_summary_and_its_error_flag() -> None:
@@ -178,24 +134,13 @@ async def test_an_interrupt_leaves_a_blocking_thread_behind_and_answers() -> Non
             release.set()
 
 
-async def test_partials_and_objects_with_an_async_call_are_awaited_in_the_loop() -> None:
-    async def add(a: int, b: int) -> str:
-        return str(a + b)
-
-    script = [call("t", {"b": 2}, id="c"), "ok"]
-    async with stage(script, tool=partial(add, a=40)) as on:
-        await on.say("go")
-        assert results(on)[0].text == "42"
-
-
 # Deadlines
 
 
 async def test_a_call_past_its_deadline_is_settled_as_unknown_and_the_turn_goes_on() -> None:
     async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        before = anyio.current_time()
-        assert await on.say("go") == "ok"
-        assert anyio.current_time() - before == pytest.approx(600, abs=1)
+        with lasting(600, abs=1):
+            assert await on.say("go") == "ok"
         (block,) = results(on)
         assert (block.text, block.is_error) == (settled_text("deadline"), True)
         assert "outcome unknown" in block.text
@@ -210,9 +155,8 @@ async def test_each_call_has_its_own_deadline() -> None:
         Tool(name="mine", deadline_s=20),
     ]
     async with stage([calls, "ok"], tools=tools) as on:
-        before = anyio.current_time()
-        await on.say("go")
-        assert anyio.current_time() - before == pytest.approx(30, abs=1)
+        with lasting(30, abs=1):
+            await on.say("go")
         unknown = settled_text("deadline")
         assert [block.text for block in results(on)] == [unknown, "made it", unknown]
 
@@ -221,9 +165,8 @@ async def test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothi
     tool = SwallowingCancellation(500)
     tools = [Tool(name="t", run=tool, deadline_s=5)]
     async with stage([call("t", id="c"), "ok"], tools=tools) as on:
-        before = anyio.current_time()
-        assert await on.say("go") == "ok"
-        assert anyio.current_time() - before == pytest.approx(5, abs=0.2)
+        with lasting(5, abs=0.2):
+            assert await on.say("go") == "ok"
         await anyio.sleep(1)
         assert len(on.session.status().still_running) == 1
         await tool.ended.wait()
@@ -253,42 +196,43 @@ async def test_without_a_deadline_a_call_waits_for_ever() -> None:
         turn = await on.session.send("go")
         await anyio.sleep(50_000)
         assert on.session.status().turn_phase == "tools"
-        await on.session.submit_tool_results([ToolResult("c", "at last")])
+        await on.submit(c="at last")
         assert await turn.text() == "ok"
 
 
-async def test_a_result_that_comes_after_its_deadline_is_refused_and_changes_nothing() -> None:
+@pytest.mark.parametrize("in_time", [False, True])
+async def test_only_a_result_that_comes_before_its_deadline_is_taken(in_time: bool) -> None:
     calls = call("mine", id="a") + call("slow", id="b")
     tools = [Tool(name="mine", deadline_s=5), Tool(name="slow")]
     async with stage([calls, "ok"], tools=tools) as on:
-        turn = await on.session.send("go")
+        turn = await on.offered("go")
+        if in_time:
+            await on.submit(a="in time")
         await anyio.sleep(10)
-        with pytest.raises(DuplicateToolResult):
-            await on.session.submit_tool_results([ToolResult("a", "late")])
-        await on.session.submit_tool_results([ToolResult("b", "fine")])
+        if not in_time:
+            with pytest.raises(DuplicateToolResult):
+                await on.submit(a="late")
+        await on.submit(b="fine")
         await turn.text()
-        assert [block.text for block in results(on)] == [settled_text("deadline"), "fine"]
+        first_text = "in time" if in_time else settled_text("deadline")
+        assert [block.text for block in results(on)] == [first_text, "fine"]
 
 
 # Results of the caller
 
 
 async def test_the_caller_may_submit_results_in_parts_and_in_any_order() -> None:
-    calls = call("mine", id="a") + call("mine", id="b") + call("mine", id="c")
-    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("c", "3")])
+    async with offering("a", "b", "c") as (on, turn):
+        await on.submit(c="3")
         assert on.session.status().turn_phase == "tools"
-        await on.session.submit_tool_results([ToolResult("b", "2"), ToolResult("a", "1")])
+        await on.submit(b="2", a="1")
         assert await turn.text() == "ok"
         assert [block.text for block in results(on)] == ["1", "2", "3"]
 
 
 async def test_a_submitted_result_is_durable_when_the_call_returns() -> None:
-    calls = call("mine", id="a") + call("mine", id="b")
-    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("a", "1")])
+    async with offering("a", "b") as (on, _):
+        await on.submit(a="1")
         assert (await on.kinds())[-1] == "tools.answered"
 
 
@@ -318,43 +262,22 @@ async def test_a_tool_use_is_published_only_when_its_request_is_durable() -> Non
 
 
 async def test_a_second_result_is_a_duplicate_and_the_first_one_stays() -> None:
-    calls = call("mine", id="a") + call("mine", id="b")
-    async with stage([calls, "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("a", "first")])
+    async with offering("a", "b") as (on, turn):
+        await on.submit(a="first")
         with pytest.raises(DuplicateToolResult) as raised:
-            await on.session.submit_tool_results([ToolResult("b", "x"), ToolResult("a", "second")])
+            await on.submit(b="x", a="second")
         assert raised.value.call_id == "a"
         # All or none: b was not taken either.
-        await on.session.submit_tool_results([ToolResult("b", "other")])
+        await on.submit(b="other")
         await turn.text()
         assert [block.text for block in results(on)] == ["first", "other"]
 
 
-async def test_a_call_that_is_twice_in_one_submission_is_a_duplicate() -> None:
-    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        with pytest.raises(DuplicateToolResult):
-            await on.session.submit_tool_results([ToolResult("a", "1"), ToolResult("a", "2")])
-        await on.session.submit_tool_results([ToolResult("a", "1")])
-        assert await turn.text() == "ok"
-
-
-async def test_an_unknown_call_id_is_named_and_nothing_is_taken() -> None:
-    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        with pytest.raises(UnknownToolCall, match="nobody"):
-            await on.session.submit_tool_results([ToolResult("a", "1"), ToolResult("nobody", "2")])
-        await on.session.submit_tool_results([ToolResult("a", "1")])
-        assert await turn.text() == "ok"
-
-
 async def test_a_result_for_an_aborted_turn_is_refused_by_name_and_the_session_goes_on() -> None:
-    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        await on.offered("go")
+    async with offering("a") as (on, _):
         await on.session.interrupt()
-        with pytest.raises(TurnNotOpen, match="aborted"):
-            await on.session.submit_tool_results([ToolResult("a", "1")])
+        with pytest.raises(TurnNotOpen, match=r"takes no results any more .aborted"):
+            await on.submit(a="1")
         assert await on.say("again") == "ok"
 
 
@@ -362,33 +285,15 @@ async def test_a_result_for_a_committed_turn_is_refused_by_name() -> None:
     async with stage([call("t", id="a"), "ok"], tool=Quick()) as on:
         await on.say("go")
         with pytest.raises(TurnNotOpen, match="committed"):
-            await on.session.submit_tool_results([ToolResult("a", "1")])
+            await on.submit(a="1")
 
 
 async def test_the_caller_cannot_answer_a_call_that_the_session_runs() -> None:
     tool = Waiting()
-    async with stage([call("t", id="a"), "ok"], tool=tool) as on:
-        turn = await on.session.send("go")
-        await tool.started.wait()
+    async with in_tool(tool, "ok") as (on, turn):
         with pytest.raises(InvalidInput, match="session itself"):
-            await on.session.submit_tool_results([ToolResult("a", "1")])
+            await on.submit(c="1")
         tool.go.set()
-        assert await turn.text() == "ok"
-
-
-async def test_no_results_at_all_are_refused() -> None:
-    async with stage() as on:
-        with pytest.raises(InvalidInput):
-            await on.session.submit_tool_results([])
-
-
-async def test_content_that_is_no_content_is_refused_and_may_be_submitted_again() -> None:
-    async with stage([call("mine", id="a"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
-        for content in (5, None, [{"no": "type"}], [3]):
-            with pytest.raises(InvalidMessage):
-                await on.session.submit_tool_results([ToolResult("a", content)])  # type: ignore[arg-type]  # the point
-        await on.session.submit_tool_results([ToolResult("a", "1")])
         assert await turn.text() == "ok"
 
 
@@ -420,15 +325,6 @@ async def test_an_id_of_a_dropped_turn_is_not_used_again() -> None:
             turn = await on.session.send("go")
             assert (await first(turn, ToolUse)).id == wanted
             await on.session.interrupt()
-
-
-async def test_a_reply_with_text_thinking_and_calls_is_kept_whole() -> None:
-    script = [say("let me look") + call("t", id="c"), "done"]
-    async with stage(script, tool=Quick()) as on:
-        await on.say("go")
-        said = on.session.conversation()[1]
-        assert said.text == "let me look"
-        assert len(said.tool_calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -484,20 +380,8 @@ async def test_a_tool_that_returns_after_its_deadline_does_not_replace_what_stan
         turn = await on.session.send("go")
         await anyio.sleep(60)
         assert on.session.status().turn_phase == "tools"
-        await on.session.submit_tool_results([ToolResult("b", "fine")])
+        await on.submit(b="fine")
         await turn.text()
         assert [block.text for block in results(on)] == [settled_text("deadline"), "fine"]
         answered = [record for record in await on.log() if isinstance(record, r.ToolsAnswered)]
         assert [answer.call_id for record in answered for answer in record.answers] == ["a", "b"]
-
-
-async def test_a_call_that_was_answered_in_time_keeps_its_result_past_its_deadline() -> None:
-    calls = call("mine", id="a") + call("slow", id="b")
-    tools = [Tool(name="mine", deadline_s=5), Tool(name="slow")]
-    async with stage([calls, "ok"], tools=tools) as on:
-        turn = await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("a", "in time")])
-        await anyio.sleep(10)
-        await on.session.submit_tool_results([ToolResult("b", "fine")])
-        await turn.text()
-        assert [block.text for block in results(on)] == ["in time", "fine"]

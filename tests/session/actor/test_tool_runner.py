@@ -50,21 +50,15 @@ async def returning(value: Any) -> ToolOutput:
 # Running
 
 
-async def test_the_calls_input_becomes_keyword_arguments() -> None:
-    async def run(path: str, *, deep: bool = False) -> str:
+@pytest.mark.parametrize(
+    ("call_input", "content"), [({"path": "a", "deep": True}, "a True"), (None, "here False")]
+)
+async def test_the_calls_input_becomes_keyword_arguments(call_input: Any, content: str) -> None:
+    async def run(path: str = "here", *, deep: bool = False) -> str:
         await checkpoint()
         return f"{path} {deep}"
 
-    output = await run_callable(tool(run), {"path": "a", "deep": True})
-    assert output == ToolOutput(content="a True")
-
-
-async def test_a_call_without_input_has_no_arguments() -> None:
-    async def run(path: str = "here") -> str:
-        await checkpoint()
-        return path
-
-    assert await run_callable(tool(run), None) == ToolOutput(content="here")
+    assert await run_callable(tool(run), call_input) == ToolOutput(content=content)
 
 
 @pytest.mark.parametrize(
@@ -239,13 +233,13 @@ def test_text_is_answered_as_text_and_blocks_as_blocks() -> None:
     assert decoded(make_answer(ToolResult("c", blocks), compaction=ON).content) == blocks
 
 
-def test_an_error_stays_an_error() -> None:
-    assert make_answer(ToolResult("c", "no", is_error=True), compaction=ON).is_error
-
-
-def test_a_short_result_gets_neither_a_summary_nor_a_cap() -> None:
-    answer = make_answer(ToolResult("c", "short"), compaction=ON)
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_short_result_gets_neither_a_summary_nor_a_cap_and_may_be_an_error(
+    is_error: bool,
+) -> None:
+    answer = make_answer(ToolResult("c", "short", is_error=is_error), compaction=ON)
     assert (answer.summary, answer.capped, answer.settled) == (None, None, None)
+    assert answer.is_error is is_error
 
 
 def test_a_long_result_gets_a_summary_of_bounded_length() -> None:

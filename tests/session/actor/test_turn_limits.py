@@ -7,13 +7,13 @@ import gc
 import anyio
 import pytest
 
-from llmsession import Tool, ToolResult, TurnLimits
+from llmsession import Tool, TurnLimits
 from llmsession.session.core.turn_run import Run
 from llmsession.testing.scripted import ScriptedReply, call, never, say
 from llmsession.turns.receipts import settled_text
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.session.actors import Quick, SwallowingCancellation, Waiting, settled, stage
+from tests.session.actors import Quick, SwallowingCancellation, Waiting, lasting, settled, stage
 from tests.session.probes import only_new_garbage
 
 
@@ -23,7 +23,7 @@ def calls_for_ever(request: Request, tag: StepTag) -> ScriptedReply:
 
 async def test_max_steps_ends_the_turn_after_that_many_requests_and_keeps_them() -> None:
     async with stage(calls_for_ever, tool=Quick(), limits=TurnLimits(max_steps=3)) as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason) == ("committed", "max_steps")
         assert len(on.provider.requests) == 3
         assert [m.role for m in on.session.conversation()] == ["user", *["assistant", "user"] * 3]
@@ -32,7 +32,7 @@ async def test_max_steps_ends_the_turn_after_that_many_requests_and_keeps_them()
 async def test_a_session_goes_on_after_a_limit_with_valid_requests() -> None:
     async with stage(calls_for_ever, tool=Quick(), limits=TurnLimits(max_steps=2)) as on:
         for _ in range(3):
-            assert (await (await on.session.send("work")).outcome()).stop_reason == "max_steps"
+            assert (await on.outcome("work")).stop_reason == "max_steps"
         assert len(on.session.conversation()) == 15
 
 
@@ -44,7 +44,7 @@ async def test_max_tokens_counts_all_requests_of_the_turn_and_none_of_the_turn_b
 
     async with stage(script, tool=Quick(), limits=TurnLimits(max_tokens=250)) as on:
         for turns in (1, 2):
-            outcome = await (await on.session.send("work")).outcome()
+            outcome = await on.outcome("work")
             assert (outcome.status, outcome.stop_reason) == ("committed", "max_turn_tokens")
             assert len(on.provider.requests) == 3 * turns
 
@@ -52,9 +52,8 @@ async def test_max_tokens_counts_all_requests_of_the_turn_and_none_of_the_turn_b
 async def test_max_seconds_settles_open_calls_and_keeps_the_steps() -> None:
     tool = Waiting()
     async with stage([call("t", id="c")], tool=tool, limits=TurnLimits(max_seconds=30)) as on:
-        before = anyio.current_time()
-        outcome = await (await on.session.send("work")).outcome()
-        assert anyio.current_time() - before == pytest.approx(30, abs=0.2)
+        with lasting(30, abs=0.2):
+            outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason) == ("committed", "max_seconds")
         (result,) = on.session.conversation()[-1].tool_results
         assert (result.text, result.is_error) == (settled_text("limit"), True)
@@ -64,16 +63,14 @@ async def test_max_seconds_settles_open_calls_and_keeps_the_steps() -> None:
 async def test_max_seconds_holds_against_a_tool_that_ignores_cancellation() -> None:
     tool = SwallowingCancellation(500)
     async with stage([call("t", id="c")], tool=tool, limits=TurnLimits(max_seconds=30)) as on:
-        before = anyio.current_time()
-        outcome = await (await on.session.send("work")).outcome()
-        assert anyio.current_time() - before == pytest.approx(30.1, abs=0.05)
+        with lasting(30.1, abs=0.05):
+            outcome = await on.outcome("work")
         assert len(outcome.still_running) == 1
 
 
 async def test_max_seconds_before_a_step_is_complete_fails_the_turn() -> None:
     async with stage([never(), "next"], limits=TurnLimits(max_seconds=30)) as on:
-        turn = await on.session.send("work")
-        outcome = await turn.outcome()
+        outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason) == ("failed", "max_seconds")
         assert "max_seconds" in (outcome.error or "")
         assert on.session.conversation() == ()
@@ -98,12 +95,9 @@ async def test_a_turn_that_ends_in_time_leaves_no_deadline_for_the_next() -> Non
 @pytest.mark.parametrize("policy", ["keep_steps", "drop"])
 async def test_a_limit_keeps_steps_whatever_happens_on_failure(policy: str) -> None:
     async with stage(
-        calls_for_ever,
-        tool=Quick(),
-        limits=TurnLimits(max_steps=1),
-        on_failure=policy,
+        calls_for_ever, tool=Quick(), limits=TurnLimits(max_steps=1), on_failure=policy
     ) as on:
-        assert (await (await on.session.send("work")).outcome()).status == "committed"
+        assert (await on.outcome("work")).status == "committed"
 
 
 async def test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines() -> None:
@@ -119,7 +113,7 @@ async def test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines() -> None:
         async with stage(script, tools=tools, limits=limits) as on:
             turn = await on.offered("work")
             assert len(its_runs()) == 1
-            await on.session.submit_tool_results([ToolResult("only_in_this_test", "1")])
+            await on.submit(only_in_this_test="1")
             await turn.text()
             await settled()
             assert its_runs() == []

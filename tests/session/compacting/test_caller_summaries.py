@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from llmsession import InvalidInput, KeyReused, MemoryStore, SessionClosed, TurnId
+from llmsession import InvalidInput, KeyReused, LLMSession, SessionClosed, TurnId
 from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.handles.session import live_state
 from llmsession.testing.scripted import call, say, think
 from llmsession.turns.request import Profile, Request, StepTag
-from tests.session.actors import Quick, Stage, Waiting, meanwhile, settled, stage, texts_of
+from tests.session.actors import Quick, Stage, Waiting, meanwhile, stage, texts_of
 from tests.session.compacting.conversations import applied, one_call_a_turn, tools
 
 TALE = "They sailed from Hull and lost the anchor."
@@ -124,8 +123,7 @@ async def test_between_two_steps_it_is_applied_and_the_turn_goes_on() -> None:
     tool = Waiting()
     async with stage(["answer 1", call("t", id="c"), "done"], tool=tool) as on:
         await turns(on, 1)
-        turn = await on.session.send("message 2")
-        await tool.started.wait()
+        turn = await on.started(tool, "message 2")
         await on.session.set_summary(TALE, upto=1)
         tool.go.set()
         assert await turn.text() == "done"
@@ -139,8 +137,7 @@ async def test_it_does_not_take_away_the_thinking_that_has_to_open_a_tool_loop()
     script = ["answer 1", think("hm") + call("t", id="c"), "done"]
     async with stage(script, profile=profile, tool=tool) as on:
         await turns(on, 1)
-        turn = await on.session.send("message 2")
-        await tool.started.wait()
+        turn = await on.started(tool, "message 2")
         async with meanwhile(partial(on.session.set_summary, TALE, upto=1)):
             tool.go.set()
             await turn.outcome()
@@ -161,35 +158,24 @@ async def test_a_rewind_to_before_its_end_takes_it_away() -> None:
         assert "message 1" in texts_of(on.session.context())[0]
 
 
-@asynccontextmanager
-async def refusing(on: Stage, error: type[Exception], match: str) -> AsyncIterator[None]:
-    """A caller whose summary waits while the body begins, and is refused by its end."""
-
-    async def tell() -> None:
-        with pytest.raises(error, match=match):
-            await on.session.set_summary(TALE, upto=1)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(tell)
-        await settled()
-        yield
-
-
-async def test_one_that_waited_while_its_turn_was_cleared_away_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("end", "error", "match"),
+    [
+        (partial(LLMSession.clear, when_busy="interrupt"), InvalidInput, "not in the history"),
+        (LLMSession.close, SessionClosed, "was closed"),
+    ],
+    ids=["its turn is cleared away", "the session is closed"],
+)
+async def test_one_that_waits_for_what_does_not_come_is_refused(
+    end: Callable[[LLMSession], Any], error: type[Exception], match: str
+) -> None:
     async with stage(["answer 1", say("slow").slow(1.0)]) as on:
         await turns(on, 1)
         await on.session.send("message 2")
-        async with refusing(on, InvalidInput, "not in the history"):
-            await on.session.clear(when_busy="interrupt")
-        assert await applied(on) == []
-
-
-async def test_one_that_waits_when_the_session_is_closed_is_answered() -> None:
-    async with stage(["answer 1", say("slow").slow(1.0)]) as on:
-        await turns(on, 1)
-        await on.session.send("message 2")
-        async with refusing(on, SessionClosed, "was closed"):
-            await on.session.close()
+        tell = partial(on.session.set_summary, TALE, upto=1)
+        async with meanwhile(tell, refused=(error,)) as refused:
+            await end(on.session)
+        assert match in str(refused[0])
         assert await applied(on) == []
 
 
@@ -201,17 +187,6 @@ async def test_a_repeated_command_id_tells_it_once() -> None:
         assert len(await applied(on)) == 1
         with pytest.raises(KeyReused):
             await on.session.set_summary("another", upto=1, command_id="x")
-
-
-async def test_it_is_there_when_the_session_is_opened_again() -> None:
-    store = MemoryStore()
-    async with stage(one, store=store) as on:
-        await turns(on, 2)
-        await on.session.set_summary(TALE, upto=1)
-    async with stage(one, store=store, reopen=True) as on:
-        assert TALE in texts_of(on.session.context())[0]
-        with pytest.raises(InvalidInput, match="not in the history"):
-            await on.session.set_summary(TALE, upto=9)
 
 
 async def test_the_summary_of_a_session_is_the_callers_where_it_covers_all() -> None:

@@ -29,7 +29,7 @@ from llmsession.session.compacting.compactor import Compactor
 from llmsession.session.handles.session import live_state
 from llmsession.session.tasks.works import Work, Works
 from llmsession.session.values.outcome import CompactionOutcome
-from llmsession.store.protocol import AppendResult, Batch
+from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, StepTag
@@ -55,27 +55,6 @@ def small(**changes: Any) -> dict[str, Any]:
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept, "tools": tools()}
 
 
-class HoldingStore(MemoryStore):
-    """Writes when it is let; until then nothing is durable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.holds = False
-        self._held: list[tuple[Batch, Callable[[AppendResult], None]]] = []
-
-    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        if self.holds:
-            self._held.append((batch, done))
-        else:
-            super().append(batch, done)
-
-    def let_go(self) -> None:
-        self.holds = False
-        held, self._held = self._held, []
-        for batch, done in held:
-            super().append(batch, done)
-
-
 # A turn that ends while a thread looks for what can be freed for it.
 
 
@@ -85,8 +64,7 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
         planning = Planning(monkeypatch)
-        turn = await on.session.send(IMAGES)
-        await planning.started.wait()
+        turn = await on.started(planning, IMAGES)
         outcome = await on.session.interrupt(policy=policy)
         assert outcome.result is InterruptResult.ABORTED
         assert (await turn.outcome()).status == "aborted"
@@ -97,7 +75,7 @@ async def test_the_turn_after_one_that_was_interrupted_in_a_hopeless_look_goes_o
 
 @asynccontextmanager
 async def looking(
-    monkeypatch: pytest.MonkeyPatch, *, ready: bool = False, store: MemoryStore | None = None
+    monkeypatch: pytest.MonkeyPatch, *, ready: bool = False, store: FaultyStore | None = None
 ) -> AsyncIterator[tuple[Stage, Planning, bytes]]:
     """A turn that is too large, while a thread looks for what can be freed for it. *ready*: it was
     found, and the context after it is being prepared. The bytes are the context before the turn."""
@@ -105,8 +83,7 @@ async def looking(
         await turns(on, 5)
         before = on.session.context().encode()
         planning = Planning(monkeypatch)
-        await on.session.send(LONG)
-        await planning.started.wait()
+        await on.started(planning, LONG)
         if ready:
             await planning.next()
         yield on, planning, before
@@ -162,15 +139,15 @@ async def test_callers_are_answered_when_others_cancel_the_planning(
 async def test_no_plan_for_a_turn_goes_into_the_log_behind_its_abort(
     monkeypatch: pytest.MonkeyPatch, ready: bool
 ) -> None:
-    store = HoldingStore()
+    store = FaultyStore(MemoryStore())
     async with looking(monkeypatch, ready=ready, store=store) as (on, planning, _):
-        store.holds = True
+        store.delay()
         async with anyio.create_task_group() as group:
             group.start_soon(on.session.interrupt)
             await settled()  # the abort is written, and not durable yet
             planning.go.set()
             await settled()
-            store.let_go()
+            store.deliver()
         await settled()
         kinds = await on.kinds()
         assert "compaction.applied" not in kinds[kinds.index("turn.aborted") :]
@@ -185,8 +162,7 @@ async def test_who_asked_for_a_compaction_is_answered_when_its_turn_is_dropped_i
 ) -> None:
     async with stage(one_call_a_turn, **small()) as on:
         planning = Planning(monkeypatch)
-        await on.session.send(IMAGES)
-        await planning.started.wait()
+        await on.started(planning, IMAGES)
         async with compacting(on) as outcomes:
             await settled()
             await on.session.interrupt()
@@ -218,8 +194,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
     kept = small()
     kept["tools"].append(Tool(name="waits", run=waits))
     async with stage(script, **kept) as on:
-        await on.session.send("go on")
-        await waits.started.wait()
+        await on.started(waits, "go on")
         await on.session.send(LONG, when_busy="steer")
         planning = Planning(monkeypatch)
         waits.go.set()
@@ -239,7 +214,7 @@ async def test_what_was_found_under_another_model_is_not_applied_though_somebody
 async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_into_the_log(
     monkeypatch: pytest.MonkeyPatch, ready: str
 ) -> None:
-    store = HoldingStore()
+    store = FaultyStore(MemoryStore())
     async with stage(one_call_a_turn, store=store, **small(keep_recent_turns=1)) as on:
         await turns(on, 6)
         planning = Planning(monkeypatch)
@@ -247,12 +222,12 @@ async def test_a_plan_is_not_written_behind_a_configuration_that_is_on_its_way_i
             await planning.started.wait()
             if ready == "before it":  # then it is the request after it that a thread makes ready
                 await planning.next()
-            store.holds = True
+            store.delay()
             group.start_soon(partial(on.session.configure, system="another"))
             await settled()
             planning.go.set()
             await settled()
-            store.let_go()
+            store.deliver()
         assert (await on.kinds())[-1] == "session.configured"
         assert outcomes == [CompactionOutcome(False, "the conversation changed meanwhile")]
         assert live_state(on.session).view.compacted_before == 0
@@ -269,8 +244,7 @@ async def test_what_a_window_left_out_is_shown_again_where_else_nothing_would_be
         return call("t", id=f"c{tag.step}") if tag.step < 18 or how == "rewind" else never()
 
     async with stage(script, **small(policy="reverse_budget")) as on:
-        await on.say("the ship is called Bounty")
-        await on.say("and the mate is called Joe")
+        await on.say("the ship is called Bounty", "and the mate is called Joe")
         turn = await on.session.send("count the gulls")
         if how == "interrupt":
             await anyio.sleep(1)
@@ -406,8 +380,7 @@ async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earl
     kept["tools"].append(Tool(name="waits", run=waits))
     async with stage(script, **kept) as on:
         await on.say("message 1")
-        turn = await on.session.send("message 2")
-        await waits.started.wait()
+        turn = await on.started(waits, "message 2")
         assert live_state(on.session).view.start > len(on.session.conversation())
         with pytest.raises(InvalidInput, match="with all up to turn 2"):
             await on.session.set_summary("They met.", upto=1)
@@ -418,8 +391,7 @@ async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earl
 async def stopped_in_a_tool_loop(on: Stage, tool: Waiting) -> None:
     """Thinking opens a loop that the next turn would go on with."""
     await on.say("message 1")
-    await on.session.send("message 2")
-    await tool.started.wait()
+    await on.started(tool, "message 2")
     ended = await on.session.interrupt(policy="keep_steps")
     assert ended.result is InterruptResult.KEPT
 
@@ -454,8 +426,7 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 
             async with anyio.create_task_group() as group:
                 await on.say("message 1")
-                await on.session.send("message 2")
-                await tool.started.wait()
+                await on.started(tool, "message 2")
                 group.start_soon(refused)
                 await settled()
                 await on.session.interrupt(policy="keep_steps")
@@ -475,8 +446,7 @@ async def test_who_tells_a_summary_before_a_stopped_loop_is_refused_and_not_kept
 @pytest.mark.parametrize("how", ["forget", "purge"])
 async def test_the_reason_of_anybodys_policy_holds_no_word_of_what_was_forgotten(how: str) -> None:
     async with stage(one_call_a_turn, **small(policy="talkative")) as on:
-        await on.say("xyzzy")
-        await on.say("two")
+        await on.say("xyzzy", "two")
         assert (await on.session.compact()).applied
         assert "xyzzy" in (await applied(on))[0].reason
         forget: Callable[[], Any] = partial(LLMSession.forget, on.session, before=2)

@@ -7,24 +7,16 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession import CompactionConfig, MemoryStore, Profile, SessionConfig, SessionManager, Tool
+from llmsession import CompactionConfig, Profile, Tool
 from llmsession.errors import ProviderError
-from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
-from llmsession.turns import records as r
+from llmsession.testing.scripted import Scripted, call, say
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import Quick, settled, stage, texts_of
+from tests.session.actors import ByName, Quick, settled, stage, texts_of
 from tests.session.compacting.conversations import OUTPUT, applied, one_call_a_turn, tools, turns
 
 SMALL: dict[str, Any] = {"window_tokens": 10_000, "max_tokens": 2_000}
 HUGE = "word " * 40_000
 PROFILES = {"large": Profile(window_tokens=100_000), "small": Profile(window_tokens=16_000)}
-
-
-class ByName(ScriptedProvider):
-    """A provider of two models, ``large`` and ``small``."""
-
-    def profile(self, model: str) -> Profile:
-        return PROFILES[model]
 
 
 async def test_a_message_larger_than_the_budget_is_cut_at_both_ends_and_said_whole_in_history() -> (
@@ -70,38 +62,30 @@ async def test_many_large_results_of_one_step_share_what_there_is() -> None:
 @pytest.mark.parametrize("schedule", ["cache", "at_once"])
 async def test_a_switch_to_a_smaller_model_plans_at_once(schedule: str) -> None:
     compaction = CompactionConfig(schedule=schedule, keep_recent_turns=2)  # type: ignore[arg-type]
-    provider, store = ByName(one_call_a_turn), MemoryStore()
-    async with SessionManager(provider=provider, store=store) as manager:
-        config = SessionConfig(model="large", tools=tools(), compaction=compaction)
-        session = await manager.create(config, session_id="s")
-        for number in range(8):
-            await (await session.send(f"message {number}")).text()
-        assert session.status().compacted_before == 0
-        await session.configure(model="small")
+    provider = ByName(one_call_a_turn, PROFILES)
+    async with stage(provider=provider, model="large", tools=tools(), compaction=compaction) as on:
+        await turns(on, 8)
+        assert on.session.status().compacted_before == 0
+        await on.session.configure(model="small")
         await settled()
         # Nobody has said a word to it yet.
-        assert session.status().compacted_before > 0
-        log = [r.decode_record(stored.body) for stored in await store.read("s")]
-        (record,) = [each for each in log if isinstance(each, r.CompactionApplied)]
+        assert on.session.status().compacted_before > 0
+        (record,) = await applied(on)
         assert record.trigger == ("window" if schedule == "cache" else "prefix_broken")
-        await (await session.send("go on")).text()
-        assert session.status().context_tokens <= 12_000
+        await on.say("go on")
+        assert on.session.status().context_tokens <= 12_000
 
 
 async def test_a_context_that_the_smaller_model_cannot_hold_is_compacted_before_it_is_sent() -> (
     None
 ):
-    provider = ByName(one_call_a_turn)
-    async with SessionManager(provider=provider) as manager:
-        config = SessionConfig(model="large", tools=tools())
-        session = await manager.create(config, session_id="s")
-        for number in range(12):
-            await (await session.send(f"message {number}")).text()
+    provider = ByName(one_call_a_turn, PROFILES)
+    async with stage(provider=provider, model="large", tools=tools()) as on:
+        await turns(on, 12)
         count = len(provider.requests)
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: session.configure(model="small"))
-            turn = await session.send("go on")
-            await turn.text()
+            group.start_soon(lambda: on.session.configure(model="small"))
+            await on.say("go on")
         for request in provider.requests[count:]:
             if request.model == "small":
                 assert len(request.encode()) < 16_000 * 3
@@ -131,22 +115,6 @@ async def test_a_refused_request_is_sent_again_smaller_at_most_twice() -> None:
         assert len({m.turn for m in on.session.conversation()}) == 8
 
 
-async def test_a_refusal_that_one_compaction_puts_right_costs_one() -> None:
-    said = False
-
-    def script(request: Request, tag: StepTag) -> Scripted:
-        nonlocal said
-        if tag.turn == 9 and not said:
-            said = True
-            return say("x").raising(ProviderError("prompt is too long", kind="overflow"))
-        return one_call_a_turn(request, tag)
-
-    async with stage(script, tools=tools(), window_tokens=60_000, max_tokens=10_000) as on:
-        await turns(on, 9)
-        assert [each.trigger for each in await applied(on)] == ["overflow"]
-        assert on.session.status().turns == 9
-
-
 async def test_a_request_that_cannot_shrink_is_not_sent_again() -> None:
     asked: list[Request] = []
 
@@ -155,18 +123,9 @@ async def test_a_request_that_cannot_shrink_is_not_sent_again() -> None:
         return say("x").raising(ProviderError("prompt is too long", kind="overflow"))
 
     async with stage(script) as on:
-        outcome = await (await on.session.send("hi")).outcome()
+        outcome = await on.outcome("hi")
         assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
         assert len(asked) == 1
-
-
-async def test_with_compaction_off_nothing_is_changed_and_the_end_has_a_name() -> None:
-    off = CompactionConfig(enabled=False)
-    async with stage(["never"], compaction=off, **SMALL) as on:
-        outcome = await (await on.session.send(HUGE)).outcome()
-        assert (outcome.status, outcome.stop_reason) == ("failed", "context_too_large")
-        assert on.provider.requests == []
-        assert await applied(on) == []
 
 
 @pytest.mark.real_time

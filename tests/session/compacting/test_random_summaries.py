@@ -15,23 +15,19 @@ from llmsession import (
     CompactionConfig,
     InvalidInput,
     LLMSession,
-    MemoryStore,
     Profile,
     ProviderError,
     Refused,
     Request,
-    SessionConfig,
     SessionManager,
     StepTag,
     SummariserConfig,
-    Tool,
     TurnEnded,
 )
 from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
 from llmsession.turns import records as r
-from tests.session.actors import Quick, Stage, contents
+from tests.session.actors import Quick, Stage, same_as_its_log, stage
 from tests.session.probes import run_virtually
 
 ACTIONS = 60
@@ -71,7 +67,7 @@ class RandomSession:
         return self.random.choice([*failures, *[good] * 15])
 
     async def __call__(self) -> None:
-        store, pick = MemoryStore(), self.random.choice
+        pick = self.random.choice
         model = SummariserConfig(
             model="small",
             improve_results=True,
@@ -84,25 +80,16 @@ class RandomSession:
             schedule=pick(["cache", "at_once"]),
             summariser=model,
         )
-        config = SessionConfig(
-            model="m",
-            window_tokens=12_000,
-            max_tokens=2_000,
-            tools=[Tool(name="t", run=Quick("a line of output\n" * 400))],
-            compaction=compaction,
-        )
-        async with SessionManager(
-            provider=self.provider, summariser=self.summariser, store=store
-        ) as manager:
-            on = Stage(manager, self.provider, store)
-            on.session = await manager.create(config, session_id="s")
+        async with stage(
+            provider=self.provider, summariser=self.summariser, compaction=compaction,
+            window_tokens=12_000, max_tokens=2_000, tool=Quick("a line of output\n" * 400),
+        ) as on:  # fmt: skip
             async with anyio.create_task_group() as group:
                 for number in range(ACTIONS):
-                    group.start_soon(self._action, manager, on.session, number)
+                    group.start_soon(self._action, on.manager, on.session, number)
                 group.start_soon(self._end_what_hangs, on.session)
             await anyio.sleep(200)
             await self._check(on)
-        assert manager.running_works == ()
         assert self.summariser.open_streams == 0
 
     async def _end_what_hangs(self, session: LLMSession) -> None:
@@ -139,9 +126,8 @@ class RandomSession:
             await actions[name]()
 
     async def _check(self, on: Stage) -> None:
-        await on.check()
         log, state = await on.log(), live_state(on.session)
-        assert contents(fold("s", log)) == contents(state)
+        await same_as_its_log(on, on.session)
         charged = [request for record in log for request in getattr(record, "requests", ())]
         assert len(charged) == len(self.summariser.requests) == len(state.summary_requests)
         stored = [record for record in log if isinstance(record, r.SummariesStored)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmsession import CompactionConfig, MemoryStore, Tool, ToolResult, ToolUse
+from llmsession import CompactionConfig, Tool, ToolUse
 from llmsession.testing.scripted import Scripted, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, Stage, first, settled, stage
@@ -42,20 +42,10 @@ async def test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole(
 async def test_a_submitted_result_is_capped_too() -> None:
     async with capped([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
         turn = await on.offered("go")
-        await on.session.submit_tool_results([ToolResult("c", LINES)])
+        await on.submit(c=LINES)
         await turn.text()
         assert result_texts(on) == [LINES]
         assert len(on.provider.requests[1].encode()) < 4000
-
-
-async def test_a_cap_stays_after_a_restart() -> None:
-    store = MemoryStore()
-    async with capped([call("t", id="c"), "ok"], store=store) as on:
-        await on.say("go")
-        shown = on.session.context().encode()
-    async with stage(store=store, reopen=True) as on:
-        assert on.session.context().encode() == shown
-        assert result_texts(on) == [LINES]
 
 
 async def test_a_result_within_the_cap_is_shown_as_it_is() -> None:
@@ -66,8 +56,7 @@ async def test_a_result_within_the_cap_is_shown_as_it_is() -> None:
 
 async def test_recall_is_offered_from_the_first_request_on_and_never_added_later() -> None:
     async with stage(["hi", "hi"], tools=[Tool(name="t")]) as on:
-        await on.say("hello")
-        await on.say("hello")
+        await on.say("hello", "hello")
         for request in on.provider.requests:
             assert b'"name":"recall"' in bytes(request.tools[-1])
     async with stage(["hi"]) as on:  # without tools there is nothing to recall
@@ -123,19 +112,13 @@ async def test_what_a_model_may_pass_to_recall_never_ends_the_turn(arguments: An
 
 
 async def test_a_recall_runs_beside_the_tools_of_its_step() -> None:
-    calls = call("t", id="a") + call("recall", {"id": "x"}, id="r") + call("t", id="b")
+    calls = call("recall", {"id": "x"}, id="r") + call("t", id="a") + call("t", id="b")
     async with stage([calls, "ok"], tool=Quick()) as on:
-        assert await on.say("go") == "ok"
-        results = on.session.conversation()[2].tool_results
-        assert [result.tool_use_id for result in results] == ["a", "r", "b"]
-
-
-async def test_a_recall_is_run_by_the_session_and_said_so_in_its_event() -> None:
-    script = [call("recall", {"id": "x"}, id="r"), "ok"]
-    async with stage(script, tools=[Tool(name="t")]) as on:
         turn = await on.session.send("go")
         assert (await first(turn, ToolUse)).runner == "session"
         assert await turn.text() == "ok"
+        results = on.session.conversation()[2].tool_results
+        assert [result.tool_use_id for result in results] == ["r", "a", "b"]
 
 
 async def test_without_compaction_recall_is_an_ordinary_name_of_nobody() -> None:

@@ -9,17 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from llmsession import (
-    CompactionConfig,
-    MemoryStore,
-    ProviderError,
-    SessionConfig,
-    SessionManager,
-    Store,
-    Tool,
-    ToolOutput,
-    Usage,
-)
+from llmsession import CompactionConfig, MemoryStore, ProviderError, Store, Tool, ToolOutput, Usage
 from llmsession.session.handles.session import live_state
 from llmsession.session.values.config import SummariserConfig
 from llmsession.testing.faulty_store import FaultyStore
@@ -34,7 +24,7 @@ from llmsession.testing.scripted import (
 )
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile, Request, StepTag
-from tests.session.actors import PATIENCE_S, Stage, settled, texts_of
+from tests.session.actors import Stage, settled, stage, texts_of
 from tests.session.compacting.conversations import OUTPUT, one_call_a_turn, turns
 
 COST = Usage(input_tokens=800, output_tokens=20)
@@ -59,24 +49,16 @@ async def working(
     **compaction: Any,
 ) -> AsyncIterator[tuple[Stage, ScriptedProvider]]:  # fmt: skip
     """A session of which all but the newest turn is old, and its summariser."""
-    provider = ScriptedProvider(script)
     summariser = ScriptedProvider(summaries, profile=Profile(window_tokens=200_000))
-    kept: Store = store if store is not None else MemoryStore()
     tools = [Tool(name="t", run=outputs or Outputs())]
     options = SummariserConfig(**{"model": "small", "improve_results": True, **(model or {})})
     settings = {"keep_recent_turns": 1, "schedule": "at_once", "summariser": options, **compaction}
-    config = SessionConfig(model="m", tools=tools, compaction=CompactionConfig(**settings))
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(provider=provider, summariser=summariser, store=kept) as manager:
-            on = Stage(manager, provider, kept)
-            if reopen:
-                on.session = await manager.open("s", tools=tools)
-            else:
-                on.session = await manager.create(config, session_id="s")
-            yield on, summariser
-            await on.check()
-        assert summariser.open_streams == 0
-        assert manager.running_works == ()
+    config = CompactionConfig(**settings)
+    async with stage(
+        script, tools=tools, summariser=summariser, store=store, reopen=reopen, compaction=config
+    ) as on:
+        yield on, summariser
+    assert summariser.open_streams == 0
 
 
 async def stored(on: Stage) -> dict[str, str]:

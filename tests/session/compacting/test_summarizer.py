@@ -24,13 +24,11 @@ from llmsession import (
 )
 from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.compacting.summarizer import RETRY_AFTER_S
-from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.session.values.config import SummariserConfig
 from llmsession.testing.scripted import Script, ScriptedProvider, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile
-from tests.session.actors import PATIENCE_S, Stage, contents, settled, texts_of
+from tests.session.actors import Stage, same_as_its_log, settled, stage, texts_of
 from tests.session.compacting.conversations import applied, compacting
 from tests.virtual_time import loop_turns
 
@@ -45,28 +43,20 @@ async def talking(
     compaction: dict[str, Any] | None = None, **config: Any,
 ) -> AsyncIterator[tuple[Stage, ScriptedProvider]]:  # fmt: skip
     """A session whose context six long turns have nearly filled, and its summariser."""
-    provider = ScriptedProvider(lambda _, tag: f"answer {tag.turn}")
     summariser = ScriptedProvider(summaries, profile=PROFILE)
-    kept: Store = store or MemoryStore()
-    prices = {"m": Price.usd(1, 10), "small": Price.usd(2, 20)}
-    with anyio.fail_after(PATIENCE_S):
-        async with SessionManager(
-            provider=provider, summariser=summariser, store=kept, prices=prices
-        ) as manager:
-            on = Stage(manager, provider, kept)
-            options = CompactionConfig(
-                schedule="at_once", keep_recent_turns=2, threshold=0.99, low=0.1,
-                summariser=SummariserConfig(model="small", **(model or {})), **(compaction or {}),
-            )  # fmt: skip
-            sizes: dict[str, Any] = {"window_tokens": 20_000, "max_tokens": 4_000}
-            session_config = SessionConfig(model="m", compaction=options, **sizes, **config)
-            on.session = await manager.create(session_config, session_id="s")
-            for number in range(6):
-                await on.say(f"message {number} " + WORDS * 100)
-            yield on, summariser
-            await on.check()
-        assert summariser.open_streams == 0
-        assert manager.running_works == ()
+    options = CompactionConfig(
+        schedule="at_once", keep_recent_turns=2, threshold=0.99, low=0.1,
+        summariser=SummariserConfig(model="small", **(model or {})), **(compaction or {}),
+    )  # fmt: skip
+    async with stage(
+        lambda _, tag: f"answer {tag.turn}", summariser=summariser, store=store,
+        prices={"m": Price.usd(1, 10), "small": Price.usd(2, 20)},
+        window_tokens=20_000, max_tokens=4_000, compaction=options, **config,
+    ) as on:  # fmt: skip
+        for number in range(6):
+            await on.say(f"message {number} " + WORDS * 100)
+        yield on, summariser
+    assert summariser.open_streams == 0
 
 
 async def prefix_summaries(on: Stage) -> list[r.PrefixSummary]:
@@ -89,20 +79,16 @@ async def test_the_model_writes_the_segment_and_the_next_request_has_it() -> Non
 
 
 async def test_without_a_provider_of_its_own_the_sessions_provider_is_asked() -> None:
-    provider = ScriptedProvider(
-        lambda request, tag: "told" if tag.turn == 0 else f"answer {tag.turn}", profile=PROFILE
-    )
     compaction = CompactionConfig(
         keep_recent_turns=1, low=0.01, summariser=SummariserConfig(model="small")
     )
-    async with SessionManager(provider=provider) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", window_tokens=20_000, max_tokens=4_000, compaction=compaction)
-        )
-        for n in range(4):
-            await (await session.send(f"message {n} " + WORDS * 100)).text()
-        assert (await session.compact()).applied
-        assert "told" in texts_of(session.context())[0]
+    async with stage(
+        lambda request, tag: "told" if tag.turn == 0 else f"answer {tag.turn}",
+        profile=PROFILE, window_tokens=20_000, max_tokens=4_000, compaction=compaction,
+    ) as on:  # fmt: skip
+        await grow(on)
+        assert (await on.session.compact()).applied
+        assert "told" in shown(on)
 
 
 FAILING: dict[str, Any] = {
@@ -165,25 +151,22 @@ async def test_it_is_given_up_at_its_deadline_whatever_it_ignores(
         assert on.session.status().still_running == ()
 
 
-async def test_cancelling_the_compaction_closes_its_request() -> None:
+@pytest.mark.parametrize("closes", [False, True])
+async def test_cancelling_the_compaction_or_closing_the_session_closes_its_request(
+    closes: bool,
+) -> None:
     async with talking([never()]) as (on, summariser):
         async with compacting(on) as outcomes:
             await settled()
             assert summariser.open_streams == 1
-            on.session.cancel_compaction()
+            if closes:
+                await on.session.close()
+            else:
+                on.session.cancel_compaction()
         await settled()
         assert summariser.open_streams == 0
         assert [outcome.applied for outcome in outcomes] == [False]
         assert await prefix_summaries(on) == []
-
-
-async def test_closing_the_session_closes_its_request() -> None:
-    async with talking([never()]) as (on, summariser):
-        async with compacting(on):
-            await settled()
-            await on.session.close()
-        await settled()
-        assert summariser.open_streams == 0
 
 
 async def grow(on: Stage, turns: int = 4) -> None:
@@ -252,8 +235,7 @@ async def test_its_requests_are_charged_to_the_session_and_to_no_turn() -> None:
         assert after.cost_nano_usd is not None
         assert before.cost_nano_usd is not None
         assert after.cost_nano_usd - before.cost_nano_usd == 900 * 2_000 + 30 * 20_000
-        state = live_state(on.session)
-        assert contents(fold("s", await on.log())) == contents(state)
+        await same_as_its_log(on, on.session)
 
 
 @pytest.mark.parametrize("reply", [say(""), say("half").hanging(at=2)], ids=["empty", "cancelled"])

@@ -21,7 +21,7 @@ from llmsession import (
     TurnLimits,
     Usage,
 )
-from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
+from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, stage
@@ -51,7 +51,7 @@ def tools() -> list[Tool]:
 async def test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_steps() -> None:
     budget = SpendingBudget(max_tokens=330)
     async with stage(calling(), tools=tools(), budget=budget) as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert (outcome.status, outcome.stop_reason) == ("committed", "budget")
         assert len(on.provider.requests) == 3  # 110 each, whatever the prompts' whole length
         assert [m.role for m in outcome.messages] == ["user", *["assistant", "user"] * 3]
@@ -65,15 +65,16 @@ async def test_a_long_conversation_is_not_charged_its_history_at_each_step() -> 
     """Twenty steps whose prompts add up to 21,000 tokens cost 2,200."""
     limits, budget = TurnLimits(max_steps=20), SpendingBudget(max_tokens=2_201)
     async with stage(calling(), tools=tools(), limits=limits, budget=budget) as on:
-        outcome = await (await on.session.send("work")).outcome()
+        outcome = await on.outcome("work")
         assert outcome.stop_reason == "max_steps"
         assert on.session.usage().charged_tokens == 2_200
         assert on.session.usage().total.input_tokens == 21_000
 
 
-async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget() -> None:
+async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget_now_and_later() -> None:
     budget = SpendingBudget(max_tokens=200)
-    async with stage(calling(), tools=tools(), budget=budget, on_failure="drop") as on:
+    store = MemoryStore()
+    async with stage(calling(), tools=tools(), budget=budget, on_failure="drop", store=store) as on:
         turn = await on.session.send("work")
         outcome = await turn.outcome()
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
@@ -83,16 +84,9 @@ async def test_under_drop_a_turn_over_budget_fails_and_says_which_budget() -> No
             await turn.text()
         assert (caught.value.limit, caught.value.spent) == (200, 220)
         assert on.session.conversation() == ()
-
-
-async def test_how_the_budget_ended_a_turn_is_read_from_the_log_again() -> None:
-    budget = SpendingBudget(max_tokens=200)
-    store = MemoryStore()
-    async with stage(calling(), tools=tools(), budget=budget, on_failure="drop", store=store) as on:
-        first = await (await on.session.send("work")).outcome()
     async with stage(store=store, reopen=True) as on:
         turn = on.session.turn(1)
-        assert (await turn.outcome()).exceeded == first.exceeded
+        assert (await turn.outcome()).exceeded == outcome.exceeded
         with pytest.raises(BudgetExhausted):
             await turn.text()
 
@@ -139,9 +133,7 @@ async def test_a_turn_that_waited_while_the_budget_was_spent_fails_with_its_word
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "steer", "interrupt"])
-async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(
-    when_busy: Any,
-) -> None:
+async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(when_busy: Any) -> None:
     budget = SpendingBudget(max_tokens=10)
     script = [call("t", id="c").costing(COST)]
     async with stage(script, tools=[Tool(name="t")], budget=budget) as on:
@@ -153,31 +145,25 @@ async def test_over_budget_no_mode_of_sending_touches_the_turn_that_is_open(
         assert (await turn.outcome()).stop_reason == "interrupt"
 
 
-async def test_an_interrupted_reply_is_charged_to_the_budget() -> None:
+async def test_an_interrupted_reply_is_charged_to_the_budget_here_and_opened_again() -> None:
+    store = MemoryStore()
     streams = say("streams").costing(COST).hanging(at=3)
-    async with stage([streams], budget=SpendingBudget(max_tokens=10)) as on:
+    async with stage([streams], budget=SpendingBudget(max_tokens=10), store=store) as on:
         await on.interrupted("go")
         with pytest.raises(BudgetExhausted):
+            await on.session.send("more")
+    async with stage(["x"], store=store, reopen=True) as on:
+        assert on.session.config.budget == SpendingBudget(max_tokens=10)
+        with pytest.raises(BudgetExhausted, match="10 of 10"):
             await on.session.send("more")
 
 
 async def test_a_broken_attempt_is_charged_and_may_use_up_the_budget_of_its_retry() -> None:
     broken = say("half").costing(COST).raising(ProviderError("gone", kind="retryable"), at=2)
     async with stage([broken, "never asked for"], budget=SpendingBudget(max_tokens=10)) as on:
-        outcome = await (await on.session.send("go")).outcome()
+        outcome = await on.outcome("go")
         assert (outcome.status, outcome.stop_reason) == ("failed", "budget")
         assert len(on.provider.requests) == 1
-
-
-async def test_a_session_that_is_opened_again_has_spent_what_it_had() -> None:
-    store = MemoryStore()
-    streams = say("streams").costing(COST).hanging(at=3)
-    async with stage([streams], budget=SpendingBudget(max_tokens=10), store=store) as on:
-        await on.interrupted("go")
-    async with stage(["x"], store=store, reopen=True) as on:
-        assert on.session.config.budget == SpendingBudget(max_tokens=10)
-        with pytest.raises(BudgetExhausted, match="10 of 10"):
-            await on.session.send("more")
 
 
 async def test_a_turn_that_is_resumed_over_budget_ends_with_its_steps() -> None:
@@ -196,55 +182,40 @@ async def test_a_turn_that_is_resumed_over_budget_ends_with_its_steps() -> None:
         on.session = None  # type: ignore[assignment]  # it is somebody else's now
 
 
-async def manager_of(script: Any, **more: Any) -> SessionManager:
-    return SessionManager(provider=ScriptedProvider(script), prices=PRICES, **more)
-
-
 async def test_money_is_charged_as_billed_and_stops_at_its_limit() -> None:
-    async with await manager_of([say("a").costing(COST)] * 3) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", budget=SpendingBudget(max_cost_usd=2 * COST_NANO / 10**9))
-        )
-        for _ in range(2):  # the same prompt is billed each time
-            await (await session.send("go")).text()
+    budget = SpendingBudget(max_cost_usd=2 * COST_NANO / 10**9)
+    async with stage([say("a").costing(COST)] * 3, prices=PRICES, budget=budget) as on:
+        await on.say("go", "go")  # the same prompt is billed each time
         with pytest.raises(BudgetExhausted, match=r"\$0\.000074 of \$0\.000074") as caught:
-            await session.send("go")
+            await on.session.send("go")
         assert (caught.value.unit, caught.value.spent) == ("nano_usd", 2 * COST_NANO)
 
 
 async def test_a_budget_in_dollars_needs_the_price_of_the_model() -> None:
-    budget = SpendingBudget(max_cost_usd=1)
-    async with await manager_of([]) as manager:
+    dollars, tokens = SpendingBudget(max_cost_usd=1), SpendingBudget(max_tokens=1)
+    async with stage(prices=PRICES, budget=dollars) as on:
         with pytest.raises(InvalidConfig, match="model 'mystery' is not known"):
-            await manager.create(SessionConfig(model="mystery", budget=budget))
-        await manager.create(
-            SessionConfig(model="mystery", budget=SpendingBudget(max_tokens=1)), session_id="t"
-        )
-        session = await manager.create(SessionConfig(model="m", budget=budget))
+            await on.manager.create(SessionConfig(model="mystery", budget=dollars))
+        await on.manager.create(SessionConfig(model="mystery", budget=tokens), session_id="t")
         with pytest.raises(InvalidConfig, match="'mystery'"):
-            await session.configure(model="mystery")
-        assert session.config.model == "m"
-        await session.configure(system="other")
+            await on.session.configure(model="mystery")
+        assert on.session.config.model == "m"
+        await on.session.configure(system="other")
 
 
 async def test_what_a_model_without_a_price_has_spent_exhausts_a_budget_in_dollars() -> None:
-    reply = say("hi")
-    routed = ScriptedReply(blocks=reply.blocks, usage=COST, model="mystery")
-    async with await manager_of([routed]) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", budget=SpendingBudget(max_cost_usd=100))
-        )
-        await (await session.send("go")).text()
+    routed = ScriptedReply(blocks=say("hi").blocks, usage=COST, model="mystery")
+    async with stage([routed], prices=PRICES, budget=SpendingBudget(max_cost_usd=100)) as on:
+        await on.say("go")
         with pytest.raises(BudgetExhausted, match="without a price: mystery") as caught:
-            await session.send("go")
+            await on.session.send("go")
         assert caught.value.unpriced == ("mystery",)
 
 
 @pytest.mark.parametrize("budget", [SpendingBudget(max_tokens=0), {"max_tokens": "many"}, 5])
 async def test_a_budget_that_cannot_be_is_refused_when_the_session_is_made(budget: Any) -> None:
-    async with await manager_of([never()]) as manager:
+    async with stage(prices=PRICES) as on:
         with pytest.raises(InvalidConfig, match="budget"):
-            await manager.create(SessionConfig(model="m", budget=budget))
-        session = await manager.create(SessionConfig(model="m"))
+            await on.manager.create(SessionConfig(model="m", budget=budget))
         with pytest.raises(InvalidConfig, match="budget"):
-            await session.configure(budget=budget)
+            await on.session.configure(budget=budget)

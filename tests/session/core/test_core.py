@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from llmsession import MemoryStore, SessionConfig, SessionManager, Tool
+from llmsession import LLMSession, MemoryStore, SessionConfig, SessionManager, Tool
 from llmsession.testing.scripted import ScriptedProvider
 
 
@@ -13,10 +15,14 @@ def config(temperature: float, run: Any = None) -> SessionConfig:
     return SessionConfig(model="m", tools=[tool], options={"temperature": temperature})
 
 
-async def test_sessions_of_equal_configurations_keep_one() -> None:
+@asynccontextmanager
+async def two_of(*configs: SessionConfig) -> AsyncIterator[list[LLMSession]]:
     async with SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager:
-        first = await manager.create(config(1))
-        second = await manager.create(config(1))
+        yield [await manager.create(each) for each in configs]
+
+
+async def test_sessions_of_equal_configurations_keep_one() -> None:
+    async with two_of(config(1), config(1)) as (first, second):
         assert second.config is first.config
         await second.configure(system="other")
         assert first.config.system is None
@@ -24,15 +30,11 @@ async def test_sessions_of_equal_configurations_keep_one() -> None:
 
 
 async def test_configurations_that_are_equal_but_not_sent_alike_stay_apart() -> None:
-    async with SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager:
-        first = await manager.create(config(1))
-        second = await manager.create(config(1.0))
+    async with two_of(config(1), config(1.0)) as (first, second):
         assert b'"temperature":1}' in first.context().encode()
         assert b'"temperature":1.0}' in second.context().encode()
 
 
 async def test_configurations_with_other_callables_stay_apart() -> None:
-    async with SessionManager(provider=ScriptedProvider([]), store=MemoryStore()) as manager:
-        first = await manager.create(config(1, run=len))
-        second = await manager.create(config(1, run=max))
-        assert [session.config.tools[0].run for session in (first, second)] == [len, max]  # type: ignore[union-attr]
+    async with two_of(config(1, run=len), config(1, run=max)) as sessions:
+        assert [session.config.tools[0].run for session in sessions] == [len, max]  # type: ignore[union-attr]

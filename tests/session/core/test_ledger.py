@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -38,39 +39,37 @@ COST_NANO = 7_000 + 30_000
 
 @asynccontextmanager
 async def priced(
-    script: object = (), store: Store | None = None, prices: dict[str, Price] | None = None
-) -> AsyncIterator[SessionManager]:
-    provider = ScriptedProvider(script)  # type: ignore[arg-type]  # any script
-    async with SessionManager(
-        provider=provider,
-        store=store if store is not None else MemoryStore(),
-        prices=PRICES if prices is None else prices,
-    ) as manager:
-        yield manager
+    script: object = (),
+    store: Store | None = None,
+    prices: dict[str, Price] | None = None,
+    **config: Any,
+) -> AsyncIterator[LLMSession]:
+    """The session ``s`` of a manager that knows *prices*."""
+    prices = PRICES if prices is None else prices
+    async with stage(script, store=store, prices=prices, **config) as on:  # type: ignore[arg-type]  # any script
+        yield on.session
 
 
-async def said(session: LLMSession, text: str = "go") -> None:
-    await (await session.send(text)).outcome()
+async def said(session: LLMSession, *texts: str) -> None:
+    for text in texts or ("go",):
+        await (await session.send(text)).outcome()
 
 
 async def reopened_usage(store: Store) -> SessionUsage:
     """What a manager of another day says of the session ``s``."""
-    async with priced(store=store) as manager:
+    async with SessionManager(provider=ScriptedProvider([]), store=store, prices=PRICES) as manager:
         return (await manager.open("s")).usage()
 
 
 async def test_the_cost_is_told_in_all_by_turn_and_by_model() -> None:
     script = [call("t", id="c").costing(COST), say("ok").costing(COST), say("hi").costing(COST)]
-    async with priced(script) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", tools=[Tool(name="t", run=Quick())])
-        )
-        await said(session)
-        await said(session)
+    async with priced(script, tools=[Tool(name="t", run=Quick())]) as session:
+        await said(session, "one", "two")
         usage = session.usage()
         assert usage.cost_nano_usd == usage.priced_nano_usd == 3 * COST_NANO
         assert usage.cost_usd == 3 * COST_NANO / 10**9
         assert usage.turn_costs_nano_usd == {1: 2 * COST_NANO, 2: COST_NANO}
+        assert usage.turns == {1: COST + COST, 2: COST}
         assert list(usage.models) == ["m"]
         spent = usage.models["m"]
         assert (spent.requests, spent.cost_nano_usd) == (3, 3 * COST_NANO)
@@ -79,8 +78,7 @@ async def test_the_cost_is_told_in_all_by_turn_and_by_model() -> None:
 
 
 async def test_without_a_price_the_cost_is_unknown_and_not_nothing() -> None:
-    async with priced([say("hi").costing(COST)], prices={}) as manager:
-        session = await manager.create(SessionConfig(model="m"))
+    async with priced([say("hi").costing(COST)], prices={}) as session:
         await said(session)
         usage = session.usage()
         assert (usage.cost_nano_usd, usage.cost_usd) == (None, None)
@@ -91,15 +89,14 @@ async def test_without_a_price_the_cost_is_unknown_and_not_nothing() -> None:
 
 
 async def test_before_anything_was_spent_the_cost_is_nothing() -> None:
-    async with priced(prices={}) as manager:
-        usage = (await manager.create(SessionConfig(model="m"))).usage()
+    async with priced(prices={}) as session:
+        usage = session.usage()
         assert (usage.cost_nano_usd, usage.charged_tokens, usage.models) == (0, 0, {})
 
 
 async def test_after_a_change_of_model_each_reply_is_costed_by_its_own() -> None:
     store = MemoryStore()
-    async with priced([say("a").costing(COST), say("b").costing(COST)], store) as manager:
-        session = await manager.create(SessionConfig(model="m"), session_id="s")
+    async with priced([say("a").costing(COST), say("b").costing(COST)], store) as session:
         await said(session)
         await session.configure(model="n")
         await said(session)
@@ -114,8 +111,7 @@ async def test_after_a_change_of_model_each_reply_is_costed_by_its_own() -> None
 async def test_the_model_that_answered_is_costed_and_not_the_one_that_was_asked() -> None:
     reply = say("hi").costing(COST)
     routed = type(reply)(blocks=reply.blocks, usage=COST, model="n-2026-01-01")
-    async with priced([routed]) as manager:
-        session = await manager.create(SessionConfig(model="m"))
+    async with priced([routed]) as session:
         await said(session)
         assert session.usage().models["n-2026-01-01"].cost_nano_usd == 100 * COST_NANO
 
@@ -124,10 +120,8 @@ async def test_a_request_is_costed_by_itself_where_a_long_prompt_has_its_own_pri
     long_prompt = Price.usd(1, 1, long_prompt_tokens=10, long_prompt=Price.usd(9, 9))
     each = Usage(input_tokens=6)
     script = [say("a").costing(each), say("b").costing(each)]
-    async with priced(script, prices={"m": long_prompt}) as manager:
-        session = await manager.create(SessionConfig(model="m"))
-        await said(session)
-        await said(session)
+    async with priced(script, prices={"m": long_prompt}) as session:
+        await said(session, "one", "two")
         assert session.usage().cost_nano_usd == 12_000  # together they would be 108,000
 
 
@@ -138,21 +132,16 @@ async def test_an_interrupted_stream_is_charged_once_with_its_model_and_survives
     store = MemoryStore()
     streams = say("streams").costing(COST).hanging(at=3)
     script = [call("t", id="c").costing(COST), streams, say("x").costing(COST)]
-    async with priced(script, store) as manager:
-        session = await manager.create(
-            SessionConfig(
-                model="m", tools=[Tool(name="t", run=Quick())],
-                interrupt_policy=policy,  # type: ignore[arg-type]  # a text
-            ),
-            session_id="s",
-        )  # fmt: skip
-        await session.send("go")
+    tools = [Tool(name="t", run=Quick())]
+    async with priced(script, store, tools=tools, interrupt_policy=policy) as session:
+        turn = await session.send("go")
         await settled()
         while_open = session.usage()
         assert while_open.cost_nano_usd == 2 * COST_NANO
         await session.interrupt()
         usage = session.usage()
         assert usage == while_open
+        assert (await turn.outcome()).usage == usage.total == COST + COST
         assert usage.models["m"].requests == 2
         await said(session)
         usage = session.usage()
@@ -197,10 +186,8 @@ async def test_attempts_that_broke_are_charged_in_their_order() -> None:
     )
     whole = say("whole").costing(Usage(input_tokens=100, output_tokens=5))
     more = say("more").costing(Usage(input_tokens=110, output_tokens=5))
-    async with priced([broken, whole, more], store) as manager:
-        session = await manager.create(SessionConfig(model="m"), session_id="s")
-        await said(session)
-        await said(session)
+    async with priced([broken, whole, more], store) as session:
+        await said(session, "one", "two")
         usage = session.usage()
         assert usage.models["m"].requests == 3
         assert usage.charged_tokens == 101 + 5 + 15
@@ -210,26 +197,14 @@ async def test_attempts_that_broke_are_charged_in_their_order() -> None:
     assert await reopened_usage(store) == usage
 
 
-async def test_a_failed_turn_and_a_refused_one_are_charged() -> None:
+async def test_a_failed_turn_a_refused_one_and_one_that_says_nothing_are_charged() -> None:
     store = MemoryStore()
     fatal = say("x").costing(COST).raising(ProviderError("no", kind="fatal"), at=2)
     refused = say("no").costing(COST).stopping("refusal")
-    async with priced([fatal, refused], store) as manager:
-        session = await manager.create(SessionConfig(model="m"), session_id="s")
-        await said(session)
-        await said(session)
+    async with priced([fatal, refused, say("  ").costing(COST)], store) as session:
+        await said(session, "one", "two", "three")
         usage = session.usage()
-        assert usage.turn_costs_nano_usd == {1: COST_NANO, 2: COST_NANO}
-    assert await reopened_usage(store) == usage
-
-
-async def test_a_reply_that_says_nothing_is_charged_all_the_same() -> None:
-    store = MemoryStore()
-    async with priced([say("  ").costing(COST)], store) as manager:
-        session = await manager.create(SessionConfig(model="m"), session_id="s")
-        await said(session)
-        usage = session.usage()
-        assert usage.cost_nano_usd == COST_NANO
+        assert usage.turn_costs_nano_usd == dict.fromkeys((1, 2, 3), COST_NANO)
     assert await reopened_usage(store) == usage
 
 
@@ -242,14 +217,8 @@ async def test_a_compaction_neither_refunds_nor_charges_again() -> None:
         call("t", id="c").costing(replies[0]),
         *(say("ok").costing(usage) for usage in replies[1:]),
     ]
-    async with priced(script) as manager:
-        session = await manager.create(
-            SessionConfig(
-                model="m",
-                tools=[tool],
-                compaction=CompactionConfig(keep_recent_turns=1, keep_recent_steps=1),
-            )
-        )
+    compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
+    async with priced(script, tools=[tool], compaction=compaction) as session:
         for _ in range(2):
             await said(session)
         before = session.usage()
@@ -265,14 +234,12 @@ async def test_a_crash_leaves_what_is_in_the_log_and_the_owner_goes_on_counting(
     """Calls that wait when the process dies: the step before them is charged, live and after."""
     store = MemoryStore()
     script = [call("t", id="c").costing(COST)]
-    async with priced(script, store) as manager:
-        session = await manager.create(
-            SessionConfig(model="m", tools=[Tool(name="t")]), session_id="s"
-        )
+    async with priced(script, store, tools=[Tool(name="t")]) as session:
         await session.send("go")
         await settled()
         live = session.usage()
-        async with priced([say("done").costing(COST)], store) as second:
+        provider = ScriptedProvider([say("done").costing(COST)])
+        async with SessionManager(provider=provider, store=store, prices=PRICES) as second:
             again = await second.open("s", takeover=True, recovery="resume")
             assert again.usage() == live
             assert again.usage().cost_nano_usd == COST_NANO
@@ -284,8 +251,7 @@ async def test_a_crash_leaves_what_is_in_the_log_and_the_owner_goes_on_counting(
 async def test_a_fork_counts_its_own_spending_and_is_not_charged_its_parents_prompt() -> None:
     first = say("a").costing(Usage(input_tokens=1000, output_tokens=5))
     second = say("b").costing(Usage(input_tokens=1030, output_tokens=5))
-    async with priced([first, second]) as manager:
-        parent = await manager.create(SessionConfig(model="m"))
+    async with priced([first, second]) as parent:
         await said(parent)
         fork = await parent.fork()
         assert fork.usage().charged_tokens == 0
@@ -300,13 +266,11 @@ async def test_what_is_forgotten_rewound_or_cleared_was_spent_all_the_same() -> 
     store = MemoryStore()
     streams = say("streams").costing(COST).hanging(at=3)
     script = [streams, say("a").costing(COST), say("b").costing(COST)]
-    async with priced(script, store) as manager:
-        session = await manager.create(SessionConfig(model="m"), session_id="s")
+    async with priced(script, store) as session:
         await session.send("go")
         await settled()
         await session.interrupt()
-        await said(session)
-        await said(session)
+        await said(session, "one", "two")
         usage = session.usage()
         await session.rewind(to=2)
         await session.forget(before=2)
@@ -336,8 +300,7 @@ async def test_the_ledger_in_memory_is_the_fold_of_the_log_after_all_of_this() -
     ]
     tool = Waiting()
     async with stage(script, tool=tool) as on:
-        await on.session.send("one")
-        await tool.started.wait()
+        await on.started(tool, "one")
         tool.go.set()
         await anyio.sleep(30)
         await on.begin("two")

@@ -10,7 +10,7 @@ import structlog
 
 from llmsession import ProviderError, Tool
 from llmsession.testing.scripted import Script, ScriptedReply, call, say, think
-from tests.session.actors import Quick, SwallowingCancellation, stage
+from tests.session.actors import Quick, SwallowingCancellation, in_tool, stage
 
 SECRET = "xyzzy"
 
@@ -74,9 +74,7 @@ async def test_content_is_switched_on_and_off_by_configuration() -> None:
 async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> None:
     logger, entries = recorder()
     tool = SwallowingCancellation(5)
-    async with stage([call("t", id="c")], tool=tool, logger=logger) as on:
-        await on.session.send("go")
-        await tool.started.wait()
+    async with in_tool(tool, content="go", logger=logger) as (on, _):
         await on.session.interrupt()
     (entry,) = [e for e in entries if e["event"] == "work.ignores_cancellation"]
     assert entry["log_level"] == "warning"
@@ -86,7 +84,7 @@ async def test_a_tool_that_ignores_cancellation_is_a_warning_with_its_name() -> 
 async def test_a_providers_bug_is_logged_with_its_traceback() -> None:
     logger, entries = recorder()
     async with stage([say("x").raising(ZeroDivisionError("oops"))], logger=logger) as on:
-        await (await on.session.send("go")).outcome()
+        await on.outcome("go")
     (entry,) = [e for e in entries if e["event"] == "provider.crashed"]
     assert isinstance(entry["exc_info"], ZeroDivisionError)
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 
 from llmsession import InvalidConfig, MemoryStore, Profile, SessionConfig, SessionManager
-from llmsession.testing.scripted import ScriptedProvider
-from tests.session.actors import stage
+from tests.session.actors import ByName, stage
 
 LARGE = Profile(window_tokens=1_000_000, max_output_tokens=128_000)
 SMALL = Profile(window_tokens=8_000, max_output_tokens=4_000)
-
-
-class ByName(ScriptedProvider):
-    """A provider of two models, ``large`` and ``small``."""
-
-    def profile(self, model: str) -> Profile:
-        return LARGE if model == "large" else SMALL
+PROFILES = {"large": LARGE, "small": SMALL}
 
 
 async def test_without_figures_the_window_and_the_reply_are_the_model_s() -> None:
@@ -38,7 +31,7 @@ async def test_a_figure_that_is_given_stays_and_the_other_follows() -> None:
 
 async def test_they_follow_a_change_of_model_and_an_opening_with_another_provider() -> None:
     store = MemoryStore()
-    async with SessionManager(provider=ByName(["a", "b"]), store=store) as manager:
+    async with SessionManager(provider=ByName(["a", "b"], PROFILES), store=store) as manager:
         session = await manager.create(SessionConfig(model="large"), session_id="s")
         assert session.status().budget_tokens == 968_000
         await session.configure(model="small")
@@ -47,7 +40,7 @@ async def test_they_follow_a_change_of_model_and_an_opening_with_another_provide
 
 
 async def test_a_reply_that_would_fill_the_model_s_window_is_refused_by_name() -> None:
-    async with SessionManager(provider=ByName(["a"])) as manager:
+    async with SessionManager(provider=ByName(["a"], PROFILES)) as manager:
         with pytest.raises(InvalidConfig, match="max_tokens 9000 leaves nothing"):
             await manager.create(SessionConfig(model="small", max_tokens=9_000))
         session = await manager.create(SessionConfig(model="large", max_tokens=9_000))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import anyio
-import pytest
-
-from llmsession import CompactionConfig, InterruptResult, TurnId, Usage
+from llmsession import CompactionConfig, TurnId, Usage
 from llmsession.testing.scripted import call, never, say
 from tests.session.actors import Quick, Waiting, stage
 
@@ -29,8 +26,7 @@ async def test_a_running_session_names_its_turn_phase_step_and_queue() -> None:
     async with stage([call("t", id="c"), "a", "b", "c"], tool=tool) as on:
         await on.session.send("first")
         await on.session.send("second")
-        await on.session.send("third")
-        await tool.started.wait()
+        await on.started(tool, "third")
         status = on.session.status()
         assert (status.phase, status.turn_phase) == ("running", "tools")
         assert (status.turn, status.step, status.queued) == (TurnId("u", 1), 1, 2)
@@ -58,43 +54,6 @@ async def test_utilisation_falls_when_the_context_is_compacted() -> None:
         before = on.session.status().utilisation
         assert (await on.session.compact()).applied
         assert on.session.status().utilisation < before / 2
-
-
-async def test_usage_is_kept_per_turn_and_in_total() -> None:
-    cost = Usage(input_tokens=7, output_tokens=3, cache_read_tokens=100, cache_write_tokens=20)
-    script = [call("t", id="c").costing(cost), say("ok").costing(cost), say("hi").costing(cost)]
-    async with stage(script, tool=Quick()) as on:
-        first = await (await on.session.send("one")).outcome()
-        second = await (await on.session.send("two")).outcome()
-        assert first.usage == cost + cost
-        assert second.usage == cost
-        assert on.session.usage().turns == {1: cost + cost, 2: cost}
-        assert on.session.usage().total == cost + cost + cost
-        assert first.usage.prompt_tokens == 254
-
-
-async def test_usage_of_the_open_turn_is_counted_while_it_streams() -> None:
-    cost = Usage(input_tokens=7, output_tokens=3)
-    async with stage([say("streams").costing(cost).hanging(at=3)]) as on:
-        await on.begin("go")
-        assert on.session.usage().total == cost
-        await on.session.interrupt()
-        assert on.session.usage().total == cost
-
-
-@pytest.mark.parametrize("policy", ["drop_turn", "keep_steps", "keep_text"])
-async def test_usage_of_an_interrupted_turn_is_counted_once_under_every_policy(
-    policy: str,
-) -> None:
-    cost = Usage(input_tokens=7, output_tokens=3)
-    script = [call("t", id="c").costing(cost), say("streams").costing(cost).hanging(at=3)]
-    async with stage(script, tool=Quick(), interrupt_policy=policy) as on:
-        turn = await on.session.send("go")
-        await anyio.sleep(1)
-        outcome = await on.session.interrupt()
-        assert outcome.result in (InterruptResult.ABORTED, InterruptResult.KEPT)
-        assert (await turn.outcome()).usage == cost + cost
-        assert on.session.usage().total == cost + cost
 
 
 async def test_a_message_carries_its_model_provider_usage_and_times() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import anyio
@@ -39,6 +40,7 @@ from llmsession.turns.records import (
     TurnFailed,
 )
 from llmsession.turns.usage import Usage
+from tests.session.actors import meanwhile
 
 EMPTY = msgspec.Raw(b"[]")
 
@@ -107,6 +109,12 @@ class Log:
         )
 
 
+def listening() -> tuple[Log, Subscription]:
+    """An empty log, and a subscriber."""
+    log = Log()
+    return log, log.subscribe()
+
+
 async def read(subscription: Subscription, count: int) -> list[Event]:
     with anyio.fail_after(5):
         return [await anext(subscription) for _ in range(count)]
@@ -125,13 +133,17 @@ def seqs(events: Sequence[Event]) -> list[int]:
 # Durable records
 
 
-async def test_live_records_come_in_order_to_every_subscriber() -> None:
+async def test_live_records_come_in_order_to_every_subscriber_until_it_is_closed() -> None:
     log = Log()
     first, second = log.subscribe(), log.subscribe()
     log.write_turns(1, 3)
     assert await read(first, 6) == log.records
     assert await read(second, 6) == log.records
     assert (first.cursor, second.cursor) == (6, 6)
+    first.close()
+    log.write(accepted(4))
+    assert log.subscriptions.has("s")
+    assert seqs(await read(second, 1)) == [7]
 
 
 async def test_a_subscriber_starts_after_its_cursor() -> None:
@@ -244,17 +256,11 @@ async def test_a_wait_that_is_cancelled_during_the_replay_loses_no_event() -> No
 
 
 async def test_a_reader_that_waits_is_woken_by_the_next_record() -> None:
-    log = Log()
-    subscription = log.subscribe()
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-
-            async def publish() -> None:
-                await anyio.sleep(1)
-                log.write(accepted(1))
-
-            group.start_soon(publish)
-            assert seqs([await anext(subscription)]) == [1]
+    log, subscription = listening()
+    async with meanwhile(partial(read, subscription, 1)) as got:
+        await anyio.sleep(1)
+        log.write(accepted(1))
+    assert seqs(got[0]) == [1]
 
 
 # Falling behind
@@ -262,8 +268,7 @@ async def test_a_reader_that_waits_is_woken_by_the_next_record() -> None:
 
 async def test_a_subscriber_may_be_1024_durable_records_behind() -> None:
     assert MAX_DURABLE == 1024
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     log.write_turns(1, 512)
     assert subscription.buffered == (1024, 0)
     assert await read(subscription, 1024) == log.records
@@ -311,8 +316,7 @@ async def test_a_store_that_was_lost_makes_every_subscriber_lag() -> None:
 
 
 async def test_neighbouring_previews_of_one_block_are_merged() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     log.preview(said("a"), said("b"), said("c"))
     assert await read(subscription, 1) == [said("abc")]
     log.preview(said("d"))
@@ -320,8 +324,7 @@ async def test_neighbouring_previews_of_one_block_are_merged() -> None:
 
 
 async def test_previews_of_different_blocks_steps_attempts_and_kinds_stay_apart() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     previews: list[Preview] = [
         said("a"),
         said("b", index=1),
@@ -374,8 +377,7 @@ async def test_a_resumed_turn_voids_the_previews_of_the_step_that_was_not_closed
 
 
 async def test_previews_keep_their_place_between_durable_records() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     log.write(accepted(1))
     log.preview(said("a"), said("b"))
     log.write(requested(1))
@@ -386,8 +388,7 @@ async def test_previews_keep_their_place_between_durable_records() -> None:
 
 
 async def test_previews_beyond_the_bound_are_lost_and_durable_records_are_not() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     chunk = "x" * 1024
     for _ in range(MAX_PREVIEW_CHARS // 1024):
         log.preview(said(chunk))
@@ -405,8 +406,7 @@ async def test_previews_beyond_the_bound_are_lost_and_durable_records_are_not() 
 
 
 async def test_a_reader_that_does_not_read_costs_a_bounded_buffer() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     for at in range(3000):
         log.preview(said("x" * 1000, turn=at))
         durable, chars = subscription.buffered
@@ -420,8 +420,7 @@ async def test_a_reader_that_does_not_read_costs_a_bounded_buffer() -> None:
 
 
 async def test_tool_uses_follow_the_record_that_asked_for_them_with_its_seq() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     log.write(accepted(1), requested(1, "c1", "c2", also=["not offered"]), committed(1))
     _, record, first, second, end = await read(subscription, 5)
     assert isinstance(record, ToolsRequested)
@@ -430,16 +429,8 @@ async def test_tool_uses_follow_the_record_that_asked_for_them_with_its_seq() ->
     assert end == log.records[2]
 
 
-async def test_replayed_calls_are_offered_as_live_ones_are() -> None:
-    log = Log()
-    log.write(accepted(1), requested(1, "c1", "c2"))
-    events = await read(log.subscribe(after=0), 4)
-    assert [event.id for event in events if isinstance(event, ToolUse)] == ["c1", "c2"]
-
-
 async def test_who_falls_behind_between_two_calls_still_gets_the_second() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     log.write(requested(1, "c1", "c2"))
     await read(subscription, 2)
     log.write_turns(2, 600)
@@ -493,23 +484,15 @@ async def test_records_of_other_turns_do_not_put_a_turns_subscriber_behind() -> 
 # The end
 
 
-async def test_a_closed_session_is_read_to_its_end() -> None:
-    log = Log()
-    subscription = log.subscribe()
-    log.write_turns(1, 2)
-    log.subscriptions.end("s")
-    log.write(accepted(3))  # nobody listens any more
-    assert seqs(await read_all(subscription)) == [1, 2, 3, 4]
-    assert await read_all(subscription) == []
-
-
 async def test_the_end_during_a_replay_waits_for_what_was_durable() -> None:
     log = Log(page=2)
     log.write_turns(1, 3)
     subscription = log.subscribe(after=0)
     log.write(accepted(4))
     log.subscriptions.end("s")
+    log.write(accepted(5))  # nobody listens any more
     assert seqs(await read_all(subscription)) == [1, 2, 3, 4, 5, 6, 7]
+    assert await read_all(subscription) == []
 
 
 async def test_end_all_ends_the_subscribers_of_every_session() -> None:
@@ -523,18 +506,10 @@ async def test_end_all_ends_the_subscribers_of_every_session() -> None:
 
 @pytest.mark.parametrize("how", ["close", "end"])
 async def test_a_reader_that_waits_is_told_the_end(how: str) -> None:
-    log = Log()
-    subscription = log.subscribe()
-    got: list[list[Event]] = []
-
-    async def reader() -> None:
-        got.append([event async for event in subscription])
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(reader)
-            await anyio.sleep(1)
-            subscription.close() if how == "close" else log.subscriptions.end("s")
+    log, subscription = listening()
+    async with meanwhile(partial(read_all, subscription)) as got:
+        await anyio.sleep(1)
+        subscription.close() if how == "close" else log.subscriptions.end("s")
     assert got == [[]]
 
 
@@ -560,26 +535,10 @@ async def test_closing_while_a_page_is_on_its_way_drops_that_page() -> None:
         return log.records[after:up_to]
 
     subscription = Subscription(log.subscriptions, "s", after=0, head=4, replay=slow_replay)
-    got: list[list[Event]] = []
-
-    async def reader() -> None:
-        got.append([event async for event in subscription])
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(reader)
-            await anyio.sleep(1)
-            subscription.close()
+    async with meanwhile(partial(read_all, subscription)) as got:
+        await anyio.sleep(1)
+        subscription.close()
     assert got == [[]]
-
-
-async def test_closing_one_subscriber_leaves_the_others() -> None:
-    log = Log()
-    first, second = log.subscribe(), log.subscribe()
-    first.close()
-    log.write(accepted(1))
-    assert log.subscriptions.has("s")
-    assert seqs(await read(second, 1)) == [1]
 
 
 def test_publishing_to_nobody_does_nothing() -> None:
@@ -592,8 +551,7 @@ def test_publishing_to_nobody_does_nothing() -> None:
 
 
 async def test_a_cursor_passes_a_record_only_with_the_last_of_its_calls() -> None:
-    log = Log()
-    subscription = log.subscribe()
+    log, subscription = listening()
     log.write(accepted(1), requested(1, "c1", "c2"), committed(1))
     cursors = []
     for _ in range(5):

@@ -13,13 +13,12 @@ from llmsession.session.actor.recovery import recovery_records
 from llmsession.session.log.state import SessionState, fold
 from llmsession.session.manager import SessionManager
 from llmsession.session.values.outcome import SessionStatus
-from llmsession.store.memory import MemoryStore
-from llmsession.store.protocol import Appended, AppendResult, Batch, Owner
 from llmsession.testing.scripted import ScriptedProvider, say
 from llmsession.turns import records as r
 from llmsession.turns.usage import Usage
 from tests.session.probes import (
     BACKENDS,
+    after_a_crash,
     assert_request_is_sound,
     differences,
     live_state,
@@ -45,7 +44,7 @@ async def _same_when_folded(life: Life) -> None:
     life.seen["receipts pending"] += bool(live.receipts)
     life.seen["capped"] += bool(live.view.capped)
     status, context = life.session.status(), life.session.context().encode()
-    copy = await _copied(life.store)
+    copy = await after_a_crash(life.store)
     async with SessionManager(provider=life.provider, store=copy) as manager:
         session = await manager.open("s")
         assert session.context().encode() == context
@@ -66,18 +65,6 @@ def _settled(status: SessionStatus) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in NOT_KEPT}
 
 
-async def _copied(store: MemoryStore, up_to: int | None = None) -> MemoryStore:
-    """The first *up_to* records of ``s`` in a store of their own, held by nobody."""
-    copy, owner = MemoryStore(), Owner("copyist")
-    lease = await copy.create("s", owner)
-    bodies = tuple(stored.body for stored in await store.read("s", limit=up_to))
-    results: list[AppendResult] = []
-    copy.append(Batch("s", lease.epoch, 0, bodies), results.append)
-    assert results == [Appended(len(bodies))]
-    await copy.release(lease)
-    return copy
-
-
 @pytest.mark.timeout(120)
 def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_rest() -> None:
     seen: Counter[str] = Counter()
@@ -85,9 +72,8 @@ def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_res
         life = Life(seed, turns=4, quiet=_same_when_folded)
         seen.update(run_virtually(BACKENDS[seed % 2], life))
     print(dict(seen))
-    for state in ("compactions", "receipts pending", "capped", "kept", "aborted", "cleared"):
-        assert seen[state] >= 5, state
-    for state in ("rewound", "forked", "forgotten"):
+    often = ("compactions", "receipts pending", "capped", "kept", "aborted", "cleared", "rewound")
+    for state in (*often, "forked", "forgotten"):
         assert seen[state] >= 5, state
     # Turns of lives are short: tests/compaction/policies/test_balanced_properties.py goes deeper.
     for state in ("prefix_summaries", "compacted window"):
@@ -110,7 +96,7 @@ class _Cuts:
     async def _recovered(self, life: Life, log: list[r.Record]) -> None:
         before = fold("s", log)
         provider = ScriptedProvider([say("back again")])
-        store = await _copied(life.store, len(log))
+        store = await after_a_crash(life.store, len(log))
         async with SessionManager(provider=provider, store=store) as manager:
             session = await manager.open("s")
             written = (await log_of(store, "s"))[len(log) :]

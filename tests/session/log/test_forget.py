@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,35 +12,29 @@ import pytest
 
 from llmsession import (
     InvalidInput,
-    LLMSession,
     MemoryStore,
-    SessionBusy,
-    SessionConfig,
     SessionManager,
     SessionMoved,
     StoreError,
     Tool,
-    ToolResult,
     TurnNotOpen,
     UnknownToolCall,
 )
 from llmsession.errors import RecordDamaged
 from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.store.protocol import Lease, Store
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
 from tests.session.actors import (
     PATIENCE_S,
     Quick,
-    contents,
     faulty_stage,
+    lasting,
     meanwhile,
     same_as_its_log,
     settled,
     stage,
 )
-from tests.session.probes import log_of
 
 
 async def said_in(store: Store, word: str, session: str = "s") -> list[int]:
@@ -102,15 +96,6 @@ async def test_a_purge_keeps_numbers_costs_and_ends() -> None:
         assert (await on.session.send("third")).id.number == 3
 
 
-async def test_a_clear_without_purge_keeps_the_log_and_a_later_purge_takes_it_out() -> None:
-    async with stage(["one", "two"]) as on:
-        await on.say("the marker")
-        await on.session.clear()
-        assert await said_in(on.store, "marker") != []
-        await on.session.clear(purge=True)
-        assert await said_in(on.store, "marker") == []
-
-
 async def test_what_a_dropped_turn_said_and_did_is_purged_too() -> None:
     tool = Tool(name="t", run=Quick("marker result"))
     script = [call("t", {"x": "marker"}, id="c"), never(), never()]
@@ -149,17 +134,6 @@ async def test_replays_of_a_subscriber_give_the_redacted_records() -> None:
         assert b"marker" not in b"".join(r.encode_record(event) for event in replayed)  # type: ignore[arg-type]  # records
 
 
-async def test_a_running_turn_refuses_a_purge_or_is_interrupted_first() -> None:
-    async with stage(["one", never()]) as on:
-        await on.say("first")
-        running = await on.session.send("marker")
-        with pytest.raises(SessionBusy):
-            await on.session.clear(purge=True)
-        await on.session.clear(purge=True, when_busy="interrupt")
-        assert (await running.outcome()).status == "aborted"
-        assert await said_in(on.store, "marker") == []
-
-
 async def test_a_fork_keeps_what_its_parent_purged_and_purges_what_it_shares() -> None:
     async with stage(["marker answer"]) as on:
         await on.say("marker question")
@@ -193,8 +167,7 @@ async def test_what_was_waiting_in_the_parent_is_purged_from_a_fork_too() -> Non
 
 async def test_forgetting_takes_the_turns_before_one_out_of_history_and_log() -> None:
     async with stage(["marker one", "marker two", "three", "four"]) as on:
-        for text in ("marker first", "marker second", "third"):
-            await on.say(text)
+        await on.say("marker first", "marker second", "third")
         kept = on.session.conversation()[4:]
         await on.session.forget("u3")
         assert on.session.conversation() == kept
@@ -282,8 +255,7 @@ async def test_summaries_and_views_of_what_is_kept_stay_and_others_go() -> None:
 async def test_what_is_no_turn_of_the_history_cannot_be_forgotten_before(before: Any) -> None:
     async with stage(["one", never()]) as on:
         await on.say("first")
-        await on.session.send("dropped")
-        await on.session.interrupt()
+        await on.interrupted("dropped")
         with pytest.raises(InvalidInput):
             await on.session.forget(before)
         assert len(on.session.conversation()) == 2
@@ -320,10 +292,10 @@ async def test_the_id_of_a_forgotten_call_is_not_given_to_another() -> None:
         turn = await on.begin("second")
         # The caller of the first one is late: its result must not answer the second.
         with pytest.raises(TurnNotOpen):
-            await on.session.submit_tool_results([ToolResult("c", "late")])
+            await on.submit(c="late")
         with pytest.raises(UnknownToolCall):
             await on.session.store_compact_summaries({"c": "the marker again"})
-        await on.session.submit_tool_results([ToolResult("c_2", "in time")])
+        await on.submit(c_2="in time")
         assert await turn.text() == "done"
         assert await said_in(on.store, "marker") == []
         await same_as_its_log(on, on.session)
@@ -347,59 +319,28 @@ async def test_a_fork_does_not_know_the_turns_that_were_forgotten_before_it() ->
 # forget before a moment
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def lived(store: Store, clock: Clock, moments: list[float]) -> LLMSession:
-    """A session with a turn at each of *moments*; the caller holds the manager by it."""
-    provider = ScriptedProvider([f"answer {n}" for n in range(len(moments))])
-    manager = SessionManager(provider=provider, store=store, clock=clock)
-    await manager.__aenter__()
-    session = await manager.create(SessionConfig(model="m"), session_id="s")
-    for at, moment in enumerate(moments):
-        clock.now = moment
-        await (await session.send(f"said {at}")).text()
-    return session
-
-
 @pytest.mark.parametrize(
-    ("before", "left"),
+    ("moments", "before", "left"),
     [
-        (1000.0, [1, 2, 3]),
-        (1001.0, [1, 2, 3]),
-        (1001.5, [2, 3]),
-        (datetime.fromtimestamp(1003, UTC), [3]),
-        (1004.0, []),
+        ((1001.0, 1002.0, 1003.0), 1000.0, [1, 2, 3]),
+        ((1001.0, 1002.0, 1003.0), 1001.0, [1, 2, 3]),
+        ((1001.0, 1002.0, 1003.0), 1001.5, [2, 3]),
+        ((1001.0, 1002.0, 1003.0), datetime.fromtimestamp(1003, UTC), [3]),
+        ((1001.0, 1002.0, 1003.0), 1004.0, []),
+        # The clock went back: turn 3 was said before 2, but stands behind it.
+        ((1001.0, 1005.0, 1002.0), 1003.0, [2, 3]),
     ],
 )
-async def test_turns_accepted_before_a_moment_go(before: float | datetime, left: list[int]) -> None:
-    store, clock = MemoryStore(), Clock()
-    with anyio.fail_after(PATIENCE_S):
-        session = await lived(store, clock, [1001.0, 1002.0, 1003.0])
-        try:
-            await session.forget(before)
-            assert sorted({m.turn for m in session.conversation()}) == left
-            state = live_state(session)
-            assert contents(fold("s", await log_of(store, "s"))) == contents(state)
-        finally:
-            await session.reference.runtime.leave()
-
-
-async def test_a_clock_that_went_back_makes_no_later_turn_go() -> None:
-    store, clock = MemoryStore(), Clock()
-    with anyio.fail_after(PATIENCE_S):
-        session = await lived(store, clock, [1001.0, 1005.0, 1002.0])
-        try:
-            await session.forget(1003.0)
-            # Turn 3 was said before it, but stands behind turn 2, which was not.
-            assert sorted({m.turn for m in session.conversation()}) == [2, 3]
-        finally:
-            await session.reference.runtime.leave()
+async def test_turns_accepted_before_a_moment_go(
+    moments: Sequence[float], before: float | datetime, left: list[int]
+) -> None:
+    now = 1000.0
+    async with stage([f"answer {n}" for n in range(3)], clock=lambda: now) as on:
+        for now in moments:
+            await on.say(f"said at {now}")
+        await on.session.forget(before)
+        assert sorted({m.turn for m in on.session.conversation()}) == left
+        await same_as_its_log(on, on.session)
 
 
 async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
@@ -422,8 +363,7 @@ async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
 
 async def test_a_fork_at_a_turn_behind_forgotten_ones_begins_with_what_is_left() -> None:
     async with stage(["marker one", "two", "three", "in the fork"]) as on:
-        for text in ("marker first", "second", "third"):
-            await on.say(text)
+        await on.say("marker first", "second", "third")
         await on.session.forget(2)
         fork = await on.session.fork(at=2, session_id="f")
         assert [m.text for m in fork.conversation()] == ["second", "two"]
@@ -487,19 +427,12 @@ async def test_an_interrupt_is_answered_while_records_are_redacted() -> None:
     async with stage(["one", "two"], store=store) as on:
         await on.say("first")
         store.hold_back = anyio.Event()
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: on.session.clear(purge=True))
-            await settled()
-            turns = []
-
-            async def send() -> None:
-                turns.append(await on.session.send("never heard"))
-
-            group.start_soon(send)
-            await settled()
-            began = anyio.current_time()
-            assert (await on.session.interrupt()).result == "aborted"
-            assert anyio.current_time() - began < 1
+        async with (
+            meanwhile(lambda: on.session.clear(purge=True)),
+            meanwhile(lambda: on.session.send("never heard")) as turns,
+        ):
+            with lasting(0, abs=1):
+                assert (await on.session.interrupt()).result == "aborted"
             store.hold_back.set()
         assert (await turns[0].outcome()).stop_reason == "interrupt"
         await same_as_its_log(on, on.session)
@@ -543,34 +476,28 @@ async def test_a_session_that_cannot_pay_is_not_opened_and_pays_later() -> None:
         assert await said_in(store, "marker") == []
 
 
-@pytest.mark.parametrize("step", ["cleared", "redacted"])
+@pytest.mark.parametrize("record", [b"conversation.cleared", b"records.redacted"])
 async def test_a_store_that_fails_at_either_record_leaves_a_session_that_opens_whole(
-    step: str,
+    record: bytes,
 ) -> None:
     async with faulty_stage(["marker", "two"]) as (on, store):
         await on.say("first")
-        if step == "cleared":
-            store.fail_next()
-        else:
-            real = store.append
+        real = store.append
 
-            def append(batch: Any, done: Any) -> None:
-                if b"records.redacted" in batch.bodies[0]:
-                    store.append = real  # type: ignore[method-assign]  # for the next one
-                    store.fail_next()
-                real(batch, done)
+        def append(batch: Any, done: Any) -> None:
+            if record in batch.bodies[0]:
+                store.append = real  # type: ignore[method-assign]  # for the next one
+                store.fail_next()
+            real(batch, done)
 
-            store.append = append  # type: ignore[method-assign]  # to find the second record
+        store.append = append  # type: ignore[method-assign]  # to find the record
         with pytest.raises(StoreError):
             await on.session.clear(purge=True)
         session = await on.manager.open("s")
-        if step == "cleared":
-            assert len(session.conversation()) == 2
-            assert await said_in(store, "marker") != []
-        else:
-            assert session.conversation() == ()
-            assert await said_in(store, "marker") == []
-            assert (await on.kinds())[-1] == "records.redacted"
+        is_purged = record == b"records.redacted"
+        assert len(session.conversation()) == (0 if is_purged else 2)
+        assert (await said_in(store, "marker") == []) is is_purged
+        assert ((await on.kinds())[-1] == "records.redacted") is is_purged
         await same_as_its_log(on, session)
 
 

@@ -30,6 +30,11 @@ class Writing:
         for turn in turns:
             self.journal.write(accepted(turn), partial(self.told.append, f"t{turn}"))
 
+    def send(self, *turns: int) -> None:
+        """Write, and hand over to the store what is written."""
+        self.write(*turns)
+        self.journal.flush()
+
     async def stored(self) -> list[Record]:
         return [decode_record(record.body) for record in await self.store.read("s")]
 
@@ -50,10 +55,17 @@ async def writing(*earlier: int) -> Writing:
     return Writing(store, await store.acquire("s", ANN))
 
 
+async def delayed() -> Writing:
+    """The record of turn 1 is on its way into the store."""
+    w = await writing()
+    w.store.delay()
+    w.send(1)
+    return w
+
+
 async def test_records_are_numbered_and_stamped_and_stored_as_they_are_reported() -> None:
     w = await writing()
-    w.write(1, 2)
-    w.journal.flush()
+    w.send(1, 2)
     (report,) = w.reports
     records = [record for record, _ in report.entries]
     assert [(r.seq, r.epoch, r.at) for r in records if r] == [(1, 2, 100.0), (2, 2, 101.0)]
@@ -63,8 +75,7 @@ async def test_records_are_numbered_and_stamped_and_stored_as_they_are_reported(
 
 async def test_seqs_go_on_where_the_log_stands() -> None:
     w = await writing(1, 2, 3)
-    w.write(4)
-    w.journal.flush()
+    w.send(4)
     assert [record.seq for record in await w.stored()] == [1, 2, 3, 4]
     assert w.journal.lease == Lease("s", 2, 3)
 
@@ -85,13 +96,9 @@ async def test_flushing_nothing_asks_the_store_nothing() -> None:
 
 
 async def test_what_is_written_while_a_batch_is_on_its_way_follows_it_in_one_batch() -> None:
-    w = await writing()
-    w.store.delay()
-    w.write(1)
-    w.journal.flush()
+    w = await delayed()
     for turn in (2, 3, 4):
-        w.write(turn)
-        w.journal.flush()
+        w.send(turn)
     assert (len(w.store.appends), w.reports, w.journal.is_idle) == (1, [], False)
     w.store.deliver()
     assert len(w.reports) == 1
@@ -104,8 +111,7 @@ async def test_what_is_written_while_a_batch_is_on_its_way_follows_it_in_one_bat
 async def test_batches_come_back_in_order_each_with_what_is_to_follow_its_records() -> None:
     w = await writing()
     for turns in ((1, 2), (3,)):
-        w.write(*turns)
-        w.journal.flush()
+        w.send(*turns)
     assert w.told == []  # the actor calls them, not the journal
     for report in w.reports:
         for _, then in report.entries:
@@ -118,8 +124,7 @@ async def test_a_follower_comes_back_with_the_batch_of_the_records_before_it() -
     w = await writing()
     w.write(1)
     w.journal.follow(lambda: None)
-    w.write(2)
-    w.journal.flush()
+    w.send(2)
     (report,) = w.reports
     assert [record is None for record, _ in report.entries] == [False, True, False]
     assert [record.seq for record in await w.stored()] == [1, 2]
@@ -134,10 +139,7 @@ async def test_a_follower_alone_comes_back_without_a_write() -> None:
 
 
 async def test_a_follower_waits_for_the_batch_that_is_on_its_way() -> None:
-    w = await writing()
-    w.store.delay()
-    w.write(1)
-    w.journal.flush()
+    w = await delayed()
     w.journal.follow(lambda: None)
     w.journal.flush()
     assert w.reports == []
@@ -150,8 +152,7 @@ async def test_a_follower_waits_for_the_batch_that_is_on_its_way() -> None:
 async def test_what_the_store_answers_is_reported_as_it_is(fault: str) -> None:
     w = await writing()
     getattr(w.store, fault)()
-    w.write(1)
-    w.journal.flush()
+    w.send(1)
     (report,) = w.reports
     expected = {"fail_next": Lost, "lose_acknowledgement": Lost, "conflict_next": Conflict}
     assert isinstance(report.result, expected[fault])
@@ -163,10 +164,8 @@ async def test_what_the_store_answers_is_reported_as_it_is(fault: str) -> None:
 async def test_nothing_is_written_behind_a_batch_that_failed() -> None:
     w = await writing()
     w.store.fail_next()
-    w.write(1)
-    w.journal.flush()
-    w.write(2)
-    w.journal.flush()  # before anybody has read the first report
+    w.send(1)
+    w.send(2)  # before anybody has read the first report
     assert [type(report.result) for report in w.reports] == [Lost]
     assert await w.turns() == []
 
@@ -174,8 +173,7 @@ async def test_nothing_is_written_behind_a_batch_that_failed() -> None:
 async def test_a_fenced_owner_writes_nothing_and_is_told_by_whom() -> None:
     w = await writing()
     await w.store.acquire("s", Owner("bob"), takeover=True)
-    w.write(1)
-    w.journal.flush()
+    w.send(1)
     (report,) = w.reports
     assert isinstance(report.result, Conflict)
     assert report.result.row is not None
@@ -187,16 +185,12 @@ async def test_a_stopped_journal_drops_its_queue_and_writes_nothing_more() -> No
     w = await writing()
     w.write(1)
     w.journal.stop()
-    w.write(2)
-    w.journal.flush()
+    w.send(2)
     assert (w.store.appends, w.reports, w.journal.is_idle) == ([], [], True)
 
 
 async def test_a_batch_that_was_on_its_way_at_the_stop_still_comes_back() -> None:
-    w = await writing()
-    w.store.delay()
-    w.write(1)
-    w.journal.flush()
+    w = await delayed()
     w.write(2)
     w.journal.stop()
     w.store.deliver()

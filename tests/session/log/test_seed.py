@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from llmsession import InvalidInput, MemoryStore, Seed, SessionConfig, Tool
-from llmsession.session.handles.session import live_state
-from llmsession.session.log.state import fold
 from llmsession.testing.scripted import call, never, say, think
-from tests.session.actors import Quick, contents, settled, stage, texts_of
+from tests.session.actors import Quick, same_as_its_log, settled, stage, texts_of
 
 CONFIG = SessionConfig(model="m")
 SEED = "Summary of an earlier conversation:\\n\\nwe spoke of whales"
@@ -102,7 +100,7 @@ async def test_what_is_forgotten_takes_the_seed_with_it_out_of_the_log(how: str)
         else:
             await seeded.forget(2)
         assert [each.seq for each in await on.store.read("t") if b"marker" in each.body] == []
-        assert contents(fold("t", await on.log("t"))) == contents(live_state(seeded))
+        await same_as_its_log(on, seeded)
         await (await seeded.send("third")).text()
         assert b"marker" not in on.provider.requests[-1].encode()
 

@@ -158,12 +158,10 @@ async def test_labels_that_are_given_are_in_place_of_the_conversations() -> None
         conversation = talk(*SAID, labels={"user": "7"})
         session = await on.manager.import_conversation(conversation, CONFIG, labels={"a": "b"})
         assert session.labels == {"a": "b"}
+        labels: Any = {"a": 7}
         with pytest.raises(InvalidInput, match="label"):
             await on.manager.import_conversation(
-                conversation,
-                CONFIG,
-                session_id="x",
-                labels={"a": 7},  # type: ignore[dict-item]  # no label
+                conversation, CONFIG, session_id="x", labels=labels
             )
 
 
@@ -320,11 +318,8 @@ async def test_long_results_of_an_import_can_be_compacted_at_once() -> None:
     long = "a line of output\n" * 800
     turns = [said for n in range(1, 5) for said in calling(n, f"c{n}", long)]
     async with stage() as on:
-        config = SessionConfig(
-            model="m",
-            tools=[Tool(name="t", run=Quick())],
-            compaction=CompactionConfig(keep_recent_turns=1, keep_recent_steps=1),
-        )
+        compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
+        config = msgspec.structs.replace(CONFIG, compaction=compaction)
         session = await on.manager.import_conversation(talk(*turns), config)
         outcome = await session.compact()
         assert outcome.applied
@@ -342,12 +337,8 @@ async def test_an_import_that_the_store_refuses_is_not_there() -> None:
 
 
 async def test_what_is_forgotten_of_an_import_goes_with_all_that_its_file_held() -> None:
-    fields: dict[str, Any] = {
-        "title": "marker",
-        "summary": "marker",
-        "extra": {"x": msgspec.Raw(b'"marker"')},
-    }
-    async with imported(**fields) as (on, session):
+    extra = {"x": msgspec.Raw(b'"marker"')}
+    async with imported(title="marker", summary="marker", extra=extra) as (on, session):
         await session.forget(15.0)  # by when it was said, not by when it came here
         assert {m.turn for m in session.conversation()} == {4}
         bodies = b"".join(record.body for record in await on.store.read("old"))
@@ -362,8 +353,7 @@ async def test_what_is_forgotten_of_an_import_goes_with_all_that_its_file_held()
 async def lived(on: Stage) -> None:
     """A life with everything that an export has to tell apart."""
     await on.say("first")
-    await on.begin("dropped")
-    await on.session.interrupt()
+    await on.interrupted("dropped")
     running = await on.begin("kept in part")
     queued = await on.session.send("waits")
     await on.session.interrupt(running.id, policy="keep_steps")
@@ -477,15 +467,14 @@ async def test_each_conversation_gets_its_own_configuration() -> None:
         await (await one.send("go on")).text()
 
 
-@pytest.mark.parametrize("wrong", ["another beginning", "too many turns", "an unknown parent"])
-async def test_a_branch_that_does_not_fit_its_parent_stands_alone(wrong: str) -> None:
-    branch = Conversation(id="b", format="own", parent="old", shared_turns=1, messages=SAID)
-    if wrong == "another beginning":
-        branch = msgspec.structs.replace(branch, messages=SAID[4:])
-    elif wrong == "too many turns":
-        branch = msgspec.structs.replace(branch, shared_turns=9)
-    else:
-        branch = msgspec.structs.replace(branch, parent="nobody")
+@pytest.mark.parametrize(
+    "change",
+    [{"messages": SAID[4:]}, {"shared_turns": 9}, {"parent": "nobody"}],
+    ids=["another beginning", "too many turns", "an unknown parent"],
+)
+async def test_a_branch_that_does_not_fit_its_parent_stands_alone(change: dict[str, Any]) -> None:
+    fields = {"parent": "old", "shared_turns": 1, "messages": SAID, **change}
+    branch = Conversation(id="b", format="own", **fields)
     async with stage() as on:
         await on.manager.import_conversations([talk(*SAID), branch], CONFIG)
         assert (await on.store.row("b")).parent is None

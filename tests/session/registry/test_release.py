@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
-from llmsession import (
-    InterruptResult,
-    MemoryStore,
-    SessionClosed,
-    SessionManager,
-    Tool,
-    ToolResult,
-    ToolUse,
-)
+from llmsession import InterruptResult, MemoryStore, SessionClosed, SessionManager, ToolUse
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from tests.session.actors import (
+    MINE,
     SwallowingCancellation,
     Waiting,
     faulty_stage,
     first,
+    in_tool,
     meanwhile,
-    settled,
     stage,
     unread_send,
 )
@@ -43,16 +35,6 @@ async def test_a_turn_that_streams_when_its_session_is_released_stays_open_in_th
         assert await on.session.turn(turn.id).text() == "again"
 
 
-async def test_a_released_turn_is_dropped_as_a_crash_where_recovery_says_so() -> None:
-    store = MemoryStore()
-    async with stage([never()], store=store) as on:
-        turn = await on.begin("hello")
-        await on.manager.release()
-    async with stage(store=store, reopen=True) as on:
-        outcome = await on.session.turn(turn.id).outcome()
-        assert (outcome.status, outcome.stop_reason) == ("aborted", "crash")
-
-
 async def test_queued_turns_of_a_released_session_end_when_it_is_opened_again() -> None:
     store = MemoryStore()
     async with stage([never()], store=store) as on:
@@ -69,27 +51,21 @@ async def test_queued_turns_of_a_released_session_end_when_it_is_opened_again() 
 
 async def test_what_was_decided_and_taken_is_in_the_log_of_a_released_session() -> None:
     calls = call("mine", id="c") + call("mine", id="d")
-    async with faulty_stage([calls], tools=[Tool(name="mine")]) as (on, store):
+    async with faulty_stage([calls], tools=[MINE]) as (on, store):
         events = on.session.subscribe(after=0)
         await on.session.send("go")
         await first(events, ToolUse)
         store.delay()
-        submitted: list[str] = []
-
-        async def submit(call_id: str) -> None:
-            await on.session.submit_tool_results([ToolResult(call_id, "42")])
-            submitted.append(call_id)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(submit, "c")
+        async with meanwhile(lambda: on.submit(c="42")) as submitted:
             await store.wait_delayed()
-            group.start_soon(submit, "d")  # it waits behind the one that is being written
-            await settled()
-            group.start_soon(on.manager.release)
-            await settled()
-            assert submitted == []
-            store.deliver()
-        assert sorted(submitted) == ["c", "d"]
+            # The second waits behind the one that is being written.
+            async with (
+                meanwhile(lambda: on.submit(d="42")) as second,
+                meanwhile(on.manager.release),
+            ):
+                assert submitted == second == []
+                store.deliver()
+        assert submitted == second == [None]
         kinds = await on.kinds()
         assert kinds[2:5] == ["tools.requested", "tools.answered", "tools.answered"]
         assert not any(kind.startswith("turn.") for kind in kinds[2:])
@@ -112,8 +88,7 @@ async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_sessi
     tool = SwallowingCancellation(5)
     async with stage([call("t", id="c")], tool=tool) as on:
         await on.session.send("go")
-        await on.session.send("next")
-        await tool.started.wait()
+        await on.started(tool, "next")
         async with meanwhile(lambda: on.session.interrupt("u1")) as answers:
             assert answers == []  # its tool has its grace
             (released,) = await on.manager.release()
@@ -126,9 +101,7 @@ async def test_an_interrupt_that_waits_for_its_turn_is_answered_before_the_sessi
 
 async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> None:
     tool = Waiting()
-    async with stage([call("t", id="c")], tool=tool) as on:
-        await on.session.send("go")
-        await tool.started.wait()
+    async with in_tool(tool) as (on, _):
         (released,) = await on.manager.release()
         assert tool.cancelled
         assert released.still_running == ()

@@ -8,10 +8,10 @@ import weakref
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from llmsession.errors import Overloaded
 from llmsession.session.tasks.promise import Promise
+from tests.session.actors import meanwhile
 
 
 async def test_a_promise_that_was_kept_answers_at_once() -> None:
@@ -23,29 +23,14 @@ async def test_a_promise_that_was_kept_answers_at_once() -> None:
     assert promise.is_set
 
 
-async def test_everybody_who_waits_gets_the_value() -> None:
-    promise: Promise[str] = Promise()
-    got: list[str] = []
-
-    async def wait() -> None:
-        got.append(await promise.wait())
-
+@pytest.mark.parametrize("value", ["here", None])
+async def test_everybody_who_waits_gets_the_value(value: str | None) -> None:
+    promise: Promise[str | None] = Promise()
     with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(wait)
-            await checkpoint()
+        async with meanwhile(*[promise.wait] * 3) as got:
             assert (got, promise.is_set) == ([], False)
-            promise.set("here")
-    assert got == ["here"] * 3
-
-
-async def test_none_is_a_value() -> None:
-    promise: Promise[None] = Promise()
-    promise.set(None)
-    with anyio.fail_after(5):
-        await promise.wait()
-    assert promise.is_set
+            promise.set(value)
+    assert got == [value] * 3
 
 
 async def test_the_first_answer_is_the_answer() -> None:
@@ -76,14 +61,8 @@ async def test_a_failure_is_raised_at_everybody_and_its_traceback_does_not_grow(
 
 async def test_cancelling_one_wait_changes_nothing_for_the_others() -> None:
     promise: Promise[int] = Promise()
-    got: list[int] = []
-
-    async def wait() -> None:
-        got.append(await promise.wait())
-
     with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
+        async with meanwhile(promise.wait) as got:
             with anyio.move_on_after(1) as impatient:
                 await promise.wait()
             assert impatient.cancelled_caught

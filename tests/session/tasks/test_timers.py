@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -21,37 +22,39 @@ class Fired:
         return lambda: self.log.append((name, round(anyio.current_time() - self.start, 6)))
 
 
+@asynccontextmanager
+async def timing() -> AsyncIterator[tuple[Timers, Fired]]:
+    async with anyio.create_task_group() as group:
+        yield Timers(group), Fired()
+
+
 def tasks() -> int:
     return sum(task.name == "llmsession timers" for task in anyio.get_running_tasks())
 
 
 async def test_deadlines_fire_in_time_order_whatever_order_they_were_set_in() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         for delay_s in (30.0, 10.0, 20.0, 0.5):
             timers.after(delay_s, fired.note(f"{delay_s:g}"))
     assert fired.log == [("0.5", 0.5), ("10", 10.0), ("20", 20.0), ("30", 30.0)]
 
 
 async def test_equal_deadlines_fire_in_the_order_they_were_set() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         for name in "abc":
             timers.after(1, fired.note(name))
     assert fired.log == [("a", 1.0), ("b", 1.0), ("c", 1.0)]
 
 
 async def test_a_deadline_of_no_time_fires_after_the_caller_went_on() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         timers.after(0, fired.note("now"))
         assert fired.log == []
     assert fired.log == [("now", 0.0)]
 
 
 async def test_an_earlier_deadline_that_is_set_later_is_not_slept_over() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         timers.after(100, fired.note("late"))
         await anyio.sleep(1)
         timers.after(2, fired.note("early"))
@@ -59,8 +62,7 @@ async def test_an_earlier_deadline_that_is_set_later_is_not_slept_over() -> None
 
 
 async def test_a_cancelled_deadline_never_fires() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         first = timers.after(1, fired.note("first"))
         timers.after(2, fired.note("second"))
         third = timers.after(3, fired.note("third"))
@@ -73,8 +75,7 @@ async def test_a_cancelled_deadline_never_fires() -> None:
 
 
 async def test_a_timer_that_fires_may_cancel_the_next_and_set_another() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
 
         def fire() -> None:
             doomed.cancel()
@@ -86,8 +87,7 @@ async def test_a_timer_that_fires_may_cancel_the_next_and_set_another() -> None:
 
 
 async def test_there_is_one_task_while_there_are_deadlines_and_none_otherwise() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         await checkpoint()
         assert tasks() == 0
         for at in range(1000):
@@ -103,8 +103,7 @@ async def test_there_is_one_task_while_there_are_deadlines_and_none_otherwise() 
 
 
 async def test_closing_forgets_every_deadline_and_ends_the_task() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         timers.after(1, fired.note("x"))
         timers.after(50, fired.note("x"))
         await checkpoint()
@@ -116,8 +115,7 @@ async def test_closing_forgets_every_deadline_and_ends_the_task() -> None:
 
 
 async def test_a_deadline_that_is_set_after_closing_never_fires() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with timing() as (timers, fired):
         timers.after(1, fired.note("x"))
         await checkpoint()
         timers.close()

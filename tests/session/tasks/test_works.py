@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -10,19 +12,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from llmsession.session.tasks.works import Work, Works
+from tests.session.actors import SwallowingCancellation
 from tests.virtual_time import loop_turns
 
 GRACE_S = 0.1
-
-
-async def ignore_cancellation(seconds: float) -> None:
-    """Waits *seconds*, whoever cancels it: what a careless tool does."""
-    until = anyio.current_time() + seconds
-    while (left_s := until - anyio.current_time()) > 0:
-        try:
-            await anyio.sleep(left_s)
-        except anyio.get_cancelled_exc_class():  # the point of these tests
-            continue
 
 
 class Ended:
@@ -34,10 +27,15 @@ class Ended:
         self.names.append(work.name)
 
 
-async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> None:
-    ended = Ended()
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[Works, Ended]]:
+    """Works beside the body, which is left when all have ended."""
     async with anyio.create_task_group() as group:
-        works = Works(group)
+        yield Works(group), Ended()
+
+
+async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> None:
+    async with running() as (works, ended):
 
         async def body() -> None:
             await anyio.sleep(1)
@@ -48,9 +46,7 @@ async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> 
 
 
 async def test_running_names_what_runs_sorted() -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group)
+    async with running() as (works, ended):
         for seconds, name in ((1, "b"), (3, "a"), (2, "c")):
             works.start(name, partial(anyio.sleep, seconds), ended)
         assert list(works.running) == ["a", "b", "c"]
@@ -60,9 +56,7 @@ async def test_running_names_what_runs_sorted() -> None:
 
 
 async def test_cancelling_stops_that_work_and_no_other() -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group)
+    async with running() as (works, ended):
         stopped = works.start("stopped", anyio.sleep_forever, ended)
         works.start("goes on", lambda: anyio.sleep(5), ended)
         await checkpoint()
@@ -99,9 +93,7 @@ async def test_cancelling_the_group_also_ends_work_and_says_so() -> None:
 
 
 async def test_stopping_all_returns_as_soon_as_the_last_work_has_stopped() -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group)
+    async with running() as (works, ended):
         for name in "abc":
             works.start(name, anyio.sleep_forever, ended)
         await checkpoint()
@@ -128,10 +120,8 @@ async def test_what_a_work_raises_is_not_hidden_and_it_has_ended() -> None:
 async def test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_loop(
     anyio_backend: tuple[str, dict[str, Any]],
 ) -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group)
-        work = works.start("w", lambda: ignore_cancellation(1), ended)
+    async with running() as (works, ended):
+        work = works.start("w", SwallowingCancellation(1), ended)
         await checkpoint()
         work.cancel()
         before = loop_turns(anyio_backend)
@@ -152,11 +142,9 @@ async def test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_l
 async def test_stopping_all_waits_for_the_grace_and_then_lets_the_loop_rest(
     anyio_backend: tuple[str, dict[str, Any]],
 ) -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group)
+    async with running() as (works, ended):
         for name in "abc":
-            works.start(name, lambda: ignore_cancellation(10), ended)
+            works.start(name, SwallowingCancellation(10), ended)
         works.start("obeys", anyio.sleep_forever, ended)
         await checkpoint()
         with anyio.fail_after(GRACE_S + 0.05):
@@ -173,10 +161,8 @@ async def test_stopping_all_waits_for_the_grace_and_then_lets_the_loop_rest(
 async def test_a_stop_that_is_cancelled_in_its_grace_lets_the_loop_rest_too(
     anyio_backend: tuple[str, dict[str, Any]],
 ) -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group)
-        works.start("w", lambda: ignore_cancellation(10), ended)
+    async with running() as (works, ended):
+        works.start("w", SwallowingCancellation(10), ended)
         await checkpoint()
         with anyio.move_on_after(GRACE_S):
             await works.stop_all(100)
@@ -187,9 +173,8 @@ async def test_a_stop_that_is_cancelled_in_its_grace_lets_the_loop_rest_too(
 
 
 async def test_abandoning_work_that_was_not_cancelled_lets_it_end_by_itself() -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        work = Works(group).start("w", lambda: anyio.sleep(3), ended)
+    async with running() as (works, ended):
+        work = works.start("w", lambda: anyio.sleep(3), ended)
         work.abandon()
         work.cancel()
         await anyio.sleep(2)
@@ -198,9 +183,8 @@ async def test_abandoning_work_that_was_not_cancelled_lets_it_end_by_itself() ->
 
 
 async def test_swallowed_cancellation_does_not_hold_the_one_who_asked() -> None:
-    ended = Ended()
-    async with anyio.create_task_group() as group:
-        work = Works(group).start("w", lambda: ignore_cancellation(10), ended)
+    async with running() as (works, ended):
+        work = works.start("w", SwallowingCancellation(10), ended)
         await checkpoint()
         start = anyio.current_time()
         work.cancel()

@@ -13,23 +13,11 @@ from llmsession import (
     KeyReused,
     MemoryStore,
     SessionBusy,
-    Tool,
     ToolResult,
     TurnId,
 )
-from llmsession.testing.scripted import call, never, say
-from tests.session.actors import at_once, faulty_stage, meanwhile, settled, stage
-
-
-async def test_a_repeated_send_returns_the_same_turn_and_sends_nothing() -> None:
-    async with stage(["hi", "unused"]) as on:
-        one = await on.session.send("hello", command_id="k")
-        await one.text()
-        two = await on.session.send("hello", command_id="k")
-        assert two.id == one.id
-        assert await two.text() == "hi"
-        assert (await two.outcome()).usage == (await one.outcome()).usage
-        assert len(on.provider.requests) == 1
+from llmsession.testing.scripted import never, say
+from tests.session.actors import at_once, faulty_stage, meanwhile, offering, settled, stage
 
 
 async def test_a_repeat_while_the_first_is_on_its_way_gets_the_same_answer() -> None:
@@ -76,24 +64,17 @@ async def test_a_repeat_gets_its_answer_in_the_next_process() -> None:
         assert (await on.session.interrupt(command_id="i")).result is InterruptResult.NOT_RUNNING
 
 
-async def test_a_repeat_after_other_turns_returns_the_turn_of_the_first() -> None:
-    async with stage(["one", "two"]) as on:
-        turn = await on.session.send("hello", command_id="k")
-        assert await turn.text() == "one"
+@pytest.mark.parametrize("status", ["committed", "aborted"])
+async def test_a_repeat_after_other_turns_returns_the_turn_of_the_first(status: str) -> None:
+    async with stage([never() if status == "aborted" else "one", "two"]) as on:
+        turn = await on.begin("hello", command_id="k")
+        await on.session.interrupt()
+        outcome = await turn.outcome()
+        assert outcome.status == status
         assert await on.say("something else") == "two"
         again = await on.session.send("hello", command_id="k")
-        assert (again.id, await again.text()) == (turn.id, "one")
+        assert (again.id, await again.outcome()) == (turn.id, outcome)
         assert len(on.provider.requests) == 2
-
-
-async def test_a_repeat_of_a_send_whose_turn_was_aborted_returns_that_turn() -> None:
-    async with stage([never(), "unused"]) as on:
-        turn = await on.session.send("hello", command_id="k")
-        await on.session.interrupt()
-        again = await on.session.send("hello", command_id="k")
-        assert again.id == turn.id
-        assert (await again.outcome()).status == "aborted"
-        assert len(on.provider.requests) <= 1
 
 
 @pytest.mark.parametrize(
@@ -129,41 +110,8 @@ async def test_an_id_of_one_kind_of_command_cannot_be_used_for_another() -> None
         assert len(on.session.conversation()) == 2
 
 
-async def test_a_repeated_interrupt_gets_the_answer_of_the_first_and_ends_nothing_new() -> None:
-    async with stage([never(), never()]) as on:
-        await on.session.send("first")
-        one = await on.session.interrupt(command_id="i")
-        later = await on.session.send("second")
-        two = await on.session.interrupt(command_id="i")
-        assert one.result is two.result is InterruptResult.ABORTED
-        assert [str(ended.turn) for ended in two.turns] == ["u1"]
-        assert [bytes(ended.user_body) for ended in two.turns] == [
-            bytes(ended.user_body) for ended in one.turns
-        ]
-        assert on.session.status().turn == later.id
-
-
-async def test_a_repeated_interrupt_while_the_first_is_on_its_way_ends_one_turn_once() -> None:
-    async with faulty_stage([never()]) as (on, store):
-        await on.begin("first")
-        store.delay()
-        results: list[InterruptResult] = []
-
-        async def interrupt() -> None:
-            results.append((await on.session.interrupt(command_id="i")).result)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            await store.wait_delayed()
-            group.start_soon(interrupt)
-            await settled()
-            store.deliver()
-        assert results == [InterruptResult.ABORTED] * 2
-
-
 async def test_repeated_results_are_no_duplicates() -> None:
-    async with stage([call("mine", id="c"), "ok"], tools=[Tool(name="mine")]) as on:
-        turn = await on.offered("go")
+    async with offering("c") as (on, turn):
         results = [ToolResult("c", "42")]
         await on.session.submit_tool_results(results, command_id="k")
         await on.session.submit_tool_results(results, command_id="k")
