@@ -26,8 +26,7 @@ def holding(*outputs: Any) -> list[Message]:
     """A history in which the outputs are the results of c1, c2, ..."""
     built = Talk()
     for output in outputs:
-        built.ask()
-        built.step(output)
+        built.ask().step(output)
     return built.messages
 
 
@@ -134,9 +133,7 @@ def test_an_unknown_id_is_an_error_that_names_it() -> None:
 
 
 def test_a_call_without_a_result_yet_is_unknown() -> None:
-    built = Talk()
-    built.ask()
-    built.step("out")
+    built = Talk().ask().step("out")
     assert recall(built.messages[:-1], {"id": "c1"})[1]
 
 

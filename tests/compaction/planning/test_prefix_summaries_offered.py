@@ -85,11 +85,7 @@ def test_what_goes_together_with_a_summary_stays_without_it() -> None:
 
 
 def loop() -> list[Message]:
-    built = Talk()
-    built.ask("look at it")
-    for _ in range(4):
-        built.step("x" * 3_000)
-    return built.messages
+    return Talk().ask("look at it").step("x" * 3_000, times=4).messages
 
 
 def test_a_pin_is_injected_with_the_summary_or_not_at_all() -> None:
@@ -114,8 +110,7 @@ def test_an_earlier_pin_goes_with_the_earlier_summary_and_what_others_injected_s
     messages = loop()
     built = Talk()
     built.messages, built.turn, built.calls = messages, 1, 4
-    built.reply()
-    built.ask("another")
+    built.reply().ask("another")
     note = Injected(3, "a notice of another stage")
     view = pinned_view(Injected(5, "look at it"), note)
     plan = required(filled(built.messages, told("both", 10), view, upto=10))

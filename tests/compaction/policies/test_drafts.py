@@ -119,13 +119,9 @@ def test_the_live_tail_is_the_last_message_and_the_calls_that_it_answers() -> No
 
 
 def test_the_newest_request_and_a_word_among_results_with_its_calls_are_never_left_out() -> None:
-    built = talk(2)
-    built.ask()
-    built.step("x")
+    built = talk(2).ask().step("x")
     built.messages.pop()
-    built.add("user", [result_block("c3", "x"), text("wait")])
-    built.step("x")
-    built.step("x")
+    built.add("user", [result_block("c3", "x"), text("wait")]).step("x").step("x")
     assert never_left_out(built.messages) == {8, 9, 10, 13, 14}
 
 
@@ -143,8 +139,7 @@ def test_where_thinking_opens_a_tool_loop_nothing_follows_on_results() -> None:
 
 
 def test_a_summary_ends_before_the_newest_request_and_there_with_an_answer() -> None:
-    built = talk(3)
-    built.ask()
+    built = talk(3).ask()
     assert summary_cut(drafted(built.messages), 7) == 7
     assert summary_cut(drafted(built.messages), 6) == 5
     assert summary_cut(drafted(built.messages), 99) == 12

@@ -11,13 +11,7 @@ from tests.compaction.policies.transcripts import Talked, transcripts
 
 def long_turn() -> Talk:
     """u a u(result) a u(result) a u(result): one turn that is open."""
-    built = Talk()
-    built.ask("first")
-    built.reply()
-    built.ask("second")
-    for _ in range(3):
-        built.step("x")
-    return built
+    return Talk().ask("first").reply().ask("second").step("x", times=3)
 
 
 def test_a_window_begins_with_a_persons_word() -> None:
@@ -51,16 +45,14 @@ def test_a_word_that_came_while_tools_ran_stays_with_its_results_and_their_calls
     changed = Talk()
     changed.turn = 2
     changed.messages = built.messages[:4]
-    steered.messages[4] = changed.add("user", blocks)
+    steered.messages[4] = changed.add("user", blocks).messages[-1]
     assert newest_request(steered.messages) == 4
     assert pinned(steered.messages) == (2, 3, 4)
     assert left_out(steered.messages, 9) == ((0, 2), (5, 7))
 
 
 def test_without_a_persons_word_nothing_is_left_out() -> None:
-    built = Talk()
-    built.step("x")
-    built.step("x")
+    built = Talk().step("x").step("x")
     assert pinned(built.messages) == ()
     assert left_out(built.messages, 3) == ()
 

@@ -155,8 +155,7 @@ def test_a_result_is_compared_with_what_its_cap_shows() -> None:
 def test_an_image_is_larger_than_a_summary_and_is_named_in_it() -> None:
     built = talk(0)
     for _ in range(3):
-        built.ask()
-        built.step([text("seen"), image()])
+        built.ask().step([text("seen"), image()])
     assert planned(built, KEEP_2).shown_results == {
         "c1": compact(1, chars=4, summary="what it said\n[1 other block (image) left out]")
     }
@@ -174,11 +173,7 @@ def test_a_swap_leaves_the_newest_turns_identical() -> None:
 
 
 def long_turn(steps: int, **options: Any) -> Talk:
-    built = Talk()
-    built.ask()
-    for _ in range(steps):
-        built.step("x" * 1000, **options)
-    return built
+    return Talk().ask().step("x" * 1000, **options, times=steps)
 
 
 def test_steps_inside_a_recent_turn_can_be_old() -> None:
@@ -228,8 +223,7 @@ def test_a_second_run_changes_nothing() -> None:
 def test_a_later_run_counts_only_what_is_new() -> None:
     built = talk(3)
     view = View().applied(planned(built, KEEP_2), len(built.messages))
-    built.ask()
-    built.step("x" * 1000)
+    built.ask().step("x" * 1000)
     plan = planned(built, KEEP_2, view)
     assert plan.shown_results == {"c2": compact(2)}
     assert (plan.results_summarised, plan.turns_compacted) == (1, 1)

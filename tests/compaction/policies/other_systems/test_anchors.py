@@ -219,9 +219,7 @@ def test_the_projection_is_the_same_bytes_until_the_next_compaction() -> None:
     view = applied(AppendOnlyProjection(), built.messages, 14_000).view
     requests = [project(built.messages, view, PROFILE, FRAME)]
     for _ in range(3):
-        built.reply("an answer")
-        built.ask("a word")
-        built.step("a result")
+        built.reply("an answer").ask("a word").step("a result")
         requests.append(project(built.messages, view, PROFILE, FRAME))
     assert all(extends(before, now) for before, now in pairwise(requests))
     again = applied(AppendOnlyProjection(), built.messages, 14_000, view).view

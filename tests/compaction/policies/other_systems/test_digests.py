@@ -65,10 +65,7 @@ def test_llm_summary_leaves_five_turns_alone() -> None:
 def test_llm_summary_folds_the_summary_so_far_into_the_next() -> None:
     built = talk(7, "x" * 6_000)
     first = applied(LlmSummary(), built.messages, 10_000, text="the first summary").view
-    for _ in range(2):
-        built.ask()
-        built.step("y" * 6_000)
-        built.reply()
+    built.turns(2, "y" * 6_000)
     second = applied(LlmSummary(), built.messages, 10_000, first)
     assert (second.summary_request.first, second.summary_request.upto) == (8, 16)
     assert second.summary_request.earlier == introduced("the first summary")
@@ -133,8 +130,7 @@ def test_messages_to_refine_counts_what_would_be_folded(least: int, plans: bool)
 
 
 def failing(count: int, why: str = "no such file") -> Talk:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     for number in range(count):
         built.step(f"{why} {number}", is_error=True)
     built.reply()
@@ -146,12 +142,7 @@ def test_the_newest_eight_failures_are_listed_behind_the_summary() -> None:
     assert tool_failures(built.messages) == "\n".join(
         ["## Tool Failures", *(f"- bash: no such file {number}" for number in range(2, 10))]
     )
-    for _ in range(2):
-        built.ask()
-        built.step(said(2_000))
-        built.reply()
-    built.ask()
-    built.reply()
+    built.turns(2, said(2_000)).ask().reply()
     after = applied(RecencyTurnSummary(), built.messages, 4_000, text="the checkpoint")
     assert required(after.view.prefix_summary).text == introduced(
         "the checkpoint"
@@ -167,10 +158,7 @@ def test_a_failure_is_listed_in_240_characters_and_once_for_each_call() -> None:
 
 def test_a_list_of_failures_does_not_grow_by_being_folded_again() -> None:
     built = failing(3)
-    for _ in range(5):
-        built.ask()
-        built.step(said(2_000))
-        built.reply()
+    built.turns(5, said(2_000))
     view, limits = View(), (4_000, 6_000)
     for number in range(2):
         messages = built.messages[: 8 + 12 + 4 * number]
@@ -238,26 +226,18 @@ def test_a_pin_goes_with_its_summary() -> None:
     built = loop(9)
     view = applied(UnionPreserveCompress(), built.messages, 10_000).view
     assert view.clamped(10).injected == ()
-    for _ in range(9):
-        built.step(said(1_000))
+    built.step(said(1_000), times=9)
     again = applied(UnionPreserveCompress(), built.messages, 10_000, view).view
     assert again.injected == (Injected(35, "look at all of it"),)
-    built.reply()
-    built.ask("something else")
-    for _ in range(9):
-        built.step(said(1_000))
+    built.reply().ask("something else").step(said(1_000), times=9)
     other = applied(UnionPreserveCompress(), built.messages, 10_000, again).view
     assert [each.text for each in other.injected] == ["something else"]
 
 
 def test_a_newest_request_with_an_image_ends_the_group() -> None:
-    built = Talk()
-    built.ask("first")
-    built.reply(said(9_000))
+    built = Talk().ask("first").reply(said(9_000))
     built.turn += 1
-    built.add("user", [text("what is this"), image()])
-    for _ in range(9):
-        built.step(said(1_000))
+    built.add("user", [text("what is this"), image()]).step(said(1_000), times=9)
     after = applied(UnionPreserveCompress(), built.messages, 10_000)
     assert after.summary_request.upto == 2
     assert after.view.injected == ()

@@ -59,8 +59,7 @@ def call(name: str, **given: Any) -> dict[str, Any]:
 
 
 def test_a_notice_lists_files_commands_and_the_latest_texts() -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     for number in range(4):
         built.add("assistant", [text(f"text {number}")])
     built.add(
@@ -82,9 +81,7 @@ def test_a_notice_lists_files_commands_and_the_latest_texts() -> None:
 
 
 def test_answers_that_are_all_there_was_are_not_repeated() -> None:
-    built = Talk()
-    built.ask()
-    built.reply("a long answer")
+    built = Talk().ask().reply("a long answer")
     assert fold_notice(built.messages[1:]) == f"{NOTICE} request above:\n</SYSTEM_NOTICE>"
 
 
@@ -104,8 +101,7 @@ def working(turns: int, steps: int = 3, size: int = 1_000) -> list[Message]:
                 "name": "read",
                 "input": {"path": f"{named}.py"},
             }
-            built.add("assistant", [read])
-            built.add("user", [result_block(named, "x" * size)])
+            built.add("assistant", [read]).add("user", [result_block(named, "x" * size)])
         built.reply(f"answer {number}")
     return built.messages
 
@@ -146,17 +142,13 @@ def test_the_step_that_is_not_answered_stays_however_large_it_is() -> None:
 
 
 def test_a_word_that_came_with_results_stays_with_their_calls() -> None:
-    built = Talk()
-    built.ask("first")
-    built.step("x" * 1_000)
-    built.step("x" * 1_000)
+    built = Talk().ask("first").step("x" * 1_000).step("x" * 1_000)
     steered = built.messages[-1]
     words = [result_block("c2", "x" * 1_000), text("wait")]
     built.messages.pop()
     built.add("user", words)
     assert built.messages[-1].id == steered.id
-    for _ in range(6):
-        built.step("x" * 1_000)
+    built.step("x" * 1_000, times=6)
     plan = required(plan_of(BasicFold(), built.messages, 4_500, profile=ROOMY))
     assert {0, 3, 4} <= set(visible(plan, built.messages))
     assert 1 not in visible(plan, built.messages)
@@ -200,9 +192,7 @@ def test_a_cut_keeps_both_ends_and_counts_the_middle() -> None:
 def thoughtful(size: int) -> Talk:
     built = Talk()
     for _ in range(3):
-        built.ask("q" * 50)
-        built.step("x" * 50, thinking="t" * size)
-        built.reply("a" * 50)
+        built.ask("q" * 50).step("x" * 50, thinking="t" * size).reply("a" * 50)
     return built
 
 
@@ -217,10 +207,7 @@ def test_thinking_goes_first_and_nothing_else_if_that_is_enough() -> None:
 
 
 def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_oldest_first() -> None:
-    built = Talk()
-    built.ask("first")
-    for _ in range(10):
-        built.step("x" * 2_000)
+    built = Talk().ask("first").step("x" * 2_000, times=10)
     messages = built.messages
     plan = required(plan_of(BudgetProjection(), messages, 22_000, profile=ROOMY))
     assert plan.omitted == ()
@@ -238,11 +225,8 @@ def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_olde
 def test_the_first_and_the_newest_request_and_the_open_step_stay_as_they_are() -> None:
     built = Talk()
     for _ in range(3):
-        built.ask("q" * 3_000)
-        built.step("x" * 3_000)
-        built.reply("a" * 3_000)
-    built.ask("q" * 3_000)
-    built.step("x" * 3_000)
+        built.ask("q" * 3_000).step("x" * 3_000).reply("a" * 3_000)
+    built.ask("q" * 3_000).step("x" * 3_000)
     messages = built.messages
     plan = required(plan_of(BudgetProjection(), messages, 1_000, profile=ROOMY))
     assert visible(plan, messages) == [0, 12, 13, 14]

@@ -49,8 +49,7 @@ def turns(count: int, size: int = 1_000) -> list[Message]:
     """So many turns of a request and an answer, of *size* tokens together."""
     built = Talk()
     for _ in range(count):
-        built.ask("x" * (size // 2 - 4))
-        built.reply("y" * (size // 2 - 4))
+        built.ask("x" * (size // 2 - 4)).reply("y" * (size // 2 - 4))
     return built.messages
 
 

@@ -41,8 +41,7 @@ def applied(plan: Plan | None, built: Talk, view: View | None = None) -> View:
 def test_the_query_is_the_newest_seven_texts_and_at_most_4000_characters() -> None:
     built = Talk()
     for number in range(9):
-        built.ask(f"question {number}")
-        built.reply("answer")
+        built.ask(f"question {number}").reply("answer")
     assert memory_query(built.messages) == "\n".join(f"question {at}" for at in range(2, 9))
     built.ask("x" * 5_000)
     assert memory_query(built.messages) == "x" * 4_000
@@ -98,8 +97,7 @@ def test_without_memories_the_block_goes() -> None:
 
 
 def test_of_what_may_be_relevant_the_best_eight_by_shared_words_are_told() -> None:
-    built = Talk()
-    built.ask("where is the parser of the config file")
+    built = Talk().ask("where is the parser of the config file")
     relevant = [f"the parser has fault {number}" for number in range(9)]
     policy = MemoryInjection(relevant=("cats purr", *relevant, "the config parser is in b.py"))
     view = applied(plan_of(policy, built.messages, 1_000), built)
@@ -118,13 +116,11 @@ def progress(built: Talk, said: str) -> None:
         "type": "tool_use", "id": f"c{built.calls}", "name": "bash",
         "input": {"command": "ls", "task_progress": said},
     }  # fmt: skip
-    built.add("assistant", [call])
-    built.add("user", [result_block(f"c{built.calls}", "ok")])
+    built.add("assistant", [call]).add("user", [result_block(f"c{built.calls}", "ok")])
 
 
 def test_the_list_is_the_newest_that_a_call_gave() -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     assert checklist_in(built.messages) == ("", 0)
     progress(built, "- [ ] one")
     progress(built, "- [x] one\n- [ ] two")
@@ -142,8 +138,7 @@ def test_it_is_time_after_six_requests_or_at_once_when_the_user_edited(
 
 
 def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     progress(built, "- [ ] one")
     view, places = View(), []
     for _ in range(20):
@@ -160,8 +155,7 @@ def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> No
 
 
 def test_a_list_that_the_user_edited_is_shown_at_once_and_then_every_six_requests() -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     progress(built, "- [ ] one")
     policy = FocusChain(checklist="- [ ] something else")
     view = applied(plan_of(policy, built.messages, 1_000), built)

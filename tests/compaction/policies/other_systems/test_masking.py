@@ -90,11 +90,7 @@ def test_a_cut_moves_to_the_end_of_a_line_that_is_near() -> None:
 
 def read_and_unread() -> Talk:
     """A result that words follow, and one that nothing follows."""
-    built = Talk()
-    built.ask()
-    built.step("a" * 20_000)
-    built.add("assistant", [text("I see")])
-    built.ask()
+    built = Talk().ask().step("a" * 20_000).add("assistant", [text("I see")]).ask()
     built.step("b" * 20_000)
     return built
 
@@ -107,10 +103,7 @@ def test_only_what_was_read_is_masked() -> None:
 
 
 def test_words_and_not_calls_say_that_a_result_was_read() -> None:
-    built = Talk()
-    built.ask()
-    for _ in range(3):
-        built.step("a" * 20_000)
+    built = Talk().ask().step("a" * 20_000, times=3)
     assert plan_of(MaskConsumed(), built.messages, 2_000) is None
 
 
@@ -125,10 +118,7 @@ def test_a_summary_stands_instead_where_there_is_one() -> None:
 
 
 def test_an_image_is_not_masked() -> None:
-    built = Talk()
-    built.ask()
-    built.step([text("a" * 20_000), image()])
-    built.reply()
+    built = Talk().ask().step([text("a" * 20_000), image()]).reply()
     assert plan_of(MaskConsumed(), built.messages, 2_000) is None
 
 
@@ -144,8 +134,7 @@ def test_what_is_masked_once_stays_as_it_is() -> None:
 
 @given(st.lists(st.integers(0, 30_000), min_size=1, max_size=8), st.integers(300, 30_000))
 def test_masking_only_shrinks(sizes: list[int], limit: int) -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     for size in sizes:
         built.step("x" * size)
     built.reply()
@@ -158,10 +147,7 @@ def test_masking_only_shrinks(sizes: list[int], limit: int) -> None:
 
 
 def test_every_result_fades_the_oldest_most_and_inputs_too() -> None:
-    built = Talk()
-    built.ask()
-    for _ in range(3):
-        built.step("x" * 20_000)
+    built = Talk().ask().step("x" * 20_000, times=3)
     written = {"type": "tool_use", "id": "w", "name": "write", "input": {"content": "y" * 20_000}}
     built.add("assistant", [written])
     plan = required(plan_of(PressureFading(), built.messages, 90_000, used=89_500))
@@ -172,10 +158,7 @@ def test_every_result_fades_the_oldest_most_and_inputs_too() -> None:
 
 
 def test_a_faded_result_does_not_fade_again_under_more_pressure() -> None:
-    built = Talk()
-    built.ask()
-    for _ in range(3):
-        built.step("x" * 20_000)
+    built = Talk().ask().step("x" * 20_000, times=3)
     plan = required(plan_of(PressureFading(), built.messages, 70_000))
     view = View().applied(plan, len(built.messages))
     more = required(plan_of(PressureFading(), built.messages, 70_000, view, used=69_990))
@@ -188,12 +171,7 @@ def test_a_faded_result_does_not_fade_again_under_more_pressure() -> None:
 
 
 def with_long_results(turns: int, chars: int = 50_000) -> Talk:
-    built = Talk()
-    for _ in range(turns):
-        built.ask()
-        built.step("x" * chars)
-        built.reply()
-    return built
+    return Talk().turns(turns, "x" * chars)
 
 
 def test_the_older_half_is_cleared_what_is_younger_trimmed_and_three_turns_stay() -> None:

@@ -91,8 +91,7 @@ def test_the_pointer_only_moves_on() -> None:
 def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(is_result: bool) -> None:
     built = chat(1_000, 1_000)
     if is_result:
-        built.ask()
-        built.step("begin" + said(20_000) + "end")
+        built.ask().step("begin" + said(20_000) + "end")
     else:
         built.ask("begin" + said(20_000) + "end")
     after = applied(PointerSummary(), built.messages, 10_000)

@@ -30,9 +30,7 @@ def uses(built: Talk, name: str, output: Any, *, is_error: bool = False, **given
 
 
 def asking() -> Talk:
-    built = Talk()
-    built.ask()
-    return built
+    return Talk().ask()
 
 
 def replaced(built: Talk, view: View | None = None) -> dict[str, str]:
@@ -110,8 +108,7 @@ def test_a_file_in_a_users_message_is_replaced_and_his_words_stay() -> None:
     said = f'see <file_content path="a.py">{CODE}</file_content> and <file_content path="b.py">'
     built.ask(f"{said}{CODE}</file_content> please")
     uses(built, "read_file", CODE, path="a.py")
-    built.reply()
-    built.ask("and now?")
+    built.reply().ask("and now?")
     plan = required(plan_of(DEDUPE, built.messages, 1_000))
     view = View().applied(plan, len(built.messages))
     expected = f'see <file_content path="a.py">{DUPLICATE_NOTICE}</file_content> and'
@@ -121,15 +118,13 @@ def test_a_file_in_a_users_message_is_replaced_and_his_words_stay() -> None:
 
 
 def test_the_users_newest_message_stays_as_it_is() -> None:
-    built = Talk()
-    built.ask(f'see <file_content path="a.py">{CODE}</file_content>')
+    built = Talk().ask(f'see <file_content path="a.py">{CODE}</file_content>')
     uses(built, "read_file", CODE, path="a.py")
     assert plan_of(DEDUPE, built.messages, 1_000) is None
 
 
 def test_marks_without_an_end_cost_no_time() -> None:
-    built = Talk()
-    built.ask('<file_content path="a.py">' * 20_000)
+    built = Talk().ask('<file_content path="a.py">' * 20_000)
     uses(built, "read_file", CODE, path="a.py")
     built.ask()
     assert plan_of(DEDUPE, built.messages, 1_000) is None

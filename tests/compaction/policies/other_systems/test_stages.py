@@ -36,12 +36,10 @@ SMALL = FourStage(protected_tokens=1_000)
 
 def reading(*reads: tuple[str, str, str]) -> Talk:
     """A turn with a step for each tool, path and output."""
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     for number, (name, path, output) in enumerate(reads, 1):
         call = {"type": "tool_use", "id": f"c{number}", "name": name, "input": {"path": path}}
-        built.add("assistant", [call])
-        built.add("user", [result_block(f"c{number}", output)])
+        built.add("assistant", [call]).add("user", [result_block(f"c{number}", output)])
     return built
 
 
@@ -94,8 +92,7 @@ def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_perc
 def chatting(turns: int, size: int = 1_000) -> list[Message]:
     built = Talk()
     for number in range(turns):
-        built.ask(f"{number} " + "q" * size)
-        built.reply(f"{number} " + "a" * size)
+        built.ask(f"{number} " + "q" * size).reply(f"{number} " + "a" * size)
     return built.messages
 
 
@@ -116,8 +113,7 @@ def test_four_messages_are_not_summarised() -> None:
 
 def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> None:
     # Nothing may be summarised behind the only request, and no result is old.
-    built = Talk()
-    built.ask("do it")
+    built = Talk().ask("do it")
     for number in range(20):
         built.step(f"{number} " + "x" * 300)
     policy = FourStage()
@@ -149,9 +145,7 @@ def test_the_share_grows_by_ten_in_six_tries_and_ends_at_95() -> None:
 
 
 def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
-    built = Talk()
-    built.ask("do it")
-    built.step("x" * 90_000, "y" * 3_000)
+    built = Talk().ask("do it").step("x" * 90_000, "y" * 3_000)
     plan = required(plan_of(FourStage(), built.messages, 10_000))
     assert set(plan.shown_results) == {"c1"}
     assert 'recall(id="c1"' in plan.shown_results["c1"]
@@ -159,9 +153,7 @@ def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
 
 
 def test_what_the_user_said_last_is_never_cut() -> None:
-    built = Talk()
-    built.ask("q" * 9_000)
-    built.step("x" * 9_000)
+    built = Talk().ask("q" * 9_000).step("x" * 9_000)
     assert required(plan_of(FourStage(), built.messages, 1_000)).texts == {}
 
 

@@ -43,11 +43,7 @@ def said(count: int, size: int = 100) -> list[Message]:
 
 def long_turn(steps: int, size: int = 100) -> list[Message]:
     """A request and steps of about *size* tokens each."""
-    built = Talk()
-    built.ask("first")
-    for _ in range(steps):
-        built.step("x" * size)
-    return built.messages
+    return Talk().ask("first").step("x" * size, times=steps).messages
 
 
 # adaptive_window_truncate
@@ -166,24 +162,16 @@ def test_results_of_the_first_pair_stay_with_their_calls() -> None:
 
 
 def test_where_thinking_opens_a_loop_no_loop_is_left_open_by_what_goes() -> None:
-    built = Talk()
-    built.ask("first")
-    built.step("x" * 500, thinking="hm")
+    built = Talk().ask("first").step("x" * 500, thinking="hm")
     for _ in range(8):
-        built.reply("x" * 100)
-        built.ask("next")
+        built.reply("x" * 100).ask("next")
     profile = replace(PLAIN, thinking_opens_tool_loop=True)
     plan = required(plan_of(AdaptiveWindowTruncate(), built.messages, 100, profile=profile))
     assert plan.omitted[0][0] == 1
 
 
 def test_the_newest_request_stays_where_the_range_would_reach_it() -> None:
-    built = Talk()
-    built.ask("first")
-    built.reply("x" * 500)
-    built.ask("second")
-    for _ in range(12):
-        built.step("x" * 100)
+    built = Talk().ask("first").reply("x" * 500).ask("second").step("x" * 100, times=12)
     plan = required(plan_of(AdaptiveWindowTruncate(), built.messages, 1_000, **CROWDED))
     assert {0, 1, 2} <= set(visible(plan, built.messages))
     assert plan.omitted[0][0] == 3
@@ -191,15 +179,12 @@ def test_the_newest_request_stays_where_the_range_would_reach_it() -> None:
 
 def reads(sizes: list[int]) -> list[Message]:
     """A conversation that reads one file again and again, then talks."""
-    built = Talk()
-    built.ask("read it")
+    built = Talk().ask("read it")
     for number, size in enumerate(sizes):
         call = {"type": "tool_use", "id": f"r{number}", "name": "read_file", "input": {"path": "a"}}
-        built.add("assistant", [call])
-        built.add("user", [result_block(f"r{number}", "x" * size)])
+        built.add("assistant", [call]).add("user", [result_block(f"r{number}", "x" * size)])
     for _ in range(4):
-        built.reply("x" * 96)
-        built.ask("x" * 96)
+        built.reply("x" * 96).ask("x" * 96)
     return built.messages
 
 

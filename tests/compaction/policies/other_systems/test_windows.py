@@ -35,13 +35,7 @@ def said(*lengths: int) -> list[Message]:
 
 def long_turn(steps: int, size: int = 100) -> list[Message]:
     """A request, an answer, a request, and steps of about *size* tokens each."""
-    built = Talk()
-    built.ask("first")
-    built.reply()
-    built.ask("second")
-    for _ in range(steps):
-        built.step("x" * size)
-    return built.messages
+    return Talk().ask("first").reply().ask("second").step("x" * size, times=steps).messages
 
 
 @pytest.mark.parametrize(
@@ -50,11 +44,7 @@ def long_turn(steps: int, size: int = 100) -> list[Message]:
     ids=lambda each: each.name,
 )
 def test_a_tool_loop_that_thinking_opens_is_left_alone_until_it_ends(policy: Any) -> None:
-    built = Talk()
-    built.ask()
-    built.reply("x" * 5_000)
-    built.ask()
-    built.step("x", thinking="hm")
+    built = Talk().ask().reply("x" * 5_000).ask().step("x", thinking="hm")
     profile = replace(PLAIN, thinking_opens_tool_loop=True)
     open_turn = plan_of(policy, built.messages, 3_000, profile=profile, committed=2)
     assert open_turn is None
@@ -344,10 +334,8 @@ def test_what_is_clean_stays_as_it_is(parts: list[str]) -> None:
 
 
 def test_texts_are_cleaned_and_the_message_that_loses_all_is_left_out() -> None:
-    built = Talk()
-    built.ask("look <thinking>hm</thinking>at this")
-    built.add("assistant", [thinking_block("t"), text("<thinking>only</thinking>")])
-    built.ask("and now?")
+    built = Talk().ask("look <thinking>hm</thinking>at this")
+    built.add("assistant", [thinking_block("t"), text("<thinking>only</thinking>")]).ask("and now?")
     built.add("assistant", [text("<thinking>why</thinking>"), call_block("c1")])
     messages = built.messages
     plan = required(plan_of(CleanAndBudget30k(), messages, 10**6))
@@ -359,8 +347,7 @@ def test_texts_are_cleaned_and_the_message_that_loses_all_is_left_out() -> None:
 
 
 def test_a_request_of_which_nothing_would_be_left_stays_as_it_is() -> None:
-    built = Talk()
-    built.ask("<thinking>only this</thinking>")
+    built = Talk().ask("<thinking>only this</thinking>")
     assert plan_of(CleanAndBudget30k(), built.messages, 10**6) is None
 
 
@@ -368,8 +355,7 @@ def test_the_newest_30000_tokens_of_clean_text_are_shown() -> None:
     fenced = "```\n" + "x" * 5_900 + "```"  # 1,240 characters when it is clean
     built = Talk()
     for _ in range(60):
-        built.ask("y" * 4_000)
-        built.reply(fenced)
+        built.ask("y" * 4_000).reply(fenced)
     built.ask("last")
     plan = required(plan_of(CleanAndBudget30k(), built.messages, 10**6))
     kept = visible(plan, built.messages)
