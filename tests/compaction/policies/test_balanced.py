@@ -57,13 +57,6 @@ def swapped(plan: Plan | None) -> list[str]:
     return list(plan.shown_results)
 
 
-def test_it_begins_above_the_threshold_in_whole_numbers() -> None:
-    policy = Balanced(threshold=0.57, low=0.2)
-    assert not policy.due(57, 100)
-    assert policy.due(58, 100)
-    assert not policy.due(5, 0)
-
-
 def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() -> None:
     built = talk(20, OUTPUT)  # about 38,000 tokens
     plan = planned(built, 48_000, policy=Balanced(low=0.5))

@@ -56,22 +56,6 @@ KEEP_2 = SwapToolResults(keep_recent_turns=2)
 # When.
 
 
-@pytest.mark.parametrize(
-    ("used", "limit", "due"),
-    [(7000, 10_000, False), (7500, 10_000, False), (7501, 10_000, True), (8000, 0, False)],
-)
-def test_it_is_due_strictly_above_the_threshold(used: int, limit: int, due: bool) -> None:
-    assert SwapToolResults().due(used, limit) is due
-
-
-def test_a_threshold_is_the_number_that_was_written() -> None:
-    # 0.57 * 100 is 56.99999999999999 in floats.
-    assert not SwapToolResults(threshold=0.57).due(57, 100)
-    assert SwapToolResults(threshold=0.57).due(58, 100)
-    # And 0.00013 * 10**9 is 129999.99999999999.
-    assert not SwapToolResults(threshold=0.00013).due(13, 100_000)
-
-
 @pytest.mark.parametrize("threshold", [0, 1, -0.1, 1.5, float("nan"), True, "half"])
 def test_a_threshold_that_is_not_between_0_and_1_is_refused(threshold: Any) -> None:
     with pytest.raises(InvalidConfig, match="threshold"):

@@ -11,9 +11,7 @@ from llmsession.compaction.policies import (
 )
 from llmsession.compaction.policies.other_systems.anchors import (
     OMISSION_NOTE,
-    compaction_buffer,
     keep_recent_messages,
-    preflight_threshold,
     tail_start,
 )
 from llmsession.compaction.view.projection import project
@@ -34,13 +32,6 @@ from tests.compaction.policies.summaries import (
 )
 
 # checkpoint_on_first_kept.
-
-
-def test_a_checkpoint_is_due_past_80k_or_the_limit() -> None:
-    policy = CheckpointOnFirstKept()
-    assert [policy.due(used, 200_000) for used in (80_000, 80_001)] == [False, True]
-    assert [policy.due(used, 32_000) for used in (32_000, 32_001)] == [False, True]
-    assert not policy.due(1_000, 0)
 
 
 @pytest.mark.parametrize(("percent", "upto"), [(20, 16), (0, 18), (10, 18), (50, 10), (99, 10)])
@@ -111,29 +102,6 @@ def test_an_empty_summary_changes_nothing() -> None:
 # auto_compact_threshold.
 
 
-@pytest.mark.parametrize(
-    ("window", "reply", "threshold"),
-    [
-        (200_000, 64_000, 121_000),
-        (128_000, 8_192, 104_808),
-        (32_768, None, 9_830),
-        (200_000, None, 121_000),
-    ],
-)
-def test_continue_compacts_from_its_threshold_on(
-    window: int, reply: int | None, threshold: int
-) -> None:
-    left = window - (reply or min(-(-window * 35 // 100), 64_000))
-    policy = AutoCompactThreshold(max_tokens=reply)
-    assert [policy.due(used, left) for used in (threshold - 1, threshold)] == [False, True]
-
-
-def test_a_window_that_leaves_nothing_is_never_due() -> None:
-    assert compaction_buffer(8_192 - 4_096, 4_096) == 4_096
-    policy = AutoCompactThreshold(max_tokens=4_096)
-    assert not policy.due(100_000, 4_096)
-
-
 def test_everything_but_the_newest_words_becomes_one_summary() -> None:
     built = chat(*[1_000] * 9)
     after = applied(AutoCompactThreshold(), built.messages, 10_000)
@@ -150,21 +118,6 @@ def test_in_a_long_turn_the_newest_step_stays_and_the_request_is_said_once_more(
 
 
 # append_only_projection.
-
-
-@pytest.mark.parametrize(
-    ("ratio", "threshold"), [(0.80, 80_000), (0.05, 10_000), (2.0, 99_000), (0.57, 57_000)]
-)
-def test_the_ratio_is_between_10_and_99_percent(ratio: float, threshold: int) -> None:
-    assert preflight_threshold(100_000, ratio) == threshold
-    policy = AppendOnlyProjection(ratio=ratio)
-    assert [policy.due(used, 100_000) for used in (threshold - 1, threshold)] == [False, True]
-
-
-def test_a_fixed_reserve_takes_the_place_of_the_ratio() -> None:
-    assert preflight_threshold(100_000, 0.8, 30_000) == 70_000
-    assert AppendOnlyProjection(reserve_tokens=30_000).due(70_000, 100_000)
-    assert not AppendOnlyProjection().due(70_000, 0)
 
 
 def steps(*kinds: str) -> Talk:

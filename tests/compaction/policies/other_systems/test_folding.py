@@ -27,13 +27,9 @@ ROOMY = replace(PLAIN, max_output_tokens=1_000)
 
 
 @pytest.mark.parametrize(
-    ("max_input", "trigger", "half", "less"),
-    [(200_000, 180_000, 100_000, 126_000), (128_000, 115_200, 64_000, 80_640)],
+    ("max_input", "half", "less"), [(200_000, 100_000, 126_000), (128_000, 64_000, 80_640)]
 )
-def test_the_vectors_of_trigger_and_target(
-    max_input: int, trigger: int, half: int, less: int
-) -> None:
-    assert fold_trigger(max_input) == trigger
+def test_the_vectors_of_the_target(max_input: int, half: int, less: int) -> None:
     assert fold_target(max_input, 5, 8_192) == half
     assert fold_target(max_input, 4, 8_192) == less
     assert fold_target(max_input, 5, max_input) == less
@@ -42,13 +38,6 @@ def test_the_vectors_of_trigger_and_target(
 def test_the_target_is_below_the_trigger_in_any_window() -> None:
     for window in range(2, 60):
         assert fold_target(window, 5, 1) <= max(0, fold_trigger(window) - 1)
-
-
-@pytest.mark.parametrize("policy", [BasicFold(), BudgetProjection()])
-@pytest.mark.parametrize(("used", "due"), [(8_999, False), (9_000, True)])
-def test_it_is_due_from_90_percent_on(policy: Any, used: int, due: bool) -> None:
-    assert policy.due(used, 10_000) is due
-    assert not policy.due(used, 0)
 
 
 # The notice.
@@ -246,13 +235,6 @@ def test_where_thinking_opens_a_tool_loop_it_is_not_taken_away() -> None:
 
 
 # sidecar_projection.
-
-
-@pytest.mark.parametrize(("most", "trigger"), [(200_000, 180_000), (128_000, 115_200)])
-def test_a_sidecar_is_due_from_90_percent_on(most: int, trigger: int) -> None:
-    policy = SidecarProjection()
-    assert [policy.due(used, most) for used in (trigger - 1, trigger)] == [False, True]
-    assert not policy.due(1, 0)
 
 
 def test_twenty_thousand_tokens_are_kept_or_the_target_if_that_is_less() -> None:

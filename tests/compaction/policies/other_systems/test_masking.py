@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,16 +16,6 @@ from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.view.view import View
 from tests.compaction.conversations import Talk, image, required, text
 from tests.compaction.policies.plans import plan_of
-
-
-@pytest.mark.parametrize("policy", [MaskConsumed(), PressureFading(), PositionClear()])
-@pytest.mark.parametrize(
-    ("used", "limit", "due"),
-    [(7_999, 10_000, False), (8_000, 10_000, True), (8_000, 10_001, False), (8_000, 0, False)],
-)
-def test_it_is_due_from_80_percent_on(policy: Any, used: int, limit: int, due: bool) -> None:
-    assert policy.due(used, limit) is due
-
 
 # The golden vectors.
 

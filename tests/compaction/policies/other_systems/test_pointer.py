@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from llmsession.compaction.policies import PointerSummary
-from llmsession.compaction.policies.other_systems.pointer import threshold_of
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
@@ -17,23 +16,6 @@ from tests.compaction.policies.summaries import (
     planned,
     said,
 )
-
-
-@pytest.mark.parametrize(
-    ("available", "threshold"),
-    [(83_200, 66_560), (136_000, 108_800), (984_576, 787_660), (5_324, 4_259)],
-)
-def test_the_threshold_is_80_percent_of_what_a_reply_leaves(available: int, threshold: int) -> None:
-    assert threshold_of(available) == threshold
-    policy = PointerSummary()
-    assert [policy.due(used, available) for used in (threshold - 1, threshold)] == [False, True]
-
-
-def test_a_threshold_may_be_given_and_an_unknown_window_has_one_too() -> None:
-    assert threshold_of(83_200, 30_000) == 30_000
-    assert threshold_of(0) == 50_000
-    assert PointerSummary(threshold_tokens=30_000).due(30_000, 83_200)
-    assert PointerSummary().due(50_000, 0)
 
 
 def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:

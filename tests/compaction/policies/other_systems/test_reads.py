@@ -195,8 +195,3 @@ def test_between_two_batches_the_prefix_stays_as_it_is() -> None:
     uses(built, "read_file", "x" * 30_000, path="a.py")
     assert plan_of(policy, built.messages, 1, view) is None
     assert project(built.messages, view, PLAIN, FRAME).messages[: len(before)] == before
-
-
-def test_it_is_due_where_a_batch_could_be_waiting() -> None:
-    assert not StaleReadBatching().due(4_095, 10)
-    assert StaleReadBatching().due(4_096, 10)

@@ -28,14 +28,6 @@ def test_three_quarters_of_4096_are_for_everything(system: int, primer: int, roo
     assert history_room(4_096, system, primer) == room
 
 
-def test_it_is_due_above_its_own_window_or_the_limit() -> None:
-    policy = RollingSummary75()
-    assert [policy.due(used, 100_000) for used in (3_072, 3_073)] == [False, True]
-    assert [policy.due(used, 2_000) for used in (2_000, 2_001)] == [False, True]
-    wide = RollingSummary75(window_tokens=None)
-    assert [wide.due(used, 100_000) for used in (75_000, 75_001)] == [False, True]
-
-
 def test_nothing_is_asked_for_where_everything_fits() -> None:
     assert planned(RollingSummary75(), chat(*[500] * 6).messages, 100_000) is None
 

@@ -17,8 +17,6 @@ from llmsession.compaction.policies.other_systems.reads import DUPLICATE_NOTICE
 from llmsession.compaction.policies.other_systems.truncation import (
     NOTICE,
     Keep,
-    adaptive_limit_tokens,
-    condense_limit_tokens,
     deleted_end,
     effective_percent,
     hidden_count,
@@ -47,26 +45,6 @@ def long_turn(steps: int, size: int = 100) -> list[Message]:
 
 
 # adaptive_window_truncate
-
-
-@pytest.mark.parametrize(
-    ("window", "allowed"),
-    [
-        (64_000, 37_000),
-        (128_000, 98_000),
-        (200_000, 160_000),
-        (100_000, 80_000),
-        (32_768, 26_214),
-        (400_000, 360_000),
-    ],
-)
-def test_so_much_of_a_window_is_allowed(window: int, allowed: int) -> None:
-    assert adaptive_limit_tokens(window) == allowed
-    policy = AdaptiveWindowTruncate(window_tokens=window)
-    assert policy.due(allowed, 10)
-    assert not policy.due(allowed - 1, 10)
-    assert AdaptiveWindowTruncate().due(allowed, window)
-    assert not policy.due(allowed, 0)
 
 
 @pytest.mark.parametrize(
@@ -226,19 +204,6 @@ def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
     assert len(visible(most, messages)) == 41 - 10 - 6 - 6
 
 
-@pytest.mark.parametrize(
-    ("window", "max_tokens", "allowed"), [(200_000, None, 171_808), (128_000, 4_096, 111_104)]
-)
-def test_nine_tenths_less_the_reply_are_allowed(
-    window: int, max_tokens: int | None, allowed: int
-) -> None:
-    assert condense_limit_tokens(window, max_tokens) == allowed
-    policy = NondestructiveTruncate(max_tokens=max_tokens)
-    assert policy.due(allowed + 1, window)
-    assert not policy.due(allowed, window)
-    assert not policy.due(allowed + 1, 0)
-
-
 def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
     messages = said(21, size=200)
     plan = plan_of(NondestructiveTruncate(), messages, 100)
@@ -269,17 +234,6 @@ def test_calls_are_hidden_with_their_results_only_and_the_newest_request_never()
 
 
 # nondestructive_condense
-
-
-def test_it_condenses_at_a_percentage_or_above_what_is_allowed() -> None:
-    policy = NondestructiveCondense(max_tokens=1)
-    assert not policy.due(89_999, 100_000)
-    assert policy.due(90_000, 100_000)
-    half = NondestructiveCondense(percent=50)
-    assert (half.due(50_000, 100_000), half.due(49_999, 100_000)) == (True, False)
-    profile = NondestructiveCondense(percent=50, profile_percent=20)
-    assert (profile.due(20_000, 100_000), profile.due(19_999, 100_000)) == (True, False)
-    assert not half.due(1, 0)
 
 
 def test_a_profiles_percentage_counts_from_5_to_100() -> None:
