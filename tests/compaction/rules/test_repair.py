@@ -25,8 +25,8 @@ def block_of(word: str) -> dict[str, Any]:
         return result_block(call_id, content or "x")
     if word[0] == "!":
         return missing(word[1:])
-    named: dict[str, Any] = {"search": SEARCH, "found": FOUND, "image": image()}
-    return named.get(word, text(word))
+    named: dict[str, dict[str, Any]] = {"search": SEARCH, "found": FOUND, "image": image()}
+    return named[word] if word in named else text(word)
 
 
 def said(words: str) -> list[Said]:

@@ -48,10 +48,6 @@ def test_llm_summary_puts_one_summary_in_place_of_all_older_turns() -> None:
     assert shown[1:] == sent(project(built.messages[8:], View(), PROFILE, FRAME))[1:]
 
 
-def test_llm_summary_leaves_five_turns_alone() -> None:
-    assert planned(LlmSummary(), talk(5, "x" * 6_000).messages, 5_000) is None
-
-
 def test_llm_summary_folds_the_summary_so_far_into_the_next() -> None:
     built = talk(7, "x" * 6_000)
     first = applied(LlmSummary(), built.messages, 10_000, text="the first summary").view
@@ -68,25 +64,6 @@ def test_a_summary_is_at_most_two_thousand_tokens() -> None:
 
 
 # recency_turn_summary.
-
-
-def test_two_turns_stay_and_the_coverage_is_the_first_of_them() -> None:
-    built = talk(5, said(1_000))
-    after = applied(RecencyTurnSummary(), built.messages, 5_000)
-    assert after.summary_request.upto == after.view.start == 12
-    assert built.messages[12].turn == 4
-
-
-@pytest.mark.parametrize(("most", "upto"), [(None, 12), (2_500, 12), (1_500, 16), (10, 16)])
-def test_with_a_cap_whole_turns_stay_and_the_latest_always(most: int | None, upto: int) -> None:
-    built = talk(5, said(1_000))
-    after = applied(RecencyTurnSummary(max_recent_tokens=most), built.messages, 5_000)
-    assert after.summary_request.upto == upto
-
-
-def test_keeping_no_turn_keeps_the_latest() -> None:
-    after = applied(RecencyTurnSummary(keep_turns=0), talk(5, said(1_000)).messages, 5_000)
-    assert after.summary_request.upto == 16
 
 
 @pytest.mark.parametrize(("least", "plans"), [(12, True), (13, False)])
@@ -154,22 +131,6 @@ def test_lobechat_keeps_a_fifth_of_its_threshold_up_to_a_cap(window: int, keep: 
     assert kept_tokens(window) == keep
 
 
-def test_the_group_is_all_but_the_suffix_that_is_kept() -> None:
-    # 15 % of 10,000 are kept: 1,500.
-    built = chat(3_000, 3_000, 600, 600, 600, 300)
-    after = applied(UnionPreserveCompress(), built.messages, 10_000)
-    assert after.summary_request.upto == 3
-    assert after.summary_request.pinned is None
-    shown = [at for at in range(6) if after.view.shows(at)]
-    assert shown == [3, 4, 5]
-
-
-def test_at_least_the_first_message_is_compressed() -> None:
-    built = chat(9_000, 100, 100)
-    after = applied(UnionPreserveCompress(keep_ratio=0.99), built.messages, 10_000)
-    assert after.summary_request.upto == 1
-
-
 def test_a_newest_request_before_the_suffix_is_said_once_more_behind_the_summary() -> None:
     built = loop(9)
     after = applied(UnionPreserveCompress(), built.messages, 10_000)
@@ -202,17 +163,6 @@ def test_a_newest_request_with_an_image_ends_the_group() -> None:
 
 
 # summary_keep_last_4.
-
-
-def test_below_the_limit_nothing_is_planned() -> None:
-    assert planned(SummaryKeepLast4(), chat(500, 500, 500, 500, 500, 500).messages, 3_000) is None
-
-
-def test_the_last_four_messages_stay_behind_the_summary() -> None:
-    built = chat(2_000, 2_000, 200, 200, 200, 200, 200)
-    after = applied(SummaryKeepLast4(), built.messages, 4_000)
-    assert (after.summary_request.upto, after.summary_request.omitted) == (3, ())
-    assert [at for at in range(7) if after.view.shows(at)] == [3, 4, 5, 6]
 
 
 def test_the_oldest_pairs_behind_the_summary_go_and_never_the_summary() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from llmsession.compaction.policies import (
@@ -23,11 +21,6 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import FRAME, Talk, result_block, talk
 from tests.compaction.policies.plans import PLAIN, plan_of, texts_sent
-
-
-@pytest.mark.parametrize("policy", [MemoryInjection(), FocusChain(), ContextProviders()])
-def test_with_nothing_to_inject_nothing_changes(policy: Any) -> None:
-    assert plan_of(policy, talk(9).messages, 1_000) is None
 
 
 def applied(plan: Plan | None, built: Talk, view: View | None = None) -> View:
@@ -207,7 +200,3 @@ def test_other_content_or_another_provider_is_another_item() -> None:
 def test_an_item_that_is_too_long_is_cut() -> None:
     (told,) = rendered_items([item(1, "x" * 90_000)]).values()
     assert 19_000 < len(told) < 20_100
-
-
-def test_an_item_of_a_turn_that_is_not_there_waits() -> None:
-    assert plan_of(ContextProviders(items=(item(9),)), talk(2).messages, 1_000) is None

@@ -14,7 +14,7 @@ from llmsession.compaction.policies.other_systems.masking import (
 )
 from llmsession.compaction.summaries.extractive import compact_text
 from llmsession.compaction.view.view import View
-from tests.compaction.conversations import Talk, image, required, text
+from tests.compaction.conversations import Talk, required, text
 from tests.compaction.policies.plans import plan_of
 
 # The golden vectors.
@@ -90,11 +90,6 @@ def test_only_what_was_read_is_masked() -> None:
     assert len(plan.shown_results["c1"]) <= 7_600
 
 
-def test_words_and_not_calls_say_that_a_result_was_read() -> None:
-    built = Talk().ask().step("a" * 20_000, times=3)
-    assert plan_of(MaskConsumed(), built.messages, 2_000) is None
-
-
 def test_a_summary_stands_instead_where_there_is_one() -> None:
     plan = required(
         plan_of(
@@ -103,11 +98,6 @@ def test_a_summary_stands_instead_where_there_is_one() -> None:
     )
     expected = compact_text("twenty thousand a", call_id="c1", chars=20_000)
     assert plan.shown_results == {"c1": expected}
-
-
-def test_an_image_is_not_masked() -> None:
-    built = Talk().ask().step([text("a" * 20_000), image()]).reply()
-    assert plan_of(MaskConsumed(), built.messages, 2_000) is None
 
 
 def test_what_is_masked_once_stays_as_it_is() -> None:
@@ -172,11 +162,3 @@ def test_the_older_half_is_cleared_what_is_younger_trimmed_and_three_turns_stay(
     marker = "\n\n… [truncated: 50000 chars exceeded 3000 limit] …\n\n"
     assert plan.shown_results["c6"] == "x" * 1_500 + marker + "x" * 1_500
     assert plan.figures == {"cleared": 5, "trimmed": 2}
-
-
-def test_a_result_under_50_000_characters_stays() -> None:
-    assert plan_of(PositionClear(), with_long_results(10, 49_999).messages, 100_000) is None
-
-
-def test_the_newest_turns_stay_however_old_their_messages_are() -> None:
-    assert plan_of(PositionClear(), with_long_results(3).messages, 100_000) is None

@@ -12,7 +12,6 @@ from tests.compaction.policies.summaries import (
     budget_for,
     chat,
     left_without_summary,
-    loop,
     planned,
     said,
 )
@@ -24,13 +23,6 @@ def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:
     after = applied(PointerSummary(), built.messages, 10_000)
     assert (after.summary_request.upto, after.summary_request.max_tokens) == (7, 1_600)
     assert after.plan.figures["iterations"] == 1
-
-
-def test_the_users_newest_message_stays_behind_the_pointer() -> None:
-    after = applied(PointerSummary(), chat(1_000, 1_000, 5_000).messages, 8_000)
-    assert after.summary_request.upto == 2
-    built = loop(9)
-    assert planned(PointerSummary(), built.messages, 10_000) is None
 
 
 def test_no_call_is_split_from_its_results() -> None:

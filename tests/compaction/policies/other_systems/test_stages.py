@@ -43,11 +43,6 @@ def reading(*reads: tuple[str, str, str]) -> Talk:
     return built
 
 
-def test_under_the_target_no_stage_runs() -> None:
-    built = reading(*[("bash", "a", "x" * 1_000)] * 5)
-    assert plan_of(SMALL, built.messages, 100_000) is None
-
-
 def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> None:
     built = reading(*[("bash", "a", "x" * 900)] * 4)
     plan = required(plan_of(SMALL, built.messages, 3_500))

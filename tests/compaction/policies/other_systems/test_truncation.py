@@ -27,16 +27,16 @@ from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 from tests.compaction.conversations import FRAME, Talk, required, result_block
-from tests.compaction.policies.plans import PLAIN, budget_for, filled, plan_of, texts_sent, visible
+from tests.compaction.policies.plans import (
+    PLAIN,
+    budget_for,
+    filled,
+    plain,
+    plan_of,
+    texts_sent,
+    visible,
+)
 from tests.compaction.policies.transcripts import Talked, transcripts
-
-
-def said(count: int, size: int = 100) -> list[Message]:
-    """So many requests and answers in turn, of *size* tokens each."""
-    built = Talk()
-    for at in range(count):
-        built.ask("x" * (size - 4)) if at % 2 == 0 else built.reply("x" * (size - 4))
-    return built.messages
 
 
 def long_turn(steps: int, size: int = 100) -> list[Message]:
@@ -84,7 +84,7 @@ CALM: dict[str, Any] = {"used": 10}
 
 
 def test_half_goes_behind_the_first_pair_and_a_quarter_stays_where_it_is_crowded() -> None:
-    messages = said(20)
+    messages = plain(*[100] * 20).messages
     plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
     assert plan.omitted == ((2, 10),)
     assert plan.figures["kept_before_tokens"] == 200
@@ -97,7 +97,7 @@ def test_half_goes_behind_the_first_pair_and_a_quarter_stays_where_it_is_crowded
 
 
 def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_half() -> None:
-    messages = said(20)
+    messages = plain(*[100] * 20).messages
     small = plan_of(AdaptiveWindowTruncate(), messages, 64_000, used=150_000)
     large = plan_of(AdaptiveWindowTruncate(), messages, 200_000, used=165_000)
     assert small is not None
@@ -106,7 +106,7 @@ def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_ha
 
 
 def test_the_range_only_grows() -> None:
-    messages = said(30)
+    messages = plain(*[100] * 30).messages
     view = View(omitted=((2, 10),))
     once = after(plan_of(AdaptiveWindowTruncate(), messages[:20], 1_000, view, **HALF), messages)
     assert once.omitted == ((2, 14),)
@@ -114,14 +114,8 @@ def test_the_range_only_grows() -> None:
     assert after(crowded, messages, view).omitted == ((2, 24),)
 
 
-def test_too_little_is_left_alone() -> None:
-    assert plan_of(AdaptiveWindowTruncate(), said(4), 1_000, **HALF) is None
-    assert plan_of(AdaptiveWindowTruncate(), said(1), 1_000, **HALF) is None
-    assert plan_of(AdaptiveWindowTruncate(), [], 1_000, **HALF) is None
-
-
 def test_one_notice_stands_where_the_range_begins() -> None:
-    messages = said(20)
+    messages = plain(*[100] * 20).messages
     plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     view = after(plan, messages)
     assert view.injected == (Injected(2, NOTICE),)
@@ -193,7 +187,7 @@ def test_half_of_all_but_the_first_is_hidden_made_even(visible: int, hidden: int
 
 
 def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
-    messages = said(41)
+    messages = plain(*[100] * 41).messages
     policy = NondestructiveTruncate()
     enough = required(plan_of(policy, messages, 3_500, trigger="overflow"))
     assert enough.omitted == ((1, 11),)
@@ -205,7 +199,7 @@ def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
 
 
 def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
-    messages = said(21, size=200)
+    messages = plain(*[200] * 21).messages
     plan = plan_of(NondestructiveTruncate(), messages, 100)
     view = after(plan, messages)
     assert view.omitted == ((1, 11),)
@@ -222,7 +216,7 @@ def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
 
 
 def test_calls_are_hidden_with_their_results_only_and_the_newest_request_never() -> None:
-    messages = [*said(4), *long_turn(12)]
+    messages = [*plain(*[100] * 4).messages, *long_turn(12)]
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
     view = View()
     for _ in range(6):
@@ -241,7 +235,7 @@ def test_a_profiles_percentage_counts_from_5_to_100() -> None:
 
 
 def test_all_before_the_newest_request_becomes_a_summary() -> None:
-    messages = said(9, size=1_000)
+    messages = plain(*[1_000] * 9).messages
     plan = required(plan_of(NondestructiveCondense(), messages, 9_500))
     assert plan.summary_request == SummaryRequest(first=0, upto=8, max_tokens=570)
     assert (plan.omitted, plan.injected) == ((), None)
@@ -251,8 +245,8 @@ def test_all_before_the_newest_request_becomes_a_summary() -> None:
 
 
 def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
-    assert plan_of(NondestructiveCondense(), said(1, 1_000), 100_000, **CALM) is None
-    messages = said(11, size=1_000)
+    assert plan_of(NondestructiveCondense(), plain(*[1_000] * 1).messages, 100_000, **CALM) is None
+    messages = plain(*[1_000] * 11).messages
     view = filled(plan_of(NondestructiveCondense(), messages[:9], 100_000, **CALM), messages[:9])
     assert plan_of(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
     again = required(plan_of(NondestructiveCondense(), messages, 10_000, view, **CALM))
@@ -262,7 +256,7 @@ def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
 
 
 def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> None:
-    messages = [*said(8, size=1_000), *long_turn(9, size=1_000)]
+    messages = [*plain(*[1_000] * 8).messages, *long_turn(9, size=1_000)]
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
     plan = required(plan_of(NondestructiveCondense(max_tokens=1), messages, 5_000))
     assert required(plan.summary_request).upto == 8
@@ -278,7 +272,7 @@ def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> 
 def test_of_several_summaries_the_newest_is_shown_and_a_rewind_goes_back_to_the_one_before() -> (
     None
 ):
-    messages = said(21, size=1_000)
+    messages = plain(*[1_000] * 21).messages
     first = filled(plan_of(NondestructiveCondense(), messages[:11], 100_000, **CALM), messages[:11])
     both = filled(
         plan_of(NondestructiveCondense(), messages, 100_000, first, **CALM), messages, first
