@@ -99,11 +99,7 @@ CODE = "".join(f"def function_{n}() -> None:\n{OUTPUT[:340]}" for n in range(15)
 
 
 def reading_code(path: str = "a.py", *, is_error: bool = False) -> Talk:
-    built = Talk().ask()
-    read = {"type": "tool_use", "id": "c1", "name": "read_file", "input": {"path": path}}
-    built.add("assistant", [read]).add("user", [result_block("c1", CODE, is_error=is_error)])
-    built.reply().ask()
-    return built
+    return Talk().ask().call("read_file", CODE, is_error=is_error, path=path).reply().ask()
 
 
 def compacted_read(built: Talk, policy: Balanced, **changes: Any) -> str:

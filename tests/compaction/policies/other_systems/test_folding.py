@@ -82,15 +82,7 @@ def working(turns: int, steps: int = 3, size: int = 1_000) -> list[Message]:
     for number in range(turns):
         built.ask(f"request {number}")
         for _ in range(steps):
-            built.calls += 1
-            named = f"c{built.calls}"
-            read = {
-                "type": "tool_use",
-                "id": named,
-                "name": "read",
-                "input": {"path": f"{named}.py"},
-            }
-            built.add("assistant", [read]).add("user", [result_block(named, "x" * size)])
+            built.call("read", "x" * size, path=f"c{built.calls + 1}.py")
         built.reply(f"answer {number}")
     return built.messages
 

@@ -19,7 +19,7 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import FRAME, Talk, result_block, talk
+from tests.compaction.conversations import FRAME, Talk, talk
 from tests.compaction.policies.plans import PLAIN, plan_of, texts_sent
 
 
@@ -103,13 +103,8 @@ def test_of_what_may_be_relevant_the_best_eight_by_shared_words_are_told() -> No
 # focus_chain.
 
 
-def progress(built: Talk, said: str) -> None:
-    built.calls += 1
-    call = {
-        "type": "tool_use", "id": f"c{built.calls}", "name": "bash",
-        "input": {"command": "ls", "task_progress": said},
-    }  # fmt: skip
-    built.add("assistant", [call]).add("user", [result_block(f"c{built.calls}", "ok")])
+def progress(built: Talk, said: str) -> Talk:
+    return built.call("bash", "ok", command="ls", task_progress=said)
 
 
 def test_the_list_is_the_newest_that_a_call_gave() -> None:
@@ -131,8 +126,7 @@ def test_it_is_time_after_six_requests_or_at_once_when_the_user_edited(
 
 
 def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> None:
-    built = Talk().ask()
-    progress(built, "- [ ] one")
+    built = progress(Talk().ask(), "- [ ] one")
     view, places = View(), []
     for _ in range(20):
         plan = plan_of(FocusChain(), built.messages, 1_000, view)
@@ -148,8 +142,7 @@ def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> No
 
 
 def test_a_list_that_the_user_edited_is_shown_at_once_and_then_every_six_requests() -> None:
-    built = Talk().ask()
-    progress(built, "- [ ] one")
+    built = progress(Talk().ask(), "- [ ] one")
     policy = FocusChain(checklist="- [ ] something else")
     view = applied(plan_of(policy, built.messages, 1_000), built)
     assert view.injected[0].text.endswith("- [ ] something else")

@@ -26,7 +26,7 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, required, result_block, talk
+from tests.compaction.conversations import Talk, required, talk
 from tests.compaction.policies.plans import budget_for, filled, plan_of, texts_sent, visible
 
 # four_stage.
@@ -37,9 +37,8 @@ SMALL = FourStage(protected_tokens=1_000)
 def reading(*reads: tuple[str, str, str]) -> Talk:
     """A turn with a step for each tool, path and output."""
     built = Talk().ask()
-    for number, (name, path, output) in enumerate(reads, 1):
-        call = {"type": "tool_use", "id": f"c{number}", "name": name, "input": {"path": path}}
-        built.add("assistant", [call]).add("user", [result_block(f"c{number}", output)])
+    for name, path, output in reads:
+        built.call(name, output, path=path)
     return built
 
 

@@ -26,7 +26,7 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import FRAME, Talk, required, result_block
+from tests.compaction.conversations import FRAME, Talk, required
 from tests.compaction.policies.plans import (
     PLAIN,
     budget_for,
@@ -149,30 +149,29 @@ def test_the_newest_request_stays_where_the_range_would_reach_it() -> None:
     assert plan.omitted[0][0] == 3
 
 
-def reads(sizes: list[int]) -> list[Message]:
+def reads(*sizes: int) -> list[Message]:
     """A conversation that reads one file again and again, then talks."""
     built = Talk().ask("read it")
-    for number, size in enumerate(sizes):
-        call = {"type": "tool_use", "id": f"r{number}", "name": "read_file", "input": {"path": "a"}}
-        built.add("assistant", [call]).add("user", [result_block(f"r{number}", "x" * size)])
+    for size in sizes:
+        built.call("read_file", "x" * size, path="a")
     for _ in range(4):
         built.reply("x" * 96).ask("x" * 96)
     return built.messages
 
 
 def test_where_files_read_again_are_enough_nothing_else_goes() -> None:
-    messages = reads([2_000, 2_000])
+    messages = reads(2_000, 2_000)
     plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
-    assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
+    assert plan.shown_results == {"c1": DUPLICATE_NOTICE}
     assert (plan.omitted, plan.injected) == ((), None)
     assert plan.figures["saved_chars"] == 2_000 - len(DUPLICATE_NOTICE)
 
 
 def test_where_they_are_not_enough_both_go() -> None:
-    messages = reads([400, 2_000])
+    messages = reads(400, 2_000)
     plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
     assert plan.omitted
-    assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
+    assert plan.shown_results == {"c1": DUPLICATE_NOTICE}
 
 
 # nondestructive_truncate
