@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from hypothesis import strategies as st
 
+from llmsession.compaction.view.plan import Plan
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
@@ -80,6 +81,12 @@ class Talk:
 
 def message_of(role: Role, content: Blocks) -> Message:
     return Talk().add(role, content).messages[0]
+
+
+def a_plan(**fields: Any) -> Plan:
+    """A plan that changes and frees nothing but what *fields* say."""
+    sizes = {"tokens_before": 0, "tokens_after": 0}
+    return Plan(**{"policy": "p", "compacted_before": 0, "reason": "because", **sizes, **fields})
 
 
 def talk(turns: int, output: str = "x" * 1000) -> Talk:

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.summaries.extractive import summarise
@@ -17,7 +16,6 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
-from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import (
@@ -30,26 +28,18 @@ from tests.compaction.conversations import (
     talk,
     text,
 )
+from tests.compaction.policies.plans import budget_for, plan_of
 
 PROFILE = Profile()
 OUTPUT = "a line of output\n" * 300  # 5,100 characters, about 1,900 tokens
 OPENS = Profile(thinking_opens_tool_loop=True)
 
 
-def budget(messages: list[Message], view: View, limit: int, **changes: Any) -> Budget:
-    profile = changes.pop("profile", PROFILE)
-    used = changes.pop("used", context_tokens(messages, view, profile))
-    changes.setdefault("committed", len(messages))
-    return Budget(used_tokens=used, limit_tokens=limit, profile=profile, **changes)
-
-
 def planned(
-    built: Talk, limit: int, *, view: View | None = None, policy: Balanced | None = None,
-    trigger: Trigger = "threshold", **changes: Any,
-) -> Plan | None:  # fmt: skip
-    view = view or View()
-    asked = budget(built.messages, view, limit, trigger=trigger, **changes)
-    return (policy or Balanced()).plan(view, built.messages, asked)
+    built: Talk, limit: int, *, policy: Balanced | None = None, **fields: Any
+) -> Plan | None:
+    fields = {"profile": PROFILE, **fields}
+    return plan_of(policy or Balanced(), built.messages, limit, **fields)
 
 
 def swapped(plan: Plan | None) -> list[str]:
@@ -333,7 +323,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
         assert pinned.text.startswith("first of all find the word")
         assert pinned.text.endswith("and mend it")
         assert len(pinned.text) < 12_000
-    asked = budget(built.messages, View(), 12_000, committed=0)
+    asked = budget_for(built.messages, 12_000, profile=PROFILE, committed=0)
     prefix_summary = PrefixSummary(plan.summary_request.upto, "a summary", "extractive")
     filled = required(with_summary(plan, prefix_summary, View(), built.messages, asked))
     view = View().applied(filled, len(built.messages))

@@ -22,6 +22,7 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
+from tests.compaction.conversations import a_plan
 from tests.compaction.policies.contract import (
     RULES,
     Depth,
@@ -177,16 +178,6 @@ class Bad(msgspec.Struct, frozen=True, kw_only=True):
         return self.does(view, messages, budget)
 
 
-def a_plan(**fields: Any) -> Plan:
-    return Plan(
-        policy="bad", compacted_before=0, reason="bad", tokens_before=0, tokens_after=0, **fields
-    )
-
-
-def boasts(*_: Any) -> Plan:
-    return replace(a_plan(), tokens_before=100_000_000)
-
-
 def changes_a_message(view: View, messages: Sequence[Message], budget: Budget) -> None:
     for message in messages:
         for call in message.tool_calls:
@@ -253,13 +244,14 @@ def summarises_one_more(view: View, messages: Sequence[Message], budget: Budget)
 
 
 HALVES: Any = 1.5
+BOASTS: Does = lambda *_: a_plan(tokens_before=100_000_000)  # noqa: E731  # a row of a table
 BAD: dict[str, tuple[str, Does]] = {
     "changes the view": ("G1", lambda view, *_: view.shown_results.update(c1="gone")),
     "changes a message": ("G1", changes_a_message),
-    "counts its calls": ("G2", lambda *_: replace(a_plan(), reason=f"plan {next(numbers)}")),
+    "counts its calls": ("G2", lambda *_: a_plan(reason=f"plan {next(numbers)}")),
     "goes by the order of a dict": (
         "G2",
-        lambda view, messages, budget: replace(a_plan(), reason=next(iter(budget.summaries), "")),
+        lambda view, messages, budget: a_plan(reason=next(iter(budget.summaries), "")),
     ),
     "folds one more": ("G3", folds_one_more),
     "folds all": ("G5", folds_all),
@@ -267,11 +259,11 @@ BAD: dict[str, tuple[str, Does]] = {
         "G6", lambda view, messages, _: a_plan(omitted=((0, 1),)) if len(messages) > 1 else None,
     ),
     "injects": ("G7", lambda *_: a_plan(injected=(Injected(-1, "a word"),))),
-    "boasts": ("G7", boasts),
+    "boasts": ("G7", BOASTS),
     "shows a stranger": (
         "G9",
-        lambda view, messages, _: replace(
-            a_plan(shown_results={"stranger": ""}), compacted_before=len(messages)
+        lambda view, messages, _: a_plan(
+            shown_results={"stranger": ""}, compacted_before=len(messages)
         ),
     ),
     "shows behind compacted_before": ("G9", shows_behind_compacted_before),
@@ -299,7 +291,7 @@ def test_an_exemption_is_honoured_and_the_rule_still_has_an_end() -> None:
     class Exempt(Bad, frozen=True):
         exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
 
-    assert lived(Exempt(does=boasts), 5, shrinks=False)["plans"] > 0
+    assert lived(Exempt(does=BOASTS), 5, shrinks=False)["plans"] > 0
 
     class Endless(Bad, frozen=True):
         exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})

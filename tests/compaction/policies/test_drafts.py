@@ -10,11 +10,10 @@ from llmsession.compaction.policies.drafts import (
     summary_cut,
 )
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import required, result_block, talk, text
+from tests.compaction.conversations import a_plan, required, result_block, talk, text
 from tests.compaction.policies.plans import PLAIN, budget_for
 
 OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
@@ -74,16 +73,10 @@ def test_a_fork_changes_nothing_of_what_it_was_made_from() -> None:
 def test_the_plan_of_another_policy_is_taken_over() -> None:
     messages = talk(3).messages
     draft = drafted(messages)
-    other = Plan(
-        policy="other",
-        compacted_before=3,
-        shown_results={"c1": "short"},
-        reason="",
-        tokens_before=0,
-        tokens_after=0,
-        omitted=((4, 8),),
+    other = a_plan(
+        policy="other", compacted_before=3, shown_results={"c1": "short"}, omitted=((4, 8),),
         injected=(Injected(-1, "known"),),
-    )
+    )  # fmt: skip
     draft.absorb(other)
     plan = required(draft.plan("mine", "both"))
     assert (plan.policy, plan.shown_results, plan.omitted) == (

@@ -24,7 +24,7 @@ from llmsession.compaction.planning.prefix_summaries import (
 )
 from llmsession.compaction.policies import Balanced, registry
 from llmsession.compaction.rules.check import check_request
-from llmsession.compaction.tokens.messages import context_tokens, message_tokens
+from llmsession.compaction.tokens.messages import message_tokens
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
@@ -47,6 +47,7 @@ from tests.compaction.conversations import (
     sent,
     text,
 )
+from tests.compaction.policies.plans import budget_for
 from tests.session.actors import Quick, Stage, settled, stage
 
 PROFILE = Profile()
@@ -115,13 +116,7 @@ def plan_of(
 ) -> Plan | None:
     """What ``balanced`` does about *messages*, with the summary that it wants extracted."""
     view = view or View()
-    budget = Budget(
-        used_tokens=context_tokens(messages, view, PROFILE),
-        limit_tokens=limit,
-        profile=PROFILE,
-        committed=len(messages),
-        trigger=trigger,
-    )
+    budget = budget_for(messages, limit, view, profile=PROFILE, trigger=trigger)
     plan = Balanced(keep_recent_turns=2).plan(view, messages, budget)
     if plan is None or plan.summary_request is None:
         return plan

@@ -29,6 +29,7 @@ from llmsession.turns.request import Profile
 from tests.compaction.conversations import (
     FRAME,
     Talk,
+    a_plan,
     image,
     required,
     sent,
@@ -193,17 +194,9 @@ def budget(profile: Profile) -> Budget:
 
 
 def wanting(upto: int) -> Plan:
-    return Plan(
-        policy="balanced",
-        compacted_before=8,
-        shown_results={"c2": "short"},
-        reason="for its size",
-        tokens_before=1,
-        tokens_after=1,
-        results_summarised=1,
-        voids_thinking=True,
-        summary_request=SummaryRequest(first=0, upto=upto, max_tokens=100),
-    )
+    summary_request = SummaryRequest(first=0, upto=upto, max_tokens=100)
+    results = {"compacted_before": 8, "shown_results": {"c2": "short"}, "results_summarised": 1}
+    return a_plan(**results, summary_request=summary_request)
 
 
 def test_what_follows_a_signed_summary_is_sent_as_it_was_so_its_thinking_stays() -> None:

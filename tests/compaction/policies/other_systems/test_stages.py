@@ -26,7 +26,7 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, required, talk
+from tests.compaction.conversations import Talk, a_plan, required, talk
 from tests.compaction.policies.plans import budget_for, filled, plan_of, texts_sent, visible
 
 # four_stage.
@@ -181,10 +181,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
             raise LookupError("a secret of the conversation")
         if not self.omits:
             return None
-        return Plan(
-            policy=self.name, compacted_before=0, reason="", tokens_before=0, tokens_after=0,
-            omitted=self.omits,
-        )  # fmt: skip
+        return a_plan(policy=self.name, omitted=self.omits)
 
 
 @pytest.fixture
