@@ -19,7 +19,6 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import (
-    FRAME,
     Talk,
     call_block,
     image,
@@ -261,19 +260,6 @@ def test_what_is_asked_for_frees_all_that_is_old() -> None:
     assert calm is None
     asked = planned(built, 100_000, trigger="asked")
     assert swapped(asked) == [f"c{n}" for n in range(1, 8)]
-
-
-def test_equal_questions_get_equal_plans_and_nothing_is_changed_by_asking() -> None:
-    built, view = talk(20, OUTPUT), View()
-    before = project(built.messages, view, PROFILE, FRAME).encode()
-    assert planned(built, 30_000, view=view) == planned(built, 30_000, view=view)
-    assert view == View()
-    assert project(built.messages, view, PROFILE, FRAME).encode() == before
-
-
-def test_what_was_done_is_not_done_again() -> None:
-    built = talk(20, OUTPUT)
-    assert planned(built, 48_000, view=View().applied(required(planned(built, 48_000)), 80)) is None
 
 
 def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_edit() -> None:

@@ -195,12 +195,6 @@ def test_of_steps_of_one_turn_one_turn_is_compacted() -> None:
 # Again.
 
 
-def test_a_second_run_changes_nothing() -> None:
-    built = talk(4)
-    view = View().applied(planned(built, KEEP_2), len(built.messages))
-    assert KEEP_2.plan(view, built.messages, budget(built)) is None
-
-
 def test_a_later_run_counts_only_what_is_new() -> None:
     built = talk(3)
     view = View().applied(planned(built, KEEP_2), len(built.messages))

@@ -52,11 +52,6 @@ def test_a_branch_without_the_place_shows_everything_and_so_does_taking_it_away(
     assert view.clamped(18).start == 16
 
 
-def test_an_empty_summary_changes_nothing() -> None:
-    policy = CheckpointOnFirstKept()
-    assert left_without_summary(policy, chat(*[1_000] * 20).messages, 15_000) is None
-
-
 # auto_compact_threshold.
 
 

@@ -185,12 +185,6 @@ def test_fewer_than_six_messages_get_no_summary(count: int) -> None:
     assert request.messages[0].role == "user"
 
 
-@pytest.mark.parametrize("newest", [200, 3_000])
-def test_a_summary_that_does_not_come_leaves_no_word_and_no_gap(newest: int) -> None:
-    built = chat(2_000, 2_000, 200, 200, newest, 200, 200)
-    assert left_without_summary(SummaryKeepLast4(), built.messages, 4_000) is None
-
-
 # All of them, and those of the files beside this one.
 
 

@@ -150,13 +150,6 @@ def test_a_list_that_the_user_edited_is_shown_at_once_and_then_every_six_request
     assert plan_of(policy, built.messages, 1_000, view) is None
 
 
-def test_history_never_has_the_list() -> None:
-    built = talk(9)
-    before = [bytes(message.body) for message in built.messages]
-    assert plan_of(FocusChain(checklist="- [ ] one"), built.messages, 1_000) is not None
-    assert [bytes(message.body) for message in built.messages] == before
-
-
 # context_providers.
 
 

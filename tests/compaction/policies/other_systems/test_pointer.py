@@ -6,7 +6,7 @@ from llmsession.compaction.policies import PointerSummary
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
-from tests.compaction.conversations import required, talk
+from tests.compaction.conversations import required
 from tests.compaction.policies.summaries import (
     applied,
     budget_for,
@@ -23,14 +23,6 @@ def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:
     after = applied(PointerSummary(), built.messages, 10_000)
     assert (after.summary_request.upto, after.summary_request.max_tokens) == (7, 1_600)
     assert after.plan.figures["iterations"] == 1
-
-
-def test_no_call_is_split_from_its_results() -> None:
-    built = talk(6, said(1_500))
-    for limit in range(4_000, 12_000, 200):
-        plan = planned(PointerSummary(), built.messages, limit)
-        if plan is not None and plan.summary_request is not None:
-            assert not built.messages[plan.summary_request.upto].tool_results
 
 
 def test_less_is_kept_each_time_until_the_context_is_safe() -> None:

@@ -83,26 +83,22 @@ CROWDED: dict[str, Any] = {"used": 1_601}
 CALM: dict[str, Any] = {"used": 10}
 
 
-def test_half_goes_behind_the_first_pair_and_a_quarter_stays_where_it_is_crowded() -> None:
-    messages = plain(*[100] * 20).messages
-    plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
-    assert plan.omitted == ((2, 10),)
+@pytest.mark.parametrize(
+    ("limit", "fields", "end"),
+    [
+        pytest.param(1_000, HALF, 10, id="half stays"),
+        pytest.param(1_000, CROWDED, 14, id="a quarter stays where it is crowded"),
+        pytest.param(1_000, {**HALF, "trigger": "overflow"}, 14, id="a quarter stays if refused"),
+        pytest.param(64_000, {"used": 150_000}, 14, id="a switch to a smaller model"),
+        pytest.param(200_000, {"used": 165_000}, 10, id="a switch to a larger model"),
+    ],
+)
+def test_what_goes_begins_behind_the_first_pair(
+    limit: int, fields: dict[str, Any], end: int
+) -> None:
+    plan = required(plan_of(AdaptiveWindowTruncate(), plain(*[100] * 20).messages, limit, **fields))
+    assert plan.omitted == ((2, end),)
     assert plan.figures["kept_before_tokens"] == 200
-    plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **CROWDED))
-    assert plan.omitted == ((2, 14),)
-    refused = required(
-        plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF, trigger="overflow")
-    )
-    assert refused.omitted == ((2, 14),)
-
-
-def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_half() -> None:
-    messages = plain(*[100] * 20).messages
-    small = plan_of(AdaptiveWindowTruncate(), messages, 64_000, used=150_000)
-    large = plan_of(AdaptiveWindowTruncate(), messages, 200_000, used=165_000)
-    assert small is not None
-    assert large is not None
-    assert (small.omitted, large.omitted) == (((2, 14),), ((2, 10),))
 
 
 def test_the_range_only_grows() -> None:
@@ -243,8 +239,7 @@ def test_all_before_the_newest_request_becomes_a_summary() -> None:
     assert [at for at in range(9) if view.shows(at)] == [8]
 
 
-def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
-    assert plan_of(NondestructiveCondense(), plain(*[1_000] * 1).messages, 100_000, **CALM) is None
+def test_a_summary_that_is_fresh_is_left_alone() -> None:
     messages = plain(*[1_000] * 11).messages
     view = filled(plan_of(NondestructiveCondense(), messages[:9], 100_000, **CALM), messages[:9])
     assert plan_of(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
