@@ -27,7 +27,7 @@ from llmsession.turns.records import Injected
 from ..base import CheckedPolicy, WaitingPolicy
 from ..counting import sizes_in_budget
 from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
-from ..limits import Amount, Count, reached
+from ..limits import Amount, Count
 from ..prefixes import cut_at_most, latest_cut, summary_plan
 from ..registry import register
 
@@ -114,10 +114,7 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "basic_fold"
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least 90 % of the limit used?"""
-        return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
+    due_from: ClassVar[float] = TRIGGER_SHARE
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The folds that bring the request down to the target; None if it is there, or if there
@@ -209,10 +206,7 @@ class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "budget_projection"
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least 90 % of the limit used?"""
-        return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
+    due_from: ClassVar[float] = TRIGGER_SHARE
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What brings the request down to the target; None if it is there, or nothing may go."""
