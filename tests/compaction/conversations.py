@@ -50,16 +50,23 @@ class Talk:
         return self.add("user", text)
 
     def step(
-        self, *outputs: Any, thinking: str | None = None, is_error: bool = False, times: int = 1
+        self,
+        *outputs: Any,
+        thinking: str | None = None,
+        is_error: bool = False,
+        word: str | None = None,
+        times: int = 1,
     ) -> Talk:
-        """Calls, and the outputs that answer them, so many *times*. Ids are c1, c2, ..."""
+        """Calls, and the outputs that answer them, so many *times*, with a *word* of the user's
+        behind them. Ids are c1, c2, ..."""
         for _ in range(times):
             ids = [f"c{self.calls + number}" for number in range(1, len(outputs) + 1)]
             self.calls += len(outputs)
             thoughts = [] if thinking is None else [thinking_block(thinking)]
             self.add("assistant", [*thoughts, *map(call_block, ids)])
             pairs = zip(ids, outputs, strict=True)
-            self.add("user", [result_block(*pair, is_error=is_error) for pair in pairs])
+            results = [result_block(*pair, is_error=is_error) for pair in pairs]
+            self.add("user", results if word is None else [*results, text(word)])
         return self
 
     def call(self, name: str, output: Any, *, is_error: bool = False, **arguments: Any) -> Talk:

@@ -13,7 +13,7 @@ from llmsession.compaction.tokens.messages import context_tokens
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import a_plan, required, result_block, talk, text
+from tests.compaction.conversations import a_plan, required, result_block, talk
 from tests.compaction.policies.plans import PLAIN, budget_for
 
 OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
@@ -112,9 +112,7 @@ def test_the_live_tail_is_the_last_message_and_the_calls_that_it_answers() -> No
 
 
 def test_the_newest_request_and_a_word_among_results_with_its_calls_are_never_left_out() -> None:
-    built = talk(2).ask().step("x")
-    built.messages.pop()
-    built.add("user", [result_block("c3", "x"), text("wait")]).step("x").step("x")
+    built = talk(2).ask().step("x", word="wait").step("x").step("x")
     assert never_left_out(built.messages) == {8, 9, 10, 13, 14}
 
 

@@ -39,6 +39,7 @@ from tests.compaction.requests import (
     history,
     raw_tool,
     request,
+    thinking_steps,
     thought,
     user,
     violations,
@@ -76,11 +77,7 @@ def test_a_refusal_names_ten_violations_and_counts_the_rest() -> None:
 
 
 def grown(steps: int) -> tuple[RequestMessage, ...]:
-    said = [user("go")]
-    for number in range(steps):
-        said.append(assistant(thought(f"t{number}"), call_block(f"c{number}")))
-        said.append(user(result_block(f"c{number}", "x")))
-    return request(*said).messages
+    return request(*thinking_steps(steps)).messages
 
 
 @pytest.fixture

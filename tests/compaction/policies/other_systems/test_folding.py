@@ -14,7 +14,7 @@ from llmsession.compaction.policies.other_systems.folding import (
 )
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, required, result_block, talk, text
+from tests.compaction.conversations import Talk, required, talk, text
 from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
 from tests.compaction.policies.summaries import applied, said
 
@@ -123,12 +123,7 @@ def test_the_step_that_is_not_answered_stays_however_large_it_is() -> None:
 
 
 def test_a_word_that_came_with_results_stays_with_their_calls() -> None:
-    built = Talk().ask("first").step("x" * 1_000).step("x" * 1_000)
-    steered = built.messages[-1]
-    words = [result_block("c2", "x" * 1_000), text("wait")]
-    built.messages.pop()
-    built.add("user", words)
-    assert built.messages[-1].id == steered.id
+    built = Talk().ask("first").step("x" * 1_000).step("x" * 1_000, word="wait")
     built.step("x" * 1_000, times=6)
     plan = required(plan_of(BasicFold(), built.messages, 4_500, profile=ROOMY))
     assert {0, 3, 4} <= set(visible(plan, built.messages))
