@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import (
@@ -49,6 +50,11 @@ FIVE = plain(50, 40, 30, 20, 10)
 NINE = plain(*[10] * 9)
 AGED = plain(*[404] * 9)  # 100 tokens each, of four characters
 ANY = 10**6
+TIMED = plain(*[10] * 80)
+TIMED.messages = [
+    replace(message, created_at=180_000.0 * number)
+    for number, message in enumerate(TIMED.messages, 1)
+]
 SOME = Talk().ask().step("a" * 20_000, times=3)
 SEEN = Talk().ask().step([text("a" * 20_000), image()]).reply()
 PICTURE = {"turn": 9, "provider": "file", "id": "a", "name": "a", "content": "a"}
@@ -76,7 +82,7 @@ NOTHING: dict[str, tuple[Policy, Talk, int, dict[str, Any]]] = {
     "no more than n": (LastNMessages(n=9), NINE, 1_000, {}),
     "all fit beside a reply": (KeepLastSequence(max_tokens=100), plain(*[500] * 5), 2_700, {}),
     "no limit applies": (
-        AgeCountToken(max_age_h=0, max_messages=-1, max_tokens=0), plain(*[10] * 80), ANY, {}),
+        AgeCountToken(max_age_h=0, max_messages=-1, max_tokens=0), TIMED, ANY, {}),
     "a request of which nothing would be left": (
         CleanAndBudget30k(), Talk().ask("<thinking>only this</thinking>"), ANY, {}),
     "results that calls follow and no words": (MaskConsumed(), SOME, 2_000, {}),
