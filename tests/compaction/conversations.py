@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from hypothesis import strategies as st
 
+from llmsession.compaction.view.plan import Plan
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
@@ -34,45 +35,70 @@ class Talk:
         self.turn = 0
         self.calls = 0
 
-    def add(self, role: Role, content: Blocks) -> Message:
+    def add(self, role: Role, content: Blocks) -> Talk:
         owner: Any = "u" if role == "user" else "a"
         identity = message_id("s", TurnId(owner, max(self.turn, 1)), len(self.messages))
         message = Message(
             id=identity, session="s", turn=max(self.turn, 1), role=role, body=encode_blocks(content)
         )
         self.messages.append(message)
-        return message
+        return self
 
-    def ask(self, text: str = "go on") -> None:
+    def ask(self, text: str = "go on") -> Talk:
         """The next turn starts."""
         self.turn += 1
-        self.add("user", text)
+        return self.add("user", text)
 
-    def step(self, *outputs: Any, thinking: str | None = None, is_error: bool = False) -> None:
-        """Calls, and the outputs that answer them. Ids are c1, c2, ..."""
-        calls: list[dict[str, Any]] = []
-        results: list[dict[str, Any]] = []
-        if thinking is not None:
-            calls.append(thinking_block(thinking))
-        for output in outputs:
-            self.calls += 1
-            calls.append(call_block(f"c{self.calls}"))
-            results.append(result_block(f"c{self.calls}", output, is_error=is_error))
-        self.add("assistant", calls)
-        self.add("user", results)
+    def step(
+        self,
+        *outputs: Any,
+        thinking: str | None = None,
+        is_error: bool = False,
+        word: str | None = None,
+        times: int = 1,
+    ) -> Talk:
+        """Calls, and the outputs that answer them, so many *times*, with a *word* of the user's
+        behind them. Ids are c1, c2, ..."""
+        for _ in range(times):
+            ids = [f"c{self.calls + number}" for number in range(1, len(outputs) + 1)]
+            self.calls += len(outputs)
+            thoughts = [] if thinking is None else [thinking_block(thinking)]
+            self.add("assistant", [*thoughts, *map(call_block, ids)])
+            pairs = zip(ids, outputs, strict=True)
+            results = [result_block(*pair, is_error=is_error) for pair in pairs]
+            self.add("user", results if word is None else [*results, text(word)])
+        return self
 
-    def reply(self, text: str = "done") -> None:
-        self.add("assistant", text)
+    def call(self, name: str, output: Any, *, is_error: bool = False, **arguments: Any) -> Talk:
+        """A step with one call of the tool *name*."""
+        self.calls += 1
+        call = {**call_block(f"c{self.calls}", **arguments), "name": name}
+        self.add("assistant", [call])
+        return self.add("user", [result_block(f"c{self.calls}", output, is_error=is_error)])
+
+    def reply(self, text: str = "done") -> Talk:
+        return self.add("assistant", text)
+
+    def turns(self, count: int, *outputs: Any) -> Talk:
+        """So many turns, each with a step if there are *outputs*."""
+        for _ in range(count):
+            self.ask().step(*outputs, times=bool(outputs)).reply()
+        return self
+
+
+def message_of(role: Role, content: Blocks) -> Message:
+    return Talk().add(role, content).messages[0]
+
+
+def a_plan(**fields: Any) -> Plan:
+    """A plan that changes and frees nothing but what *fields* say."""
+    sizes = {"tokens_before": 0, "tokens_after": 0}
+    return Plan(**{"policy": "p", "compacted_before": 0, "reason": "because", **sizes, **fields})
 
 
 def talk(turns: int, output: str = "x" * 1000) -> Talk:
     """A history of turns with one step each."""
-    built = Talk()
-    for _ in range(turns):
-        built.ask()
-        built.step(output)
-        built.reply()
-    return built
+    return Talk().turns(turns, output)
 
 
 def text(value: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -65,6 +65,24 @@ def places(made: Request, profile: Profile = PROFILE) -> list[tuple[str, str]]:
 def fault(made: Request, profile: Profile = PROFILE) -> str:
     (violation,) = check_request(made, profile)
     return violation.text
+
+
+class Broken(NamedTuple):
+    """A request, and where it breaks which rules: ``V1 messages[0]``."""
+
+    request: Request
+    places: tuple[str, ...]
+    fault: str
+    profile: Profile
+
+    def check(self) -> None:
+        violations = check_request(self.request, self.profile)
+        assert tuple(f"{each.rule} {each.where}" for each in violations) == self.places
+        assert not self.fault or all(self.fault in each.text for each in violations)
+
+
+def broken(made: Request, *places: str, fault: str = "", profile: Profile = PROFILE) -> Broken:
+    return Broken(made, places, fault, profile)
 
 
 LOOP: tuple[Said, ...] = (

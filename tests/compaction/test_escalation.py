@@ -45,8 +45,7 @@ def questions(count: int) -> list[Message]:
     """So many turns of two messages each, of 1,000 tokens and a few."""
     talked = Talk()
     for _ in range(count):
-        talked.ask("a" * 1_000)
-        talked.reply("ok")
+        talked.ask("a" * 1_000).reply("ok")
     return list(talked.messages)
 
 

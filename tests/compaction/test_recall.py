@@ -26,8 +26,7 @@ def holding(*outputs: Any) -> list[Message]:
     """A history in which the outputs are the results of c1, c2, ..."""
     built = Talk()
     for output in outputs:
-        built.ask()
-        built.step(output)
+        built.ask().step(output)
     return built.messages
 
 
@@ -45,18 +44,33 @@ def refused(arguments: Any, source: Any = "one\ntwo") -> str:
     return answer
 
 
-def test_a_short_text_comes_whole() -> None:
-    assert given_back("one\ntwo") == ("[lines 1-2 of 2]", "one\ntwo")
+PICTURE = [text("seen"), image(), text("again")]
+MEDIA = "seen\nagain\n[not returned: 1 other block (image)]"
+# What is asked of which text, and the header and the body of the answer.
+# fmt: off
+ANSWERS: dict[str, tuple[Any, dict[str, int], str, str]] = {
+    "a short text comes whole": ("one\ntwo", {}, "[lines 1-2 of 2]", "one\ntwo"),
+    "lines come with what to call next": (
+        LINES, {"line": 1001, "lines": 2},
+        '[lines 1001-1002 of 5000; recall(id="c1", line=1003) continues]',
+        "line number 1001\nline number 1002\n"),
+    "the last lines name nothing further": (
+        LINES, {"line": 4999, "lines": 100},
+        "[lines 4999-5000 of 5000]", "line number 4999\nline number 5000\n"),
+    "characters come with what to call next": (
+        "abcdefghij", {"char": 3, "chars": 4},
+        '[characters 3-6 of 10; recall(id="c1", char=7) continues]', "cdef"),
+    "the last characters": ("abcdefghij", {"char": 8}, "[characters 8-10 of 10]", "hij"),
+    "images are named and not returned": (PICTURE, {}, "[lines 1-2 of 2]", MEDIA),
+}
+# fmt: on
 
 
-def test_asked_lines_come_with_what_to_call_next() -> None:
-    header, body = given_back(LINES, line=1001, lines=2)
-    assert header == '[lines 1001-1002 of 5000; recall(id="c1", line=1003) continues]'
-    assert body == "line number 1001\nline number 1002\n"
-
-
-def test_the_last_lines_name_nothing_further() -> None:
-    assert given_back(LINES, line=4999, lines=100)[0] == "[lines 4999-5000 of 5000]"
+@pytest.mark.parametrize(("source", "arguments", "header", "body"), ANSWERS.values(), ids=ANSWERS)
+def test_a_recall_returns_what_was_asked_for_and_says_how_to_go_on(
+    source: Any, arguments: dict[str, int], header: str, body: str
+) -> None:
+    assert given_back(source, **arguments) == (header, body)
 
 
 def test_an_answer_is_capped_at_a_line_end_and_says_how_to_go_on() -> None:
@@ -68,13 +82,6 @@ def test_an_answer_is_capped_at_a_line_end_and_says_how_to_go_on() -> None:
     assert int(match[2]) == int(match[1]) + 1
     assert body.endswith(f"line number {match[1]}\n")
     assert 1500 < len(answer) <= 2000
-
-
-def test_characters_can_be_asked_for() -> None:
-    header, body = given_back("abcdefghij", char=3, chars=4)
-    assert header == '[characters 3-6 of 10; recall(id="c1", char=7) continues]'
-    assert body == "cdef"
-    assert given_back("abcdefghij", char=8) == ("[characters 8-10 of 10]", "hij")
 
 
 def test_a_line_that_is_too_long_comes_in_characters() -> None:
@@ -115,12 +122,6 @@ def test_the_full_text_comes_back_and_not_what_a_view_shows() -> None:
     assert answer.endswith("two")
 
 
-def test_images_are_named_and_not_returned() -> None:
-    header, body = given_back([text("seen"), image(), text("again")])
-    assert header == "[lines 1-2 of 2]"
-    assert body == "seen\nagain\n[not returned: 1 other block (image)]"
-
-
 def test_a_result_without_text_says_so() -> None:
     assert recall(holding(""), {"id": "c1"}) == ("the result of c1 has no text", False)
     answer, is_error = recall(holding([image()]), {"id": "c1"})
@@ -134,9 +135,7 @@ def test_an_unknown_id_is_an_error_that_names_it() -> None:
 
 
 def test_a_call_without_a_result_yet_is_unknown() -> None:
-    built = Talk()
-    built.ask()
-    built.step("out")
+    built = Talk().ask().step("out")
     assert recall(built.messages[:-1], {"id": "c1"})[1]
 
 

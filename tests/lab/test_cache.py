@@ -19,6 +19,13 @@ def request(*texts: str, system: str | None = None) -> Request:
     return Request(model="m", max_tokens=1, system=system, messages=said(*texts))
 
 
+def asked(first: Request, now_s: float | None = None) -> PrefixCache:
+    """The cache after *first*, of a thousand tokens."""
+    cache = PrefixCache(PLAIN, 300.0)
+    cache.ask(first, read_tokens=0, tokens=1_000, now_s=now_s)
+    return cache
+
+
 def test_equal_bytes_are_shared_also_in_other_objects() -> None:
     assert shared_messages(said("a", "b", "c"), said("a", "b", "x", "d")) == 2
     assert shared_messages(said("a", "b"), said("a", "b", "c")) == 2
@@ -40,20 +47,17 @@ def test_the_first_request_is_written_whole_and_the_next_reads_it() -> None:
 
 
 def test_a_rewrite_reads_what_stands_before_its_first_edit() -> None:
-    cache = PrefixCache(PLAIN, 300.0)
-    cache.ask(request("a", "b", "c"), read_tokens=0, tokens=1_000, now_s=None)
+    cache = asked(request("a", "b", "c"))
     assert cache.shared(request("a", "x", "c", "d"), None) == 1
 
 
 def test_another_system_text_shares_nothing() -> None:
-    cache = PrefixCache(PLAIN, 300.0)
-    cache.ask(request("a", system="one"), read_tokens=0, tokens=1_000, now_s=None)
+    cache = asked(request("a", system="one"))
     assert cache.shared(request("a", "b", system="two"), None) is None
 
 
 def test_it_is_cold_after_its_time_and_kept_by_every_request() -> None:
-    cache = PrefixCache(PLAIN, 300.0)
-    cache.ask(request("a"), read_tokens=0, tokens=1_000, now_s=1_000.0)
+    cache = asked(request("a"), 1_000.0)
     assert cache.shared(request("a"), 1_299.0) == 1
     assert cache.shared(request("a"), 1_300.0) is None
     cache.ask(request("a"), read_tokens=1_000, tokens=1_000, now_s=1_299.0)
@@ -63,15 +67,13 @@ def test_it_is_cold_after_its_time_and_kept_by_every_request() -> None:
 
 
 def test_without_times_it_never_goes_cold() -> None:
-    cache = PrefixCache(PLAIN, 300.0)
-    cache.ask(request("a"), read_tokens=0, tokens=1_000, now_s=None)
+    cache = asked(request("a"))
     assert cache.idle_s(None) == 0.0
     assert not cache.is_cold(None)
 
 
 def test_a_recall_reads_the_context_and_writes_its_result_which_stays() -> None:
-    cache = PrefixCache(PLAIN, 300.0)
-    cache.ask(request("a"), read_tokens=0, tokens=1_000, now_s=None)
+    cache = asked(request("a"))
     again = cache.ask_again(added_tokens=200, output_tokens=10)
     assert again == Charged(1_000, 200, 1_000 * 100 + 200 * 1_250 + 10 * 5_000)
     assert cache.tokens == 1_200

@@ -15,6 +15,7 @@ from llmsession.compaction.view.view import View
 from llmsession.lab.recording import window_of
 from llmsession.lab.replaying import Replayed, replay
 from llmsession.turns.messages import Message
+from tests.compaction.conversations import a_plan
 from tests.lab.recorded import Recorded, call, result
 from tests.lab.talks import long_talk, needs_of, with_times
 
@@ -43,15 +44,10 @@ class Cuts(msgspec.Struct, frozen=True):
         }
         if not shown_results:
             return None
-        plan = Plan(
-            policy="cuts",
-            compacted_before=len(old),
-            shown_results=shown_results,
-            reason="",
-            tokens_before=0,
-            tokens_after=0,
+        plan = a_plan(
+            policy="cuts", compacted_before=len(old), shown_results=shown_results,
             figures=self.figures,
-        )
+        )  # fmt: skip
         return measured(plan, view, messages, budget)
 
     def harder(self) -> tuple[Cuts, ...]:
@@ -71,14 +67,8 @@ class Sums(msgspec.Struct, frozen=True):
         if upto <= view.start:
             return None
         summary_request = SummaryRequest(first=view.start, upto=upto, max_tokens=500)
-        plan = Plan(
-            policy="sums",
-            compacted_before=view.compacted_before,
-            reason="",
-            tokens_before=1,
-            tokens_after=0,
-            summary_request=summary_request,
-        )
+        before = view.compacted_before
+        plan = a_plan(policy="sums", compacted_before=before, summary_request=summary_request)
         return measured(plan, view, messages, budget)
 
 
@@ -275,14 +265,8 @@ def test_an_invalid_request_is_counted_and_its_rule_is_named() -> None:
 
         def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
             # A result without its call: what no policy may do.
-            plan = Plan(
-                policy="tears",
-                compacted_before=0,
-                reason="",
-                omitted=((1, 2),),
-                tokens_before=9,
-                tokens_after=1,
-                figures=AT_ONCE,
+            plan = a_plan(
+                policy="tears", omitted=((1, 2),), tokens_before=9, tokens_after=1, figures=AT_ONCE
             )
             return None if view.omitted else plan
 

@@ -200,7 +200,6 @@ COMPACTION = {
         "if prefix_summary is not None and prefix_summary.text.strip():",
         "if prefix_summary is not None:",
         "test_a_fallback_stands_where_no_summary_is_any_good",
-        suite="compaction/planning/test_prefix_summaries_offered.py",
     ),
     "a model's summary that is longer than its source is accepted": in_model_summary(
         "invariant 9",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import msgspec
 
@@ -14,7 +14,9 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
-__all__ = ["CheckedPolicy", "WaitingPolicy"]
+from .limits import Fraction, reached
+
+__all__ = ["CheckedPolicy", "ThresholdPolicy", "WaitingPolicy"]
 
 
 @cache
@@ -34,6 +36,14 @@ class CheckedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises InvalidConfig, naming what cannot be.
     """
+
+    due_from: ClassVar[float] = 0.0
+    """The share of the limit from which on it is due. 0 is always: it looks at messages, and not
+    at tokens."""
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least the share ``due_from`` of the limit used?"""
+        return self.due_from == 0 or reached(used_tokens, limit_tokens, self.due_from)
 
     def __post_init__(self) -> None:
         for name, check, is_optional in _checks(type(self)):
@@ -55,3 +65,13 @@ class WaitingPolicy(CheckedPolicy, frozen=True, kw_only=True):
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to change where an edit is possible, None if there is nothing."""
         raise NotImplementedError
+
+
+class ThresholdPolicy(WaitingPolicy, frozen=True, kw_only=True):
+    """A waiting policy with the setting ``threshold``."""
+
+    threshold: Fraction = 0.80
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is at least the threshold of the limit used?"""
+        return reached(used_tokens, limit_tokens, self.threshold)

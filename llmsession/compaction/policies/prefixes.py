@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from llmsession.compaction.planning.boundaries import (
     is_safe_cut,
@@ -18,12 +19,15 @@ from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.records import Injected
 
+from .base import CheckedPolicy
 from .counting import rest_tokens, sizes_in_budget
+from .limits import Count
 from .spans import begins_turn
 
 __all__ = [
     "MIN_SUMMARY_TOKENS",
     "SUMMARY_TOKENS",
+    "SummaryPolicy",
     "beside_tokens",
     "cut_at_least",
     "cut_at_most",
@@ -170,3 +174,18 @@ def summary_plan(
             **(figures or {}),
         },
     )
+
+
+class SummaryPolicy(CheckedPolicy, frozen=True, kw_only=True):
+    """A policy that puts summaries of at most ``summary_tokens`` in place of what is old."""
+
+    name: ClassVar[str]
+    summary_tokens: Count = SUMMARY_TOKENS
+
+    def summary(
+        self, view: View, messages: Sequence[Message], budget: Budget, upto: int, **more: Any
+    ) -> Plan | None:
+        """The ``summary_plan`` of what stands before *upto*; *more* is as there."""
+        return summary_plan(
+            self.name, view, messages, budget, upto=upto, max_tokens=self.summary_tokens, **more
+        )

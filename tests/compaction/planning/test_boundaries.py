@@ -21,11 +21,7 @@ from tests.compaction.conversations import Talk, call_block, result_block, talk
 
 
 def one_long_turn(steps: int) -> Talk:
-    built = Talk()
-    built.ask()
-    for _ in range(steps):
-        built.step("x" * 100)
-    return built
+    return Talk().ask().step("x" * 100, times=steps)
 
 
 def test_no_cut_falls_between_calls_and_their_results() -> None:
@@ -46,16 +42,10 @@ def test_a_cut_behind_calls_that_nobody_has_answered_is_not_safe() -> None:
 
 def test_no_cut_falls_into_a_run_of_replies_behind_its_first_call_nor_between_results() -> None:
     # Recorded replies and results may stand one by one: neighbours are one message when sent.
-    built = Talk()
-    built.ask()
-    built.add("assistant", "first a word")
-    built.add("assistant", [call_block("c1")])
-    built.add("assistant", "then another")
-    built.add("assistant", [call_block("c2")])
-    built.add("user", [result_block("c1", "one")])
-    built.add("user", "a word between")
-    built.add("user", [result_block("c2", "two")])
-    built.reply()
+    built = Talk().ask().add("assistant", "first a word").add("assistant", [call_block("c1")])
+    built.add("assistant", "then another").add("assistant", [call_block("c2")])
+    built.add("user", [result_block("c1", "one")]).add("user", "a word between")
+    built.add("user", [result_block("c2", "two")]).reply()
     assert list(safe_cuts(built.messages, 0, 9)) == [0, 1, 2, 8, 9]
 
 
@@ -124,19 +114,16 @@ def test_of_one_long_turn_only_the_newest_steps_are_recent() -> None:
 
 def test_the_last_message_is_always_recent() -> None:
     # Split at the length left no recent message (NeuroLink).
-    built = Talk()
-    built.ask("a question larger than anything that is allowed")
+    built = Talk().ask("a question larger than anything that is allowed")
     assert recent_from(built.messages, [10**6], keep_turns=1, keep_steps=1, max_tokens=1) == 0
-    built.reply()
-    built.ask()
+    built.reply().ask()
     at = recent_from(built.messages, [10**6] * 3, keep_turns=1, keep_steps=None, max_tokens=1)
     assert at == 2
     assert recent_from([], [], keep_turns=1, keep_steps=1, max_tokens=1) == 0
 
 
 def test_open_thinking_is_that_of_the_open_turn_that_is_shown() -> None:
-    built = talk(1)
-    built.ask()
+    built = talk(1).ask()
     committed = len(built.messages) - 1
     assert not shows_open_thinking(View(), built.messages, committed)
     built.step("x", thinking="hm")

@@ -6,21 +6,9 @@ import pytest
 
 from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile, planned
 from llmsession.compaction.policies import SwapToolResults
-from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import talk
-
-
-def plan(before: int, after: int) -> Plan:
-    return Plan(
-        policy="p",
-        compacted_before=1,
-        shown_results={},
-        reason="r",
-        tokens_before=before,
-        tokens_after=after,
-    )
+from tests.compaction.conversations import a_plan, talk
 
 
 @pytest.mark.parametrize(
@@ -28,12 +16,12 @@ def plan(before: int, after: int) -> Plan:
     [(1000, 950, True), (1000, 951, False), (1000, 0, True), (0, 0, False), (1000, 1200, False)],
 )
 def test_a_plan_is_worth_it_from_five_percent_on(before: int, after: int, worthwhile: bool) -> None:
-    assert is_worthwhile(plan(before, after)) is worthwhile
+    assert is_worthwhile(a_plan(tokens_before=before, tokens_after=after)) is worthwhile
 
 
 def test_the_least_gain_can_be_chosen_but_never_be_nothing() -> None:
-    assert is_worthwhile(plan(1000, 999), min_gain=0.0)
-    assert not is_worthwhile(plan(1000, 1000), min_gain=0.0)
+    assert is_worthwhile(a_plan(tokens_before=1000, tokens_after=999), min_gain=0.0)
+    assert not is_worthwhile(a_plan(tokens_before=1000, tokens_after=1000), min_gain=0.0)
 
 
 def test_swapping_is_a_policy() -> None:

@@ -13,11 +13,7 @@ PROFILE = Profile(chars_per_token=1.0)
 
 
 def steps(count: int) -> Talk:
-    built = Talk()
-    built.ask()
-    for _ in range(count):
-        built.step("x" * 1_020)
-    return built
+    return Talk().ask().step("x" * 1_020, times=count)
 
 
 def clearing(**edit: Any) -> Clearing:

@@ -14,9 +14,23 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import FRAME, required, sent
+from tests.compaction.conversations import FRAME, Talk, required, sent
 
 PLAIN = Profile(chars_per_token=1.0)
+
+
+def plain(*tokens: int) -> Talk:
+    """A user's and the model's words in turn, messages of so many tokens."""
+    built = Talk()
+    for index, count in enumerate(tokens):
+        words = "x" * (count - 4)
+        built = built.reply(words) if index % 2 else built.ask(words)
+    return built
+
+
+def second_turn(steps: int, size: int = 100) -> Talk:
+    """A request, an answer, a request, and steps of about *size* tokens each."""
+    return Talk().ask("first").reply().ask("second").step("x" * size, times=steps)
 
 
 def budget_for(

@@ -49,11 +49,7 @@ def chat(*tokens: int) -> Talk:
 
 def loop(steps: int, tokens: int = 1_000) -> Talk:
     """One open turn: a request, and so many steps with results of so many tokens."""
-    built = Talk()
-    built.ask("look at all of it")
-    for _ in range(steps):
-        built.step(said(tokens))
-    return built
+    return Talk().ask("look at all of it").step(said(tokens), times=steps)
 
 
 def budget_for(

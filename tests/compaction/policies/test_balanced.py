@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.summaries.extractive import summarise
@@ -17,11 +16,9 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
-from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary, Trigger
 from llmsession.turns.request import Frame, Profile
 from tests.compaction.conversations import (
-    FRAME,
     Talk,
     call_block,
     image,
@@ -30,38 +27,23 @@ from tests.compaction.conversations import (
     talk,
     text,
 )
+from tests.compaction.policies.plans import budget_for, plan_of
 
 PROFILE = Profile()
 OUTPUT = "a line of output\n" * 300  # 5,100 characters, about 1,900 tokens
 OPENS = Profile(thinking_opens_tool_loop=True)
 
 
-def budget(messages: list[Message], view: View, limit: int, **changes: Any) -> Budget:
-    profile = changes.pop("profile", PROFILE)
-    used = changes.pop("used", context_tokens(messages, view, profile))
-    changes.setdefault("committed", len(messages))
-    return Budget(used_tokens=used, limit_tokens=limit, profile=profile, **changes)
-
-
 def planned(
-    built: Talk, limit: int, *, view: View | None = None, policy: Balanced | None = None,
-    trigger: Trigger = "threshold", **changes: Any,
-) -> Plan | None:  # fmt: skip
-    view = view or View()
-    asked = budget(built.messages, view, limit, trigger=trigger, **changes)
-    return (policy or Balanced()).plan(view, built.messages, asked)
+    built: Talk, limit: int, *, policy: Balanced | None = None, **fields: Any
+) -> Plan | None:
+    fields = {"profile": PROFILE, **fields}
+    return plan_of(policy or Balanced(), built.messages, limit, **fields)
 
 
 def swapped(plan: Plan | None) -> list[str]:
     assert plan is not None
     return list(plan.shown_results)
-
-
-def test_it_begins_above_the_threshold_in_whole_numbers() -> None:
-    policy = Balanced(threshold=0.57, low=0.2)
-    assert not policy.due(57, 100)
-    assert policy.due(58, 100)
-    assert not policy.due(5, 0)
 
 
 def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() -> None:
@@ -81,19 +63,14 @@ def test_the_oldest_results_are_swapped_first_and_only_down_to_the_low_mark() ->
 def test_what_is_recent_is_left_alone() -> None:
     built = Talk()
     for _ in range(8):
-        built.ask("word " * 300)
-        built.step(OUTPUT)
-        built.reply()
+        built.ask("word " * 300).step(OUTPUT).reply()
     plan = required(planned(built, 8_000, policy=Balanced(keep_recent_turns=3, recent_share=0.99)))
     assert swapped(plan) == ["c1", "c2", "c3", "c4", "c5"]
     assert required(plan.summary_request).upto <= 20
 
 
 def test_of_one_long_turn_old_steps_are_compacted() -> None:
-    built = Talk()
-    built.ask()
-    for _ in range(30):
-        built.step(OUTPUT)
+    built = Talk().ask().step(OUTPUT, times=30)
     plan = planned(built, 60_000, policy=Balanced(keep_recent_steps=10), committed=0)
     assert swapped(plan)[:3] == ["c1", "c2", "c3"]
     assert set(swapped(plan)) <= {f"c{n}" for n in range(1, 21)}
@@ -111,14 +88,7 @@ CODE = "".join(f"def function_{n}() -> None:\n{OUTPUT[:340]}" for n in range(15)
 
 
 def reading_code(path: str = "a.py", *, is_error: bool = False) -> Talk:
-    built = Talk()
-    built.ask()
-    read = {"type": "tool_use", "id": "c1", "name": "read_file", "input": {"path": path}}
-    built.add("assistant", [read])
-    built.add("user", [result_block("c1", CODE, is_error=is_error)])
-    built.reply()
-    built.ask()
-    return built
+    return Talk().ask().call("read_file", CODE, is_error=is_error, path=path).reply().ask()
 
 
 def compacted_read(built: Talk, policy: Balanced, **changes: Any) -> str:
@@ -157,13 +127,7 @@ def test_a_result_that_would_not_become_shorter_stays() -> None:
 
 
 def test_an_image_in_a_result_is_left_out_by_name() -> None:
-    built = talk(1)
-    built.ask()
-    built.step([text("see"), image()])
-    for _ in range(6):
-        built.ask()
-        built.step(OUTPUT)
-        built.reply()
+    built = talk(1).ask().step([text("see"), image()]).turns(6, OUTPUT)
     plan = required(planned(built, 10_000))
     assert plan.shown_results["c2"].endswith("[1 other block (image) left out]")
 
@@ -173,9 +137,7 @@ def test_then_long_inputs_of_old_calls_are_shortened() -> None:
     for number in range(12):
         built.ask()
         call = call_block(f"c{number}", path="a.py", new="x = 1\n" * 1_000)
-        built.add("assistant", [call])
-        built.add("user", [result_block(f"c{number}", "ok")])
-        built.reply()
+        built.add("assistant", [call]).add("user", [result_block(f"c{number}", "ok")]).reply()
     plan = required(planned(built, 32_000))
     assert plan.shown_results == {}
     assert list(plan.inputs)[:2] == ["c0", "c1"]
@@ -188,8 +150,7 @@ def test_then_long_inputs_of_old_calls_are_shortened() -> None:
 def talking(turns: int) -> Talk:
     built = Talk()
     for number in range(turns):
-        built.ask(f"question {number} " + "word " * 400)
-        built.reply("answer " * 300)
+        built.ask(f"question {number} " + "word " * 400).reply("answer " * 300)
     return built
 
 
@@ -223,18 +184,14 @@ def test_a_second_summary_continues_the_first() -> None:
 def test_a_summary_that_would_stand_for_less_than_its_own_length_is_not_asked_for() -> None:
     built = Talk()
     for _ in range(3):
-        built.ask("hi")
-        built.reply("hello")
+        built.ask("hi").reply("hello")
     built.ask("x" * 10_000)
     assert planned(built, 4_000) is None
 
 
 @pytest.mark.parametrize("trigger", ["window", "overflow"])
 def test_only_where_it_is_forced_recent_results_are_taken(trigger: Trigger) -> None:
-    built = Talk()
-    built.ask("do it")
-    for _ in range(4):
-        built.step(OUTPUT)
+    built = Talk().ask("do it").step(OUTPUT, times=4)
     policy = Balanced(recent_share=0.99, low=0.4)
     shown_results = {"c1": "short", "c2": "short"}
     view = View(version=1, compacted_before=5, shown_results=shown_results)
@@ -248,8 +205,7 @@ def test_only_where_it_is_forced_recent_results_are_taken(trigger: Trigger) -> N
 def test_a_message_larger_than_the_budget_is_cut_at_both_ends(piece: str, family: Any) -> None:
     # A tool result of 702,568 tokens (Jan #8237); whatever a character costs, the cut fits.
     profile = Profile(token_family=family)
-    built = Talk()
-    built.ask("BEGIN " + piece * 50_000 + " END")
+    built = Talk().ask("BEGIN " + piece * 50_000 + " END")
     plan = required(planned(built, 4_000, profile=profile, committed=0, trigger="window"))
     (cut,) = plan.texts.values()
     assert cut.startswith("BEGIN ")
@@ -260,9 +216,7 @@ def test_a_message_larger_than_the_budget_is_cut_at_both_ends(piece: str, family
 
 
 def test_of_several_long_ones_each_gets_an_equal_share() -> None:
-    built = Talk()
-    built.ask("look")
-    built.step("a" * 60_000, "b" * 60_000, "short")
+    built = Talk().ask("look").step("a" * 60_000, "b" * 60_000, "short")
     plan = required(planned(built, 8_000, committed=0, trigger="window"))
     assert set(plan.shown_results) == {"c1", "c2"}
     first, second = (plan.shown_results[call] for call in ("c1", "c2"))
@@ -272,16 +226,14 @@ def test_of_several_long_ones_each_gets_an_equal_share() -> None:
 
 
 def test_what_an_earlier_plan_cut_is_not_cut_again() -> None:
-    built = Talk()
-    built.ask("x" * 60_000)
+    built = Talk().ask("x" * 60_000)
     first = required(planned(built, 8_000, committed=0, trigger="window"))
     view = View().applied(first, 1)
     assert planned(built, 4_000, view=view, committed=0, trigger="window") is None
 
 
 def test_what_was_refused_is_cut_deeper_for_it_is_larger_than_we_think() -> None:
-    built = Talk()
-    built.ask("x" * 60_000)
+    built = Talk().ask("x" * 60_000)
     sizes = {}
     for trigger in ("window", "overflow"):
         plan = required(planned(built, 8_000, committed=0, trigger=trigger))
@@ -310,29 +262,13 @@ def test_what_is_asked_for_frees_all_that_is_old() -> None:
     assert swapped(asked) == [f"c{n}" for n in range(1, 8)]
 
 
-def test_equal_questions_get_equal_plans_and_nothing_is_changed_by_asking() -> None:
-    built, view = talk(20, OUTPUT), View()
-    before = project(built.messages, view, PROFILE, FRAME).encode()
-    assert planned(built, 30_000, view=view) == planned(built, 30_000, view=view)
-    assert view == View()
-    assert project(built.messages, view, PROFILE, FRAME).encode() == before
-
-
-def test_what_was_done_is_not_done_again() -> None:
-    built = talk(20, OUTPUT)
-    assert planned(built, 48_000, view=View().applied(required(planned(built, 48_000)), 80)) is None
-
-
 def test_the_figure_of_what_stays_in_the_cache_is_what_stands_before_the_first_edit() -> None:
     built = talk(20, OUTPUT)
     policy = Balanced(low=0.5)
     first = required(planned(built, 48_000, policy=policy))
     assert first.figures["kept_before_tokens"] < 20
     view = View().applied(first, 80)
-    for _ in range(8):
-        built.ask()
-        built.step(OUTPUT)
-        built.reply()
+    built.turns(8, OUTPUT)
     second = required(planned(built, 48_000, view=view, policy=policy))
     edited = next(at for at, m in enumerate(built.messages) if m.tool_results and at >= 31)
     kept = context_tokens(built.messages[:edited], view, PROFILE)
@@ -358,8 +294,7 @@ def test_settings_that_cannot_be_are_refused_by_name(settings: dict[str, Any]) -
 @pytest.mark.parametrize("words", [5, 20_000])
 def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: int) -> None:
     """Agents do two hundred steps for one request: a summary within the turn must not lose it."""
-    built = Talk()
-    built.ask("first of all find " + "the word " * words + "and mend it")
+    built = Talk().ask("first of all find " + "the word " * words + "and mend it")
     for _ in range(60):
         built.step("x" * 900)  # too short for summaries of their own
     policy = Balanced(keep_recent_steps=5)
@@ -374,7 +309,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
         assert pinned.text.startswith("first of all find the word")
         assert pinned.text.endswith("and mend it")
         assert len(pinned.text) < 12_000
-    asked = budget(built.messages, View(), 12_000, committed=0)
+    asked = budget_for(built.messages, 12_000, profile=PROFILE, committed=0)
     prefix_summary = PrefixSummary(plan.summary_request.upto, "a summary", "extractive")
     filled = required(with_summary(plan, prefix_summary, View(), built.messages, asked))
     view = View().applied(filled, len(built.messages))
@@ -384,8 +319,7 @@ def test_a_request_that_a_summary_stands_for_is_said_once_more_behind_it(words: 
     # A second summary says it on, once.
     more = Talk()
     more.messages, more.turn, more.calls = list(built.messages), built.turn, built.calls
-    for _ in range(60):
-        more.step("y" * 900)
+    more.step("y" * 900, times=60)
     second = required(
         planned(more, 12_000, view=view, policy=policy, committed=0, trigger="window")
     )

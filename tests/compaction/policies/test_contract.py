@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import pytest
@@ -22,6 +22,7 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
+from tests.compaction.conversations import a_plan
 from tests.compaction.policies.contract import (
     RULES,
     Depth,
@@ -158,11 +159,14 @@ def test_every_random_conversation_is_valid_as_it_stands_and_all_of_it_is_drawn(
 # Each rule bites.
 
 
+Does: TypeAlias = Callable[[View, Sequence[Message], Budget], Plan | None]
+
+
 class Bad(msgspec.Struct, frozen=True, kw_only=True):
     """A policy that is always due and does one thing wrong."""
 
     name: ClassVar[str] = "bad"
-    does: Callable[[View, Sequence[Message], Budget], Plan | None]
+    does: Does
     is_due: Callable[[int, int], bool] = lambda used, limit: True
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
@@ -174,16 +178,6 @@ class Bad(msgspec.Struct, frozen=True, kw_only=True):
         return self.does(view, messages, budget)
 
 
-def a_plan(**fields: Any) -> Plan:
-    return Plan(
-        policy="bad", compacted_before=0, reason="bad", tokens_before=0, tokens_after=0, **fields
-    )
-
-
-def changes_the_view(view: View, messages: Sequence[Message], budget: Budget) -> None:
-    view.shown_results["c1"] = "gone"
-
-
 def changes_a_message(view: View, messages: Sequence[Message], budget: Budget) -> None:
     for message in messages:
         for call in message.tool_calls:
@@ -191,14 +185,6 @@ def changes_a_message(view: View, messages: Sequence[Message], budget: Budget) -
 
 
 numbers = count()
-
-
-def counts_its_calls(view: View, messages: Sequence[Message], budget: Budget) -> Plan:
-    return replace(a_plan(), reason=f"plan {next(numbers)}")
-
-
-def goes_by_the_order_of_a_dict(view: View, messages: Sequence[Message], budget: Budget) -> Plan:
-    return replace(a_plan(), reason=next(iter(budget.summaries), ""))
 
 
 def folds_one_more(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
@@ -213,22 +199,6 @@ def folds_all(view: View, messages: Sequence[Message], budget: Budget) -> Plan |
     if messages[-1].is_assistant or view.start == len(messages) or len(messages) < 3:
         return None
     return a_plan(prefix_summary=PrefixSummary(len(messages), "short"))
-
-
-def leaves_out_the_first(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-    return a_plan(omitted=((0, 1),)) if len(messages) > 1 else None
-
-
-def injects(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-    return a_plan(injected=(Injected(-1, "a word"),))
-
-
-def boasts(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-    return replace(a_plan(), tokens_before=100_000_000)
-
-
-def shows_a_stranger(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-    return replace(a_plan(shown_results={"stranger": ""}), compacted_before=len(messages))
 
 
 def shows_behind_compacted_before(
@@ -273,38 +243,43 @@ def summarises_one_more(view: View, messages: Sequence[Message], budget: Budget)
     )
 
 
-def counts_in_halves(view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-    halves: Any = 1.5
-    return a_plan(figures={"halves": halves})
+HALVES: Any = 1.5
+BOASTS: Does = lambda *_: a_plan(tokens_before=100_000_000)  # noqa: E731  # a row of a table
+BAD: dict[str, tuple[str, Does]] = {
+    "changes the view": ("G1", lambda view, *_: view.shown_results.update(c1="gone")),
+    "changes a message": ("G1", changes_a_message),
+    "counts its calls": ("G2", lambda *_: a_plan(reason=f"plan {next(numbers)}")),
+    "goes by the order of a dict": (
+        "G2",
+        lambda view, messages, budget: a_plan(reason=next(iter(budget.summaries), "")),
+    ),
+    "folds one more": ("G3", folds_one_more),
+    "folds all": ("G5", folds_all),
+    "leaves out the first": (
+        "G6", lambda view, messages, _: a_plan(omitted=((0, 1),)) if len(messages) > 1 else None,
+    ),
+    "injects": ("G7", lambda *_: a_plan(injected=(Injected(-1, "a word"),))),
+    "boasts": ("G7", BOASTS),
+    "shows a stranger": (
+        "G9",
+        lambda view, messages, _: a_plan(
+            shown_results={"stranger": ""}, compacted_before=len(messages)
+        ),
+    ),
+    "shows behind compacted_before": ("G9", shows_behind_compacted_before),
+    "empties a message": ("G9", empties_a_message),
+    "summarises the rest only": ("G9", summarises_the_rest_only),
+    "counts on its summary": ("G10", counts_on_its_summary),
+    "summarises one more": ("G11", summarises_one_more),
+    "counts in halves": ("G12", lambda *_: a_plan(figures={"halves": HALVES})),
+}  # fmt: skip
+POLICIES = {sentence: (rule, Bad(does=does)) for sentence, (rule, does) in BAD.items()}
+POLICIES["is due with less"] = (
+    "G12", Bad(does=lambda *_: None, is_due=lambda used, limit: used < limit),
+)  # fmt: skip
 
 
-def does_nothing(view: View, messages: Sequence[Message], budget: Budget) -> None:
-    return None
-
-
-@pytest.mark.parametrize(
-    ("rule", "policy"),
-    [
-        ("G1", Bad(does=changes_the_view)),
-        ("G1", Bad(does=changes_a_message)),
-        ("G2", Bad(does=counts_its_calls)),
-        ("G2", Bad(does=goes_by_the_order_of_a_dict)),
-        ("G3", Bad(does=folds_one_more)),
-        ("G5", Bad(does=folds_all)),
-        ("G6", Bad(does=leaves_out_the_first)),
-        ("G7", Bad(does=injects)),
-        ("G7", Bad(does=boasts)),
-        ("G9", Bad(does=shows_a_stranger)),
-        ("G9", Bad(does=shows_behind_compacted_before)),
-        ("G9", Bad(does=empties_a_message)),
-        ("G9", Bad(does=summarises_the_rest_only)),
-        ("G10", Bad(does=counts_on_its_summary)),
-        ("G11", Bad(does=summarises_one_more)),
-        ("G12", Bad(does=counts_in_halves)),
-        ("G12", Bad(does=does_nothing, is_due=lambda used, limit: used < limit)),
-    ],
-    ids=lambda each: each.does.__name__ if isinstance(each, Bad) else each,
-)
+@pytest.mark.parametrize(("rule", "policy"), POLICIES.values(), ids=POLICIES)
 def test_a_policy_that_breaks_a_rule_is_caught(rule: str, policy: Bad) -> None:
     with pytest.raises(Violation) as caught:
         lived(policy, 30, shrinks=False)
@@ -316,7 +291,7 @@ def test_an_exemption_is_honoured_and_the_rule_still_has_an_end() -> None:
     class Exempt(Bad, frozen=True):
         exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
 
-    assert lived(Exempt(does=boasts), 5, shrinks=False)["plans"] > 0
+    assert lived(Exempt(does=BOASTS), 5, shrinks=False)["plans"] > 0
 
     class Endless(Bad, frozen=True):
         exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})

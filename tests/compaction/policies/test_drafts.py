@@ -10,11 +10,10 @@ from llmsession.compaction.policies.drafts import (
     summary_cut,
 )
 from llmsession.compaction.tokens.messages import context_tokens
-from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import required, result_block, talk, text
+from tests.compaction.conversations import a_plan, required, result_block, talk
 from tests.compaction.policies.plans import PLAIN, budget_for
 
 OPENS = replace(PLAIN, thinking_opens_tool_loop=True)
@@ -74,16 +73,10 @@ def test_a_fork_changes_nothing_of_what_it_was_made_from() -> None:
 def test_the_plan_of_another_policy_is_taken_over() -> None:
     messages = talk(3).messages
     draft = drafted(messages)
-    other = Plan(
-        policy="other",
-        compacted_before=3,
-        shown_results={"c1": "short"},
-        reason="",
-        tokens_before=0,
-        tokens_after=0,
-        omitted=((4, 8),),
+    other = a_plan(
+        policy="other", compacted_before=3, shown_results={"c1": "short"}, omitted=((4, 8),),
         injected=(Injected(-1, "known"),),
-    )
+    )  # fmt: skip
     draft.absorb(other)
     plan = required(draft.plan("mine", "both"))
     assert (plan.policy, plan.shown_results, plan.omitted) == (
@@ -119,13 +112,7 @@ def test_the_live_tail_is_the_last_message_and_the_calls_that_it_answers() -> No
 
 
 def test_the_newest_request_and_a_word_among_results_with_its_calls_are_never_left_out() -> None:
-    built = talk(2)
-    built.ask()
-    built.step("x")
-    built.messages.pop()
-    built.add("user", [result_block("c3", "x"), text("wait")])
-    built.step("x")
-    built.step("x")
+    built = talk(2).ask().step("x", word="wait").step("x").step("x")
     assert never_left_out(built.messages) == {8, 9, 10, 13, 14}
 
 
@@ -143,8 +130,7 @@ def test_where_thinking_opens_a_tool_loop_nothing_follows_on_results() -> None:
 
 
 def test_a_summary_ends_before_the_newest_request_and_there_with_an_answer() -> None:
-    built = talk(3)
-    built.ask()
+    built = talk(3).ask()
     assert summary_cut(drafted(built.messages), 7) == 7
     assert summary_cut(drafted(built.messages), 6) == 5
     assert summary_cut(drafted(built.messages), 99) == 12

@@ -13,7 +13,7 @@ from llmsession.compaction.policies.prefixes import (
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
-from tests.compaction.conversations import Talk, image, required, result_block, talk, text
+from tests.compaction.conversations import Talk, image, required, talk, text
 from tests.compaction.policies.summaries import budget_for, chat, loop
 
 MANUAL = Profile(thinking_opens_tool_loop=True)
@@ -43,12 +43,7 @@ def test_who_pins_may_go_up_to_the_newest_step() -> None:
 
 
 def test_words_among_results_end_what_may_go_before_their_calls() -> None:
-    built = loop(3)
-    built.step("more")
-    results = [result_block(f"c{built.calls}", "more"), text("wait")]
-    built.messages.pop()
-    built.add("user", results)
-    built.step("again")
+    built = loop(3).step("more", word="wait").step("again")
     assert cut(built) == 7
     # Beside results they cannot be said alone: nothing is pinned of them.
     assert cut(built, pins=True) == 7
@@ -57,16 +52,12 @@ def test_words_among_results_end_what_may_go_before_their_calls() -> None:
 def test_an_image_is_not_pinned() -> None:
     built = Talk()
     built.turn = 1
-    built.add("user", [text("see"), image()])
-    built.step("x")
-    built.step("x")
+    built.add("user", [text("see"), image()]).step("x").step("x")
     assert cut(built, pins=True) == 0
 
 
 def test_nothing_goes_while_thinking_has_to_open_the_loop() -> None:
-    built = talk(3)
-    built.ask()
-    built.step("x", thinking="hm")
+    built = talk(3).ask().step("x", thinking="hm")
     assert cut(built, profile=MANUAL, committed=12) == 0
     shown = View(thinking_from=len(built.messages))
     assert cut(built, view=shown, profile=MANUAL, committed=12) == 12

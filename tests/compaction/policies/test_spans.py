@@ -5,19 +5,13 @@ from hypothesis import strategies as st
 
 from llmsession.compaction.planning.boundaries import is_safe_cut, newest_request
 from llmsession.compaction.policies.spans import begins_turn, left_out, pinned, spans_between
-from tests.compaction.conversations import Talk, result_block, text
+from tests.compaction.conversations import Talk
 from tests.compaction.policies.transcripts import Talked, transcripts
 
 
 def long_turn() -> Talk:
     """u a u(result) a u(result) a u(result): one turn that is open."""
-    built = Talk()
-    built.ask("first")
-    built.reply()
-    built.ask("second")
-    for _ in range(3):
-        built.step("x")
-    return built
+    return Talk().ask("first").reply().ask("second").step("x", times=3)
 
 
 def test_a_window_begins_with_a_persons_word() -> None:
@@ -44,23 +38,14 @@ def test_the_newest_step_stays_in_any_case() -> None:
 
 
 def test_a_word_that_came_while_tools_ran_stays_with_its_results_and_their_calls() -> None:
-    built = long_turn()
-    blocks = [result_block("c1", "x"), text("wait")]
-    steered = Talk()
-    steered.messages = [*built.messages]
-    changed = Talk()
-    changed.turn = 2
-    changed.messages = built.messages[:4]
-    steered.messages[4] = changed.add("user", blocks)
+    steered = Talk().ask("first").reply().ask("second").step("x", word="wait").step("x", times=2)
     assert newest_request(steered.messages) == 4
     assert pinned(steered.messages) == (2, 3, 4)
     assert left_out(steered.messages, 9) == ((0, 2), (5, 7))
 
 
 def test_without_a_persons_word_nothing_is_left_out() -> None:
-    built = Talk()
-    built.step("x")
-    built.step("x")
+    built = Talk().step("x").step("x")
     assert pinned(built.messages) == ()
     assert left_out(built.messages, 3) == ()
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -56,22 +55,6 @@ KEEP_2 = SwapToolResults(keep_recent_turns=2)
 # When.
 
 
-@pytest.mark.parametrize(
-    ("used", "limit", "due"),
-    [(7000, 10_000, False), (7500, 10_000, False), (7501, 10_000, True), (8000, 0, False)],
-)
-def test_it_is_due_strictly_above_the_threshold(used: int, limit: int, due: bool) -> None:
-    assert SwapToolResults().due(used, limit) is due
-
-
-def test_a_threshold_is_the_number_that_was_written() -> None:
-    # 0.57 * 100 is 56.99999999999999 in floats.
-    assert not SwapToolResults(threshold=0.57).due(57, 100)
-    assert SwapToolResults(threshold=0.57).due(58, 100)
-    # And 0.00013 * 10**9 is 129999.99999999999.
-    assert not SwapToolResults(threshold=0.00013).due(13, 100_000)
-
-
 @pytest.mark.parametrize("threshold", [0, 1, -0.1, 1.5, float("nan"), True, "half"])
 def test_a_threshold_that_is_not_between_0_and_1_is_refused(threshold: Any) -> None:
     with pytest.raises(InvalidConfig, match="threshold"):
@@ -91,7 +74,66 @@ def test_another_mode_is_refused() -> None:
         SwapToolResults(mode=mode)
 
 
-# What: turns.
+# What.
+
+
+def long_turn(steps: int, **options: Any) -> Talk:
+    return Talk().ask().step("x" * 1000, times=steps, **options)
+
+
+def keeping(turns: int = 5, steps: int | None = None) -> SwapToolResults:
+    return SwapToolResults(keep_recent_turns=turns, keep_recent_steps=steps)
+
+
+OPENS = Profile(thinking_opens_tool_loop=True)
+UNBOUND = Profile(thinking_opens_tool_loop=True, binds_thinking=False)
+STEPS_1 = keeping(steps=1)
+THOUGHT = long_turn(4, thinking="hm")
+JUMPED = talk(3)  # a queue that is jumped: turn 3 was committed before turn 2
+JUMPED.messages[4:] = [*JUMPED.messages[8:], *JUMPED.messages[4:8]]
+CALLED = long_turn(4)  # the fourth call is not answered yet
+CALLED.messages.pop()
+
+# The policy, the conversation, its budget, and the calls whose results are swapped.
+# fmt: off
+SWAPPED: dict[str, tuple[SwapToolResults, Talk, dict[str, Any], range]] = {
+    "five turns, of which five are kept": (keeping(5), talk(5), {}, range(0)),
+    "an empty history": (KEEP_2, talk(0), {}, range(0)),
+    "u1 and a1 are one turn, and two are kept": (KEEP_2, talk(2), {}, range(0)),
+    "u1 and a1 are one turn, and one is kept": (keeping(1), talk(2), {}, range(1, 2)),
+    "turns are old by their place and not by their number": (
+        keeping(1), JUMPED, {}, range(1, 4, 2)),
+    "steps inside a recent turn": (keeping(steps=3), long_turn(10), {}, range(1, 8)),
+    "a recent turn stays whole without a limit of steps": (
+        SwapToolResults(), long_turn(10), {}, range(0)),
+    "three steps, of which three are kept": (keeping(steps=3), long_turn(3), {}, range(0)),
+    "a call that is not answered yet is no step": (keeping(steps=2), CALLED, {}, range(1, 2)),
+    "the turns are the further position": (keeping(2, 5), talk(6), {}, range(1, 5)),
+    "the steps are the further position": (keeping(5, 2), talk(6), {}, range(1, 5)),
+    "the open turn must keep its thinking": (
+        STEPS_1, THOUGHT, {"committed": 0, "profile": OPENS}, range(0)),
+    "at a turn boundary thinking is no obstacle": (
+        STEPS_1, long_turn(4, thinking="hm").reply(), {"profile": OPENS}, range(1, 4)),
+    # What is said next joins the results, so the loop goes on in the next turn.
+    "a turn that was stopped within its loop": (STEPS_1, THOUGHT, {"profile": OPENS}, range(0)),
+    "a turn that was stopped within its loop and the next": (
+        STEPS_1, long_turn(4, thinking="hm").ask("next"), {"profile": OPENS}, range(0)),
+    "an open turn without thinking": (
+        STEPS_1, long_turn(4), {"committed": 0, "profile": OPENS}, range(1, 4)),
+    "thinking that is not bound: only the committed part": (
+        STEPS_1, THOUGHT, {"committed": 5, "profile": UNBOUND}, range(1, 3)),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize(("policy", "built", "fields", "calls"), SWAPPED.values(), ids=SWAPPED)
+def test_results_that_are_old_are_swapped_and_no_others(
+    policy: SwapToolResults, built: Talk, fields: dict[str, Any], calls: range
+) -> None:
+    plan = policy.plan(View(), built.messages, budget(built, **fields))
+    assert set(plan.shown_results if plan else ()) == {f"c{number}" for number in calls}
+    assert (plan is None) is (not calls)
+    assert plan is None or plan.voids_thinking is (fields.get("profile") is not UNBOUND)
 
 
 def test_turns_1_to_3_keep_2_swaps_turn_1_only() -> None:
@@ -101,29 +143,6 @@ def test_turns_1_to_3_keep_2_swaps_turn_1_only() -> None:
     assert (plan.policy, plan.results_summarised, plan.results_redacted, plan.turns_compacted) == (
         "swap_tool_results", 1, 0, 1,
     )  # fmt: skip
-
-
-def test_turns_1_to_5_keep_5_swaps_nothing() -> None:
-    built = talk(5)
-    assert SwapToolResults(keep_recent_turns=5).plan(View(), built.messages, budget(built)) is None
-
-
-def test_an_empty_history_has_nothing_to_swap() -> None:
-    assert KEEP_2.plan(View(), (), budget(talk(0))) is None
-
-
-def test_turns_are_counted_by_number_so_u1_and_a1_are_one() -> None:
-    built = talk(2)
-    assert KEEP_2.plan(View(), built.messages, budget(built)) is None
-    assert set(planned(built, SwapToolResults(keep_recent_turns=1)).shown_results) == {"c1"}
-
-
-def test_turns_are_old_by_their_place_and_not_by_their_number() -> None:
-    # A queue that is jumped: turn 3 was committed before turn 2.
-    built = talk(3)
-    messages = [*built.messages[:4], *built.messages[8:], *built.messages[4:8]]
-    keep_1 = SwapToolResults(keep_recent_turns=1)
-    assert set(required(keep_1.plan(View(), messages, budget(built))).shown_results) == {"c1", "c3"}
 
 
 def test_a_result_without_a_summary_stays_as_it_is() -> None:
@@ -155,8 +174,7 @@ def test_a_result_is_compared_with_what_its_cap_shows() -> None:
 def test_an_image_is_larger_than_a_summary_and_is_named_in_it() -> None:
     built = talk(0)
     for _ in range(3):
-        built.ask()
-        built.step([text("seen"), image()])
+        built.ask().step([text("seen"), image()])
     assert planned(built, KEEP_2).shown_results == {
         "c1": compact(1, chars=4, summary="what it said\n[1 other block (image) left out]")
     }
@@ -170,66 +188,17 @@ def test_a_swap_leaves_the_newest_turns_identical() -> None:
     assert all(part.body is message.body for part, message in newest)
 
 
-# What: steps.
-
-
-def long_turn(steps: int, **options: Any) -> Talk:
-    built = Talk()
-    built.ask()
-    for _ in range(steps):
-        built.step("x" * 1000, **options)
-    return built
-
-
-def test_steps_inside_a_recent_turn_can_be_old() -> None:
-    plan = planned(long_turn(10), SwapToolResults(keep_recent_steps=3))
-    assert set(plan.shown_results) == {f"c{number}" for number in range(1, 8)}
-    assert plan.turns_compacted == 1
-
-
-def test_without_a_limit_of_steps_a_recent_turn_stays_whole() -> None:
-    built = long_turn(10)
-    assert SwapToolResults().plan(View(), built.messages, budget(built)) is None
-
-
-def test_as_many_steps_as_are_kept_swaps_nothing() -> None:
-    built = long_turn(3)
-    policy = SwapToolResults(keep_recent_steps=3)
-    assert policy.plan(View(), built.messages, budget(built)) is None
-
-
-def test_a_call_that_is_not_answered_yet_is_no_step() -> None:
-    built = long_turn(3)
-    open_call = Talk()
-    open_call.calls = 3
-    open_call.step("later")
-    built.messages.append(msgspec.structs.replace(open_call.messages[0], id="open"))
-    assert set(planned(built, SwapToolResults(keep_recent_steps=2)).shown_results) == {"c1"}
-
-
-def test_the_further_of_both_positions_counts() -> None:
-    built = talk(6)
-    many = SwapToolResults(keep_recent_turns=2, keep_recent_steps=5)
-    few = SwapToolResults(keep_recent_turns=5, keep_recent_steps=2)
-    expected = {"c1", "c2", "c3", "c4"}
-    assert set(planned(built, many).shown_results) == expected
-    assert set(planned(built, few).shown_results) == expected
+def test_of_steps_of_one_turn_one_turn_is_compacted() -> None:
+    assert planned(long_turn(10), keeping(steps=3)).turns_compacted == 1
 
 
 # Again.
 
 
-def test_a_second_run_changes_nothing() -> None:
-    built = talk(4)
-    view = View().applied(planned(built, KEEP_2), len(built.messages))
-    assert KEEP_2.plan(view, built.messages, budget(built)) is None
-
-
 def test_a_later_run_counts_only_what_is_new() -> None:
     built = talk(3)
     view = View().applied(planned(built, KEEP_2), len(built.messages))
-    built.ask()
-    built.step("x" * 1000)
+    built.ask().step("x" * 1000)
     plan = planned(built, KEEP_2, view)
     assert plan.shown_results == {"c2": compact(2)}
     assert (plan.results_summarised, plan.turns_compacted) == (1, 1)
@@ -259,37 +228,6 @@ def test_compacted_before_never_goes_back() -> None:
 
 # Thinking.
 
-OPENS = Profile(thinking_opens_tool_loop=True)
-STEPS_1 = SwapToolResults(keep_recent_steps=1)
-
-
-def test_nothing_is_swapped_while_the_open_turn_must_keep_its_thinking() -> None:
-    built = long_turn(4, thinking="hm")
-    staged = budget(built, committed=0, profile=OPENS)
-    assert STEPS_1.plan(View(), built.messages, staged) is None
-
-
-def test_at_a_turn_boundary_thinking_is_no_obstacle() -> None:
-    built = long_turn(4, thinking="hm")
-    built.reply()
-    assert set(planned(built, STEPS_1, profile=OPENS).shown_results) == {"c1", "c2", "c3"}
-
-
-def test_a_turn_that_was_stopped_within_its_loop_keeps_its_thinking() -> None:
-    # What is said next joins the results, so the loop goes on in the next turn.
-    built = long_turn(4, thinking="hm")
-    assert STEPS_1.plan(View(), built.messages, budget(built, profile=OPENS)) is None
-    built.ask("next")
-    assert STEPS_1.plan(View(), built.messages, budget(built, profile=OPENS)) is None
-
-
-def test_an_open_turn_without_thinking_is_compacted() -> None:
-    assert set(planned(long_turn(4), STEPS_1, committed=0, profile=OPENS).shown_results) == {
-        "c1",
-        "c2",
-        "c3",
-    }
-
 
 def test_thinking_that_is_left_out_already_is_no_obstacle() -> None:
     built = long_turn(4, thinking="hm")
@@ -303,14 +241,6 @@ def test_another_profile_gives_up_the_thinking_of_the_open_turn() -> None:
     view = View().applied(plan, len(built.messages))
     assert plan.voids_thinking
     assert view.thinking_from == len(built.messages)
-
-
-def test_where_thinking_is_not_bound_only_the_committed_part_is_swapped() -> None:
-    built = long_turn(4, thinking="hm")
-    profile = Profile(thinking_opens_tool_loop=True, binds_thinking=False)
-    plan = planned(built, STEPS_1, committed=5, profile=profile)
-    assert set(plan.shown_results) == {"c1", "c2"}
-    assert not plan.voids_thinking
 
 
 # How much.

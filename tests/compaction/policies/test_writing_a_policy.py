@@ -42,13 +42,8 @@ def test_the_example_keeps_the_contract(ran: dict[str, Any]) -> None:
 
 
 def test_the_example_forgets_old_failures_and_nothing_else(ran: dict[str, Any]) -> None:
-    built = Talk()
-    built.ask()
-    built.step("x" * 200, is_error=True)
-    built.step("x" * 200)
-    for _ in range(2):
-        built.step("x" * 200, is_error=True)
-    built.reply()
+    built = Talk().ask().step("x" * 200, is_error=True).step("x" * 200)
+    built.step("x" * 200, is_error=True, times=2).reply()
     plan = plan_of(ran["ForgetFailures"](keep_messages=5), built.messages, 500)
     assert isinstance(plan, Plan)
     assert plan.shown_results == {"c1": "[failed, long ago]"}

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -38,6 +39,7 @@ from tests.compaction.requests import (
     history,
     raw_tool,
     request,
+    thinking_steps,
     thought,
     user,
     violations,
@@ -75,11 +77,7 @@ def test_a_refusal_names_ten_violations_and_counts_the_rest() -> None:
 
 
 def grown(steps: int) -> tuple[RequestMessage, ...]:
-    said = [user("go")]
-    for number in range(steps):
-        said.append(assistant(thought(f"t{number}"), call_block(f"c{number}")))
-        said.append(user(result_block(f"c{number}", "x")))
-    return request(*said).messages
+    return request(*thinking_steps(steps)).messages
 
 
 @pytest.fixture
@@ -223,86 +221,63 @@ def test_a_valid_transcript_breaks_no_rule(said: list[Said]) -> None:
     assert violations(said, said) == []
 
 
-def last_result(said: list[Said]) -> tuple[int, int]:
+Corrupt: TypeAlias = Callable[[Any, random.Random], object]
+
+
+def last_result(said: Any) -> tuple[list[Any], int]:
+    """The blocks of the last message with results, and the place of the last result in them."""
     return [
-        (at, block)
-        for at, (_, blocks) in enumerate(said)
-        for block, each in enumerate(blocks)
-        if each["type"] == "tool_result"
+        (blocks, number)
+        for _, blocks in said
+        for number, block in enumerate(blocks)
+        if block["type"] == "tool_result"
     ][-1]
 
 
-def lose_a_result(said: list[Said], pick: random.Random) -> None:
-    at, block = last_result(said)
-    del said[at][1][block]  # type: ignore[attr-defined]  # content is a list
+def double_a_result(said: Any, pick: random.Random) -> None:
+    blocks, number = last_result(said)
+    blocks.insert(0, blocks[number])
 
 
-def double_a_result(said: list[Said], pick: random.Random) -> None:
-    at, block = last_result(said)
-    said[at][1].insert(0, said[at][1][block])  # type: ignore[attr-defined]  # content is a list
-
-
-def rename_a_result(said: list[Said], pick: random.Random) -> None:
-    at, block = last_result(said)
-    said[at][1][block] = result_block("nobody", "x")  # type: ignore[index]  # content is a list
-
-
-def text_before_the_results(said: list[Said], pick: random.Random) -> None:
-    at, _ = last_result(said)
-    said[at][1].insert(0, text("hm"))  # type: ignore[attr-defined]  # content is a list
-
-
-def lose_a_message(said: list[Said], pick: random.Random) -> None:
-    del said[pick.randrange(len(said) - 1)]
-
-
-def double_a_message(said: list[Said], pick: random.Random) -> None:
+def double_a_message(said: Any, pick: random.Random) -> None:
     at = pick.randrange(len(said))
     said.insert(at, said[at])
 
 
-def empty_a_message(said: list[Said], pick: random.Random) -> None:
-    del said[pick.randrange(len(said))][1][:]  # type: ignore[attr-defined]  # content is a list
-
-
-def blank_text(said: list[Said], pick: random.Random) -> None:
-    pick.choice(said)[1].append(text(" "))  # type: ignore[attr-defined]  # content is a list
-
-
-def swap_roles(said: list[Said], pick: random.Random) -> None:
+def swap_roles(said: Any, pick: random.Random) -> None:
     at = pick.randrange(len(said))
     said[at] = ("user" if said[at][0] == "assistant" else "assistant", said[at][1])
 
 
-def stray_server_result(said: list[Said], pick: random.Random) -> None:
-    pick.choice(said)[1].insert(0, {**FOUND, "tool_use_id": "srv9"})  # type: ignore[attr-defined]  # content is a list
+CORRUPTIONS: dict[str, Corrupt] = {
+    "lose a result": lambda said, _: operator.delitem(*last_result(said)),
+    "double a result": double_a_result,
+    "rename a result": lambda said, _: operator.setitem(
+        *last_result(said), result_block("nobody", "x")
+    ),
+    "text before the results": lambda said, _: last_result(said)[0].insert(0, text("hm")),
+    "lose a message": lambda said, pick: said.pop(pick.randrange(len(said) - 1)),
+    "double a message": double_a_message,
+    "empty a message": lambda said, pick: said[pick.randrange(len(said))][1].clear(),
+    "blank text": lambda said, pick: pick.choice(said)[1].append(text(" ")),
+    "swap roles": swap_roles,
+    "stray server result": lambda said, pick: pick.choice(said)[1].insert(
+        0, {**FOUND, "tool_use_id": "srv9"}
+    ),
+}
 
 
-CORRUPTIONS: list[Callable[[list[Said], random.Random], None]] = [
-    lose_a_result,
-    double_a_result,
-    rename_a_result,
-    text_before_the_results,
-    lose_a_message,
-    double_a_message,
-    empty_a_message,
-    blank_text,
-    swap_roles,
-    stray_server_result,
-]
-
-
-@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS)
 @given(said=valid_transcripts(), pick=st.randoms(use_true_random=False))
 @settings(derandomize=True, max_examples=25, deadline=None)
 def test_one_corruption_breaks_a_rule(
-    corrupt: Callable[[list[Said], random.Random], None], said: list[Said], pick: random.Random
+    corrupt: Corrupt, said: list[Said], pick: random.Random
 ) -> None:
     corrupt(said, pick)
     assert broken_rules(request(*said)) != []
 
 
-@pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS)
 @given(
     said=valid_transcripts(),
     pick=st.randoms(use_true_random=False),
@@ -310,7 +285,7 @@ def test_one_corruption_breaks_a_rule(
 )
 @settings(derandomize=True, max_examples=25, deadline=None)
 def test_a_checker_that_saw_other_requests_finds_what_a_new_one_finds(
-    corrupt: Callable[[list[Said], random.Random], None],
+    corrupt: Corrupt,
     said: list[Said],
     pick: random.Random,
     ends: list[int],

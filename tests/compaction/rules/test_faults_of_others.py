@@ -24,7 +24,7 @@ from llmsession.compaction.planning.prefix_summaries import (
 )
 from llmsession.compaction.policies import Balanced, registry
 from llmsession.compaction.rules.check import check_request
-from llmsession.compaction.tokens.messages import context_tokens, message_tokens
+from llmsession.compaction.tokens.messages import message_tokens
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
@@ -47,6 +47,7 @@ from tests.compaction.conversations import (
     sent,
     text,
 )
+from tests.compaction.policies.plans import budget_for
 from tests.session.actors import Quick, Stage, settled, stage
 
 PROFILE = Profile()
@@ -115,13 +116,7 @@ def plan_of(
 ) -> Plan | None:
     """What ``balanced`` does about *messages*, with the summary that it wants extracted."""
     view = view or View()
-    budget = Budget(
-        used_tokens=context_tokens(messages, view, PROFILE),
-        limit_tokens=limit,
-        profile=PROFILE,
-        committed=len(messages),
-        trigger=trigger,
-    )
+    budget = budget_for(messages, limit, view, profile=PROFILE, trigger=trigger)
     plan = Balanced(keep_recent_turns=2).plan(view, messages, budget)
     if plan is None or plan.summary_request is None:
         return plan
@@ -136,9 +131,7 @@ def compacted(messages: list[Message], limit: int, view: View | None = None) -> 
 def talking(turns: int) -> Talk:
     built = Talk()
     for number in range(turns):
-        built.ask(f"question {number} " + "word " * 300)
-        built.step(OUTPUT[:500])
-        built.reply("answer " * 300)
+        built.ask(f"question {number} " + "word " * 300).step(OUTPUT[:500]).reply("answer " * 300)
     return built
 
 
@@ -147,7 +140,7 @@ def shown(messages: list[Message], view: View) -> Request:
     if messages[-1].is_assistant and not messages[-1].tool_calls:
         asking = Talk()
         asking.turn = messages[-1].turn + 1
-        messages = [*messages, asking.add("user", "and then?")]
+        messages = [*messages, *asking.add("user", "and then?").messages]
     request = project(messages, view, PROFILE, FRAME)
     tools = (msgspec.Raw(b'{"name":"bash","input_schema":{"type":"object"}}'),)
     request = msgspec.structs.replace(request, tools=tools)
@@ -202,10 +195,7 @@ async def test_02_a_compaction_that_cannot_reach_its_mark_runs_once(
 
 def test_03_a_boundary_inside_a_tool_turn_is_moved() -> None:
     """open-webui #27035: the cut fell between a call and its result."""
-    built = Talk()
-    built.ask()
-    for _ in range(40):
-        built.step(*["out " * 40] * 3)
+    built = Talk().ask().step(*["out " * 40] * 3, times=40)
     for limit in range(1_000, 6_000, 250):
         plan = plan_of(built.messages, limit)
         if plan is not None and plan.prefix_summary is not None:
@@ -237,9 +227,7 @@ def test_05_cached_tokens_are_counted_once_and_summed_usage_not_at_all() -> None
 
 def test_06_an_image_is_a_flat_cost() -> None:
     """open-webui #29761, Jan: three images counted as 560,000 tokens of base64."""
-    built = Talk()
-    built.ask()
-    built.step([text("see"), image()])
+    built = Talk().ask().step([text("see"), image()])
     built.step([{"type": "text", "text": "x"}, {"url": "data:image/png;base64," + "A" * 90_000}])
     for message in built.messages:
         assert message_tokens(message, PROFILE) < 2 * PROFILE.image_tokens
@@ -280,8 +268,7 @@ def test_13_an_earlier_summary_stands_in_the_next_one_once() -> None:
     view = compacted(built.messages, 12_000)
     for _ in range(4):
         for number in range(8):
-            built.ask(f"later question {number} " + "word " * 300)
-            built.reply("answer " * 300)
+            built.ask(f"later question {number} " + "word " * 300).reply("answer " * 300)
         view = compacted(built.messages, 12_000, view)
     assert len(view.prefix_summaries) >= 3
     body = bytes(shown(built.messages, view).messages[0].body).decode()
@@ -336,16 +323,14 @@ def test_20_a_prefix_is_folded_once() -> None:
     built = talking(14)
     view = compacted(built.messages, 12_000)
     assert plan_of(built.messages, 12_000, view) is None
-    built.ask("one more")
-    built.reply("short")
+    built.ask("one more").reply("short")
     assert plan_of(built.messages, 12_000, view) is None
 
 
 def test_23_two_messages_of_the_user_in_a_row_lose_no_word() -> None:
     """Jan #3002: consecutive user roles wedged the conversation, or lost one."""
     built = talking(14)
-    built.ask("first of two")
-    built.ask("second of two")
+    built.ask("first of two").ask("second of two")
     view = compacted(built.messages, 8_000)
     last = bytes(shown(built.messages, view).messages[-1].body)
     assert last.index(b"first of two") < last.index(b"second of two")
@@ -371,8 +356,7 @@ async def test_24_a_result_of_hundreds_of_thousands_of_tokens_bricks_nothing() -
 def test_28_calls_that_are_open_when_it_is_compacted_are_not_cut_off() -> None:
     """Continue #6958: compaction failed on, or cut, a dangling call."""
     built = talking(10)
-    built.ask()
-    built.add("assistant", [call_block("open")])
+    built.ask().add("assistant", [call_block("open")])
     plan = required(plan_of(built.messages, 3_000, trigger="window"))
     view = View().applied(plan, len(built.messages))
     assert view.shows(len(built.messages) - 1)

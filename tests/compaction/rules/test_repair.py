@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,19 +12,29 @@ from llmsession.errors import InvalidInput, InvalidMessage
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from tests.compaction.conversations import call_block, image, result_block, text
-
-Said = tuple[str, Sequence[Any]]
-
-SEARCH = {"type": "server_tool_use", "id": "srv1", "name": "web_search", "input": {}}
-FOUND = {"type": "web_search_tool_result", "tool_use_id": "srv1", "content": []}
+from tests.compaction.requests import FOUND, SEARCH, Said, assistant, user
 
 
-def user(*blocks: Any) -> Said:
-    return "user", [text(block) if isinstance(block, str) else block for block in blocks]
+def block_of(word: str) -> dict[str, Any]:
+    """``c1`` calls, ``=c1`` and ``=c1:y`` answer it, ``!c1`` says that no answer came; ``search``,
+    ``found`` and ``image`` are themselves, and any other word is a text."""
+    if re.fullmatch(r"c\d\S*", word):
+        return call_block(word)
+    if word[0] == "=":
+        call_id, _, content = word[1:].partition(":")
+        return result_block(call_id, content or "x")
+    if word[0] == "!":
+        return missing(word[1:])
+    named: dict[str, dict[str, Any]] = {"search": SEARCH, "found": FOUND, "image": image()}
+    return named[word] if word in named else text(word)
 
 
-def assistant(*blocks: Any) -> Said:
-    return "assistant", [text(block) if isinstance(block, str) else block for block in blocks]
+def said(words: str) -> list[Said]:
+    """Messages of blocks: ``u a | a c1 c2 | u =c1 =c2 b``."""
+    return [
+        ({"u": "user", "a": "assistant"}[role], [block_of(word) for word in blocks])
+        for role, *blocks in (message.split() for message in words.split("|"))
+    ]
 
 
 def history(
@@ -47,11 +58,11 @@ def said_by(messages: Sequence[Message]) -> list[Said]:
     return [(message.role, msgspec.json.decode(message.body)) for message in messages]
 
 
-def repaired(
-    *said: Said, mode: Mode = "synthesise"
-) -> tuple[list[Said], list[tuple[str, int, str]]]:
-    messages, repairs = tool_pair_repair(history(*said), mode)
-    return said_by(messages), [(each.rule, each.message_index, each.call_id) for each in repairs]
+def repaired(words: str, mode: Mode = "synthesise") -> tuple[list[Said], str]:
+    """What becomes of *words*, and each repair: its rule, its message and its call."""
+    messages, repairs = tool_pair_repair(history(*said(words)), mode)
+    rules = (f"{each.rule} {each.message_index} {each.call_id}".rstrip() for each in repairs)
+    return said_by(messages), ", ".join(rules)
 
 
 def missing(call_id: str) -> dict[str, Any]:
@@ -61,36 +72,11 @@ def missing(call_id: str) -> dict[str, Any]:
 # --- what needs nothing -------------------------------------------------------------------
 
 
-def test_a_well_formed_tuple_comes_back_as_the_same_object() -> None:
-    messages = history(
-        user("a"),
-        assistant("so", call_block("c1"), call_block("c2")),
-        user(result_block("c1", "x"), result_block("c2", "y"), "and?"),
-        assistant(SEARCH, FOUND, "b"),
-    )
-    for mode in ("synthesise", "strip", "strict"):
-        again, repairs = tool_pair_repair(messages, mode)
-        assert again is messages
-        assert repairs == ()
-
-
 def test_a_list_comes_back_as_a_tuple_of_the_same_messages() -> None:
     messages = list(history(user("a"), assistant("b")))
     again, _ = tool_pair_repair(messages)
     assert isinstance(again, tuple)
     assert all(left is right for left, right in zip(again, messages, strict=True))
-
-
-def test_calls_and_results_split_over_neighbours_of_one_role_are_well_formed() -> None:
-    messages = history(
-        user("a"),
-        assistant(call_block("c1")),
-        assistant(call_block("c2")),
-        user(result_block("c1", "x")),
-        user(result_block("c2", "y")),
-        user("b"),
-    )
-    assert tool_pair_repair(messages)[0] is messages
 
 
 def test_nothing_needs_nothing() -> None:
@@ -105,58 +91,96 @@ def test_a_message_that_needs_nothing_is_the_same_object() -> None:
 
 # --- the rules ----------------------------------------------------------------------------
 
+# fmt: off
+ROWS: dict[str, tuple[str, str, str]] = {
+    "r1: a call in a user message is dropped": (
+        "u a c1 | a b", "u a | a b", "R1 0 c1"),
+    "r2: a result without a call is dropped": (
+        "u a | a c1 | u =c9 =c1", "u a | a c1 | u =c1", "R2 2 c9"),
+    "r2: results take the order of the calls": (
+        "u a | a c1 c2 c3 | u =c1 =c3 =c2 b", "u a | a c1 c2 c3 | u =c1 =c2 =c3 b", "R2 2 c3"),
+    "r2: a result of an assistant is dropped": (
+        "u a | a b =c1", "u a | a b", "R2 1 c1"),
+    "r3: a call without a result gets a neutral error": (
+        "u a | a c1 c2 c3 | u =c2 b", "u a | a c1 c2 c3 | u !c1 =c2 !c3 b", "R3 1 c1, R3 1 c3"),
+    "r4: a late result is moved back to its call": (
+        "u a | a c1 c2 | u =c2 b | a c | u =c1 d", "u a | a c1 c2 | u =c1 =c2 b | a c | u d",
+        "R4 4 c1"),
+    "r4: a late result that is not unique is dropped": (
+        "u a | a c1 | u b | a c | u =c1 d | a e | u =c1:y f",
+        "u a | a c1 | u !c1 b | a c | u d | a e | u f",
+        "R3 1 c1, R4 4 c1, R4 6 c1"),
+    "r4: a late second result is dropped": (
+        "u a | a c1 | u =c1 | a c | u =c1:late d", "u a | a c1 | u =c1 | a c | u d", "R4 4 c1"),
+    "r4: a result before its call is not moved": (
+        "u a =c1 | a c1 | u b", "u a | a c1 | u !c1 b", "R2 0 c1, R3 1 c1"),
+    "r5: a call id that is used again is renamed with its result": (
+        "u a | a c1 | u =c1 b | a c1 | u =c1 b | a c1 | u =c1 b",
+        "u a | a c1 | u =c1 b | a c1_2 | u =c1_2 b | a c1_3 | u =c1_3 b",
+        "R5 3 c1, R5 5 c1"),
+    "r5: a new id is one that nothing has": (
+        "u a | a c1 c1_2 | u =c1 =c1_2 | a c1 | u =c1:z",
+        "u a | a c1 c1_2 | u =c1 =c1_2 | a c1_3 | u =c1_3:z",
+        "R5 3 c1"),
+    "r5: after an interrupted try the result belongs to the second": (
+        "u a | a c1 | u b | a c1 | u =c1", "u a | a c1 | u !c1 b | a c1_2 | u =c1_2",
+        "R3 1 c1, R5 3 c1"),
+    "r5: of two tries in a row the second has the result": (
+        "u a | a c1 | a c1 | u =c1", "u a | a c1 | a c1_2 | u !c1 =c1_2", "R3 1 c1, R5 2 c1"),
+    "r6: text stays after the results": (
+        "u a | a c1 c2 | u b =c1 image =c2", "u a | a c1 c2 | u =c1 =c2 b image", "R6 2 c1"),
+    "r6: results behind the text of a neighbour go before it": (
+        "u a | a c1 | u b | u =c1 c", "u a | a c1 | u =c1 b | u c", "R6 3 c1"),
+    "r7: a user message without blocks is removed": (
+        "u a | a b | u =c1 | u c", "u a | a b | u c", "R2 2 c1, R7 2"),
+    "r8: server tools pair inside the assistant message": (
+        "u a | a found search found b", "u a | a search found b", "R8 1 srv1"),
+    "r8: a server result in a later turn is dropped": (
+        "u a | a search | u b | a found c", "u a | a search | u b | a c", "R8 3 srv1"),
+    "r8: a server block of the user is dropped": (
+        "u a search found | a b", "u a | a b", "R8 0 srv1, R8 0 srv1"),
+}
 
-def test_r1_a_call_in_a_user_message_is_dropped() -> None:
-    said, repairs = repaired(user("a", call_block("c1")), assistant("b"))
-    assert said == [user("a"), assistant("b")]
-    assert repairs == [("R1", 0, "c1")]
+STRIPPED: dict[str, tuple[str, str, str]] = {
+    "r3: the call without a result is dropped instead": (
+        "u a | a so c1 c2 | u =c2 b", "u a | a so c2 | u =c2 b", "R3 1 c1"),
+    "r7: an assistant message without blocks is removed and users are not merged": (
+        "u a | a c1 | u b", "u a | u b", "R3 1 c1, R7 1"),
+}
+
+FINE = {
+    "an open tool loop with server tools": "u a | a so c1 c2 | u =c1 =c2 and? | a search found b",
+    "calls and results over neighbours of one role": (
+        "u a | a c1 | a c2 | u =c1 | u =c2 | u b"),
+    "r7: a message that came empty": "u a | a | u b",
+    "r8: a server result may wait for the client tools of its loop": (
+        "u a | a search c1 | u =c1 | a found b"),
+    "r8: a server call gets no result from us": "u a | a search | u b",
+}
+# fmt: on
 
 
-def test_r2_a_result_without_a_call_is_dropped() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1")),
-        user(result_block("c9", "?"), result_block("c1", "x")),
-    )
-    assert said[2] == user(result_block("c1", "x"))
-    assert repairs == [("R2", 2, "c9")]
+@pytest.mark.parametrize(("before", "after", "repairs"), ROWS.values(), ids=ROWS)
+def test_what_breaks_a_rule_is_repaired_and_told(before: str, after: str, repairs: str) -> None:
+    assert repaired(before) == (said(after), repairs)
+
+
+@pytest.mark.parametrize(("before", "after", "repairs"), STRIPPED.values(), ids=STRIPPED)
+def test_strip_drops_calls_without_results(before: str, after: str, repairs: str) -> None:
+    assert repaired(before, mode="strip") == (said(after), repairs)
+
+
+@pytest.mark.parametrize("mode", ["synthesise", "strip", "strict"])
+@pytest.mark.parametrize("words", FINE.values(), ids=FINE)
+def test_what_needs_nothing_comes_back_as_the_same_object(words: str, mode: Mode) -> None:
+    messages = history(*said(words))
+    again, repairs = tool_pair_repair(messages, mode)
+    assert again is messages
+    assert repairs == ()
 
 
 def test_r2_of_two_results_the_first_wins() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1")),
-        user(result_block("c1", "x"), result_block("c1", "y")),
-    )
-    assert said[2] == user(result_block("c1", "x"))
-    assert repairs == [("R2", 2, "c1")]
-
-
-def test_r2_results_take_the_order_of_the_calls() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1"), call_block("c2"), call_block("c3")),
-        user(result_block("c1", "x"), result_block("c3", "z"), result_block("c2", "y"), "b"),
-    )
-    expected = [result_block("c1", "x"), result_block("c2", "y"), result_block("c3", "z")]
-    assert said[2] == user(*expected, "b")
-    assert repairs == [("R2", 2, "c3")]
-
-
-def test_r2_a_result_of_an_assistant_is_dropped() -> None:
-    said, repairs = repaired(user("a"), assistant("b", result_block("c1", "x")))
-    assert said == [user("a"), assistant("b")]
-    assert repairs == [("R2", 1, "c1")]
-
-
-def test_r3_a_call_without_a_result_gets_a_neutral_error() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1"), call_block("c2"), call_block("c3")),
-        user(result_block("c2", "y"), "b"),
-    )
-    assert said[2] == user(missing("c1"), result_block("c2", "y"), missing("c3"), "b")
-    assert repairs == [("R3", 1, "c1"), ("R3", 1, "c3")]
+    assert repaired("u a | a c1 | u =c1 =c1:y") == (said("u a | a c1 | u =c1"), "R2 2 c1")
 
 
 @pytest.mark.parametrize("reason", ["interrupted", "compacted", "crashed"])
@@ -184,111 +208,6 @@ def test_r3_without_a_user_message_after_it_one_is_put_in() -> None:
     assert [(each.rule, each.message_index) for each in repairs] == [("R3", 1)]
 
 
-def test_r3_strip_drops_the_call_instead() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant("so", call_block("c1"), call_block("c2")),
-        user(result_block("c2", "y"), "b"),
-        mode="strip",
-    )
-    assert said[1] == assistant("so", call_block("c2"))
-    assert said[2] == user(result_block("c2", "y"), "b")
-    assert repairs == [("R3", 1, "c1")]
-
-
-def test_r4_a_late_result_is_moved_back_to_its_call() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1"), call_block("c2")),
-        user(result_block("c2", "y"), "b"),
-        assistant("c"),
-        user(result_block("c1", "x"), "d"),
-    )
-    assert said[2] == user(result_block("c1", "x"), result_block("c2", "y"), "b")
-    assert said[4] == user("d")
-    assert repairs == [("R4", 4, "c1")]
-
-
-def test_r4_a_late_result_that_is_not_unique_is_dropped() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1")),
-        user("b"),
-        assistant("c"),
-        user(result_block("c1", "x"), "d"),
-        assistant("e"),
-        user(result_block("c1", "y"), "f"),
-    )
-    assert said[2] == user(missing("c1"), "b")
-    assert (said[4], said[6]) == (user("d"), user("f"))
-    assert repairs == [("R3", 1, "c1"), ("R4", 4, "c1"), ("R4", 6, "c1")]
-
-
-def test_r4_a_late_second_result_is_dropped() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1")),
-        user(result_block("c1", "x")),
-        assistant("c"),
-        user(result_block("c1", "late"), "d"),
-    )
-    assert (said[2], said[4]) == (user(result_block("c1", "x")), user("d"))
-    assert repairs == [("R4", 4, "c1")]
-
-
-def test_r4_a_result_before_its_call_is_not_moved() -> None:
-    said, repairs = repaired(
-        user("a", result_block("c1", "x")), assistant(call_block("c1")), user("b")
-    )
-    assert said == [user("a"), assistant(call_block("c1")), user(missing("c1"), "b")]
-    assert repairs == [("R2", 0, "c1"), ("R3", 1, "c1")]
-
-
-def test_r5_a_call_id_used_again_is_renamed_with_its_result() -> None:
-    step = (assistant(call_block("c1", a=1)), user(result_block("c1", "x"), "b"))
-    said, repairs = repaired(user("a"), *step, *step, *step)
-    assert said[1:3] == list(step)
-    assert said[3] == assistant(call_block("c1_2", a=1))
-    assert said[4] == user(result_block("c1_2", "x"), "b")
-    assert said[5] == assistant(call_block("c1_3", a=1))
-    assert repairs == [("R5", 3, "c1"), ("R5", 5, "c1")]
-
-
-def test_r5_a_new_id_is_one_that_nothing_has() -> None:
-    said, _ = repaired(
-        user("a"),
-        assistant(call_block("c1"), call_block("c1_2")),
-        user(result_block("c1", "x"), result_block("c1_2", "y")),
-        assistant(call_block("c1")),
-        user(result_block("c1", "z")),
-    )
-    assert said[3:] == [assistant(call_block("c1_3")), user(result_block("c1_3", "z"))]
-
-
-def test_r5_after_an_interrupted_try_the_result_belongs_to_the_second() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1")),
-        user("b"),
-        assistant(call_block("c1")),
-        user(result_block("c1", "x")),
-    )
-    assert said[1:3] == [assistant(call_block("c1")), user(missing("c1"), "b")]
-    assert said[3:] == [assistant(call_block("c1_2")), user(result_block("c1_2", "x"))]
-    assert repairs == [("R3", 1, "c1"), ("R5", 3, "c1")]
-
-
-def test_r5_of_two_tries_in_a_row_the_second_has_the_result() -> None:
-    said, _ = repaired(
-        user("a"),
-        assistant(call_block("c1")),
-        assistant(call_block("c1")),
-        user(result_block("c1", "x")),
-    )
-    assert said[1:3] == [assistant(call_block("c1")), assistant(call_block("c1_2"))]
-    assert said[3] == user(missing("c1"), result_block("c1_2", "x"))
-
-
 def test_r5_a_renamed_block_keeps_its_other_fields_byte_for_byte() -> None:
     call = (
         b'{"type": "tool_use","id":"c1","name":"x","input":{"n": 1.50},"caller":{"type":"direct"}}'
@@ -306,67 +225,6 @@ def test_r5_a_renamed_block_keeps_its_other_fields_byte_for_byte() -> None:
         b'[{"type":"tool_use","id":"c1_2","name":"x",'
         b'"input":{"n": 1.50},"caller":{"type":"direct"}}]'
     )
-
-
-def test_r6_text_stays_after_the_results() -> None:
-    said, repairs = repaired(
-        user("a"),
-        assistant(call_block("c1"), call_block("c2")),
-        user("b", result_block("c1", "x"), image(), result_block("c2", "y")),
-    )
-    assert said[2] == user(result_block("c1", "x"), result_block("c2", "y"), "b", image())
-    assert repairs == [("R6", 2, "c1")]
-
-
-def test_r6_results_behind_the_text_of_a_neighbour_go_before_it() -> None:
-    said, repairs = repaired(
-        user("a"), assistant(call_block("c1")), user("b"), user(result_block("c1", "x"), "c")
-    )
-    assert said[2:] == [user(result_block("c1", "x"), "b"), user("c")]
-    assert repairs == [("R6", 3, "c1")]
-
-
-def test_r7_an_assistant_message_without_blocks_is_removed_and_users_are_not_merged() -> None:
-    said, repairs = repaired(user("a"), assistant(call_block("c1")), user("b"), mode="strip")
-    assert said == [user("a"), user("b")]
-    assert repairs == [("R3", 1, "c1"), ("R7", 1, "")]
-
-
-def test_r7_a_user_message_without_blocks_is_removed() -> None:
-    said, repairs = repaired(user("a"), assistant("b"), user(result_block("c1", "x")), user("c"))
-    assert said == [user("a"), assistant("b"), user("c")]
-    assert repairs == [("R2", 2, "c1"), ("R7", 2, "")]
-
-
-def test_r7_a_message_that_came_empty_stays() -> None:
-    messages = history(user("a"), assistant(), user("b"))
-    assert tool_pair_repair(messages)[0] is messages
-
-
-def test_r8_server_tools_pair_inside_the_assistant_message() -> None:
-    said, repairs = repaired(user("a"), assistant(FOUND, SEARCH, FOUND, "b"))
-    assert said[1] == assistant(SEARCH, FOUND, "b")
-    assert repairs == [("R8", 1, "srv1")]
-
-
-def test_r8_a_server_result_may_wait_for_the_client_tools_of_its_loop() -> None:
-    loop = (assistant(SEARCH, call_block("c1")), user(result_block("c1", "x")))
-    messages = history(user("a"), *loop, assistant(FOUND, "b"))
-    assert tool_pair_repair(messages)[0] is messages
-    said, repairs = repaired(user("a"), assistant(SEARCH), user("b"), assistant(FOUND, "c"))
-    assert said[3] == assistant("c")
-    assert repairs == [("R8", 3, "srv1")]
-
-
-def test_r8_a_server_block_of_the_user_is_dropped() -> None:
-    said, repairs = repaired(user("a", SEARCH, FOUND), assistant("b"))
-    assert said == [user("a"), assistant("b")]
-    assert repairs == [("R8", 0, "srv1"), ("R8", 0, "srv1")]
-
-
-def test_r8_a_server_call_gets_no_result_from_us() -> None:
-    messages = history(user("a"), assistant(SEARCH), user("b"))
-    assert tool_pair_repair(messages)[0] is messages
 
 
 # --- strict, synthetic, bad input ---------------------------------------------------------

@@ -15,7 +15,8 @@ from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, RequestMessage
 from tests.compaction.conversations import call_block, image, result_block, text
-from tests.compaction.rules.test_repair import FOUND, SEARCH, Said, history, said_by
+from tests.compaction.requests import FOUND, SEARCH, Said
+from tests.compaction.rules.test_repair import history, said_by
 
 IDS = st.sampled_from(["c1", "c2", "c3", "c1_2"])
 BLOCKS = st.one_of(

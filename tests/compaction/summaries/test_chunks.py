@@ -41,8 +41,7 @@ def test_a_message_that_is_too_long_by_itself_is_cut_to_its_head_and_its_tail() 
 
 
 def test_images_that_are_most_of_what_is_too_long_become_words() -> None:
-    talk = Talk()
-    talk.add("user", [text("see"), *[image()] * 5])
+    talk = Talk().add("user", [text("see"), *[image()] * 5])
     (passage,) = render(talk.messages)
     cut = fitted(passage, 500, PROFILE)
     assert passage_tokens(cut, PROFILE) <= 500
@@ -50,8 +49,7 @@ def test_images_that_are_most_of_what_is_too_long_become_words() -> None:
 
 
 def test_an_image_beside_a_text_that_is_too_long_stays() -> None:
-    talk = Talk()
-    talk.add("user", [text("word " * 9_000), image()])
+    talk = Talk().add("user", [text("word " * 9_000), image()])
     (passage,) = render(talk.messages)
     cut = fitted(passage, 1_000, PROFILE)
     assert passage_tokens(cut, PROFILE) <= 1_000

@@ -12,10 +12,7 @@ def told(talk: Talk, caps: Caps = RUNGS[0]) -> str:
 
 
 def test_a_conversation_is_told_by_who_said_what_with_calls_and_results() -> None:
-    talk = Talk()
-    talk.ask("look")
-    talk.step("the file", thinking="hmm")
-    talk.reply("seen")
+    talk = Talk().ask("look").step("the file", thinking="hmm").reply("seen")
     lines = told(talk).split("\n")
     assert lines[:2] == ["[u1, user]", "look"]
     assert lines[2] == "[a1, assistant]"
@@ -27,25 +24,21 @@ def test_a_conversation_is_told_by_who_said_what_with_calls_and_results() -> Non
 
 
 def test_thinking_is_not_told_and_a_message_of_thinking_alone_is_none() -> None:
-    talk = Talk()
-    talk.ask()
+    talk = Talk().ask()
     talk.add("assistant", [{"type": "thinking", "thinking": "secret", "signature": "s"}])
     assert len(render(talk.messages)) == 1
     assert "secret" not in told(talk)
 
 
 def test_a_result_is_told_in_a_thousand_characters_with_the_way_to_the_whole() -> None:
-    talk = Talk()
-    talk.ask()
-    talk.step("word " * 10_000)
+    talk = Talk().ask().step("word " * 10_000)
     passage = render(talk.messages)[-1]
     assert len(passage.text) < 1_100
     assert 'recall(id="c1"' in passage.text
 
 
 def test_the_input_of_a_call_is_told_in_a_thousand_characters() -> None:
-    talk = Talk()
-    talk.ask()
+    talk = Talk().ask()
     use = {"type": "tool_use", "id": "c1", "name": "write", "input": {"text": "y" * 50_000}}
     talk.add("assistant", [use])
     assert len(told(talk)) < 1_200
@@ -53,16 +46,12 @@ def test_the_input_of_a_call_is_told_in_a_thousand_characters() -> None:
 
 
 def test_a_failed_result_is_told_as_one() -> None:
-    talk = Talk()
-    talk.ask()
-    talk.step("no such file", is_error=True)
+    talk = Talk().ask().step("no such file", is_error=True)
     assert ", an error: no such file" in told(talk)
 
 
 def test_an_image_stays_a_block_behind_a_line_that_names_its_result() -> None:
-    talk = Talk()
-    talk.ask()
-    talk.step([text("a picture"), image()])
+    talk = Talk().ask().step([text("a picture"), image()])
     body, has_media = body_of(render(talk.messages), shows_media=True)
     blocks = msgspec.json.decode(body)
     assert has_media
@@ -72,8 +61,7 @@ def test_an_image_stays_a_block_behind_a_line_that_names_its_result() -> None:
 
 
 def test_where_no_images_are_taken_their_place_is_told_in_words() -> None:
-    talk = Talk()
-    talk.add("user", [text("see"), image()])
+    talk = Talk().add("user", [text("see"), image()])
     body, has_media = body_of(render(talk.messages), shows_media=False)
     (block,) = parse_blocks(body)
     assert not has_media
@@ -96,8 +84,7 @@ def test_of_many_images_the_newest_are_shown() -> None:
 
 
 def test_a_cache_mark_on_an_image_is_not_sent_on() -> None:
-    talk = Talk()
-    talk.add("user", [{**image(), "cache_control": {"type": "ephemeral"}}])
+    talk = Talk().add("user", [{**image(), "cache_control": {"type": "ephemeral"}}])
     body, _ = body_of(render(talk.messages), shows_media=True)
     assert b"cache_control" not in bytes(body)
 
@@ -115,8 +102,6 @@ def test_a_result_without_text_is_told_all_the_same() -> None:
 
 
 def test_equal_messages_are_told_in_equal_bytes() -> None:
-    talk = Talk()
-    talk.ask()
-    talk.step([text("a"), image()], "b" * 3_000)
+    talk = Talk().ask().step([text("a"), image()], "b" * 3_000)
     one, other = (body_of(render(talk.messages), shows_media=True)[0] for _ in range(2))
     assert bytes(one) == bytes(other)

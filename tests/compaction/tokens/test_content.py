@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.tokens.content import ContentCost, content_cost
-from tests.compaction.conversations import Talk, image, result_block, text
+from tests.compaction.conversations import image, message_of, result_block, text
 from tests.compaction.conversations import thinking_block as thinking
 
 Blocks = str | list[dict[str, Any]]
 
 
 def tally_of(content: Blocks) -> ContentCost:
-    return content_cost(Talk().add("user", content))
+    return content_cost(message_of("user", content))
 
 
 def test_texts_calls_results_and_flat_costs_are_told_apart() -> None:
@@ -31,14 +31,14 @@ def test_signed_thinking_is_known_by_its_signature_and_its_text() -> None:
 
 
 def test_thinking_can_be_left_out() -> None:
-    message = Talk().add("assistant", [thinking("hm"), text("ok")])
+    message = message_of("assistant", [thinking("hm"), text("ok")])
     assert content_cost(message, thinking=False).signed == []
     assert content_cost(message).signed != []
 
 
 def test_what_is_shown_instead_is_what_counts() -> None:
     call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "x" * 900}}
-    message = Talk().add("user", [call, result_block("c0", "y" * 900), text("z" * 900)])
+    message = message_of("user", [call, result_block("c0", "y" * 900), text("z" * 900)])
     shown = content_cost(
         message,
         texts={"c0": "short"},

@@ -18,7 +18,7 @@ from llmsession.compaction.tokens.messages import (
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Frame, Profile
-from tests.compaction.conversations import Blocks, Talk, image, result_block, talk, text
+from tests.compaction.conversations import Blocks, Talk, image, message_of, result_block, talk, text
 from tests.compaction.conversations import thinking_block as thinking
 
 ONE = Profile(chars_per_token=1.0, image_tokens=500)
@@ -26,7 +26,7 @@ ONE = Profile(chars_per_token=1.0, image_tokens=500)
 
 def tokens_of(content: Blocks) -> int:
     """The estimate at one character a token, without the message's overhead."""
-    return message_tokens(Talk().add("user", content), ONE) - MESSAGE_OVERHEAD_TOKENS
+    return message_tokens(message_of("user", content), ONE) - MESSAGE_OVERHEAD_TOKENS
 
 
 @pytest.mark.parametrize(("chars", "tokens"), [(0, 0), (1, 1), (27, 10), (28, 11)])
@@ -39,7 +39,7 @@ def test_text_counts_by_its_decoded_characters() -> None:
 
 
 def test_every_message_costs_its_overhead() -> None:
-    assert message_tokens(Talk().add("user", []), ONE) == MESSAGE_OVERHEAD_TOKENS
+    assert message_tokens(message_of("user", []), ONE) == MESSAGE_OVERHEAD_TOKENS
 
 
 def test_an_image_is_a_flat_cost_whatever_its_bytes() -> None:
@@ -91,15 +91,12 @@ def test_the_signature_of_thinking_costs_nothing() -> None:
 
 
 def test_texts_that_are_shown_instead_of_results_are_counted() -> None:
-    message = Talk().add("user", [result_block("c1", "x" * 90), result_block("c2", "y" * 10)])
+    message = message_of("user", [result_block("c1", "x" * 90), result_block("c2", "y" * 10)])
     assert message_tokens(message, ONE, texts={"c1": "abc"}) == 13 + MESSAGE_OVERHEAD_TOKENS
 
 
 def test_the_context_counts_what_the_view_shows() -> None:
-    built = Talk()
-    built.ask("go")
-    built.step("x" * 100, thinking="t" * 50)
-    built.step("y" * 100, thinking="t" * 50)
+    built = Talk().ask("go").step("x" * 100, thinking="t" * 50).step("y" * 100, thinking="t" * 50)
     plain = context_tokens(built.messages, View(), ONE)
     view = View(
         compacted_before=3, shown_results={"c1": "z" * 10, "c2": "hidden"}, capped={"c2": "w" * 20}
@@ -131,7 +128,7 @@ CLAUDE = Profile(token_family="claude", image_tokens=500)
 def test_a_profile_with_a_family_is_estimated_as_that_family_counts() -> None:
     said = "The session keeps its history."
     weights = FAMILIES["claude"]
-    message = Talk().add("user", said)
+    message = message_of("user", said)
     assert message_tokens(message, CLAUDE) == text_tokens(said, "claude") + weights.message
     openai = Profile(token_family="o200k")
     assert message_tokens(message, openai) == text_tokens(said, "o200k") + FAMILIES["o200k"].message
@@ -140,7 +137,7 @@ def test_a_profile_with_a_family_is_estimated_as_that_family_counts() -> None:
 def test_calls_results_and_images_have_their_own_costs() -> None:
     call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "here"}}
     answer = result_block("c1", [text("seen"), image()])
-    message = Talk().add("user", [call, answer])
+    message = message_of("user", [call, answer])
     weights = FAMILIES["claude"]
     texts = text_tokens("look\nat\nhere\nseen", "claude")
     fixed = weights.message + weights.call + weights.result + 500
@@ -149,14 +146,14 @@ def test_calls_results_and_images_have_their_own_costs() -> None:
 
 def test_signed_thinking_costs_what_its_signature_holds() -> None:
     signed = {"type": "thinking", "thinking": "a summary", "signature": "A" * 4_000}
-    counted = message_tokens(Talk().add("assistant", [signed]), CLAUDE)
+    counted = message_tokens(message_of("assistant", [signed]), CLAUDE)
     assert counted == FAMILIES["claude"].message + 680
     unsigned = {"type": "thinking", "thinking": "a summary"}
-    assert message_tokens(Talk().add("assistant", [unsigned]), CLAUDE) < 10
+    assert message_tokens(message_of("assistant", [unsigned]), CLAUDE) < 10
 
 
 def test_texts_may_be_counted_by_somebody_else() -> None:
-    cost = content_cost(Talk().add("user", [text("abc"), text("de")]))
+    cost = content_cost(message_of("user", [text("abc"), text("de")]))
     assert cost_tokens(cost, CLAUDE, count=len) == len("abc\nde") + FAMILIES["claude"].message
     assert cost_tokens(cost, ONE, count=lambda text: 99) == 5 + MESSAGE_OVERHEAD_TOKENS
 
@@ -171,9 +168,7 @@ def test_the_frame_of_a_family_counts_system_and_tools_as_texts() -> None:
 
 
 def test_what_a_view_shows_is_what_a_family_counts() -> None:
-    built = Talk()
-    built.ask("go")
-    built.step("x y " * 400)
+    built = Talk().ask("go").step("x y " * 400)
     shown = View(compacted_before=3, shown_results={"c1": "cut"})
     plain = context_tokens(built.messages, View(), CLAUDE)
     saved = text_tokens("x y " * 400, "claude") - text_tokens("cut", "claude")
@@ -201,7 +196,7 @@ def test_a_context_that_was_counted_is_remembered_for_each_way_it_is_shown(
 
 
 def test_what_is_remembered_of_a_message_is_bounded() -> None:
-    message = Talk().add("user", [result_block("c1", "x" * 90)])
+    message = message_of("user", [result_block("c1", "x" * 90)])
     for length in range(200):
         shown = message_tokens(message, ONE, texts={"c1": "y" * length})
         assert shown == length + MESSAGE_OVERHEAD_TOKENS

@@ -36,9 +36,7 @@ def shown(messages: list[Message], view: View | None = None, profile: Profile = 
 
 
 def of_user(*blocks: dict[str, Any]) -> list[Message]:
-    built = Talk()
-    built.add("user", list(blocks))
-    return built.messages
+    return Talk().add("user", list(blocks)).messages
 
 
 def test_an_untouched_message_is_sent_as_the_same_object() -> None:
@@ -61,9 +59,7 @@ def test_the_frame_is_passed_on() -> None:
 
 
 def test_a_swap_keeps_ids_order_count_and_is_error() -> None:
-    built = Talk()
-    built.ask()
-    built.step("a" * 100, "b" * 100, is_error=True)
+    built = Talk().ask().step("a" * 100, "b" * 100, is_error=True)
     view = View(compacted_before=3, shown_results={"c1": "A", "c2": "B"})
     blocks = sent(shown(built.messages, view))[2]
     assert blocks == [
@@ -118,9 +114,7 @@ def test_a_cap_is_shown_until_compacted_before_passes() -> None:
 
 
 def test_thinking_before_thinking_from_is_left_out_and_later_thinking_stays() -> None:
-    built = Talk()
-    built.ask()
-    built.step("x", thinking="one")
+    built = Talk().ask().step("x", thinking="one")
     built.add(
         "assistant", [{"type": "redacted_thinking", "data": "r"}, text("two"), thinking_block("")]
     )
@@ -136,10 +130,7 @@ def test_white_space_text_blocks_are_left_out() -> None:
 
 
 def test_a_message_that_becomes_empty_is_left_out() -> None:
-    built = Talk()
-    built.ask("one")
-    built.add("assistant", [thinking_block("hm"), text(" ")])
-    built.ask("two")
+    built = Talk().ask("one").add("assistant", [thinking_block("hm"), text(" ")]).ask("two")
     request = shown(built.messages, View(thinking_from=2), APART)
     assert [message.role for message in request.messages] == ["user", "user"]
 
@@ -164,10 +155,7 @@ def test_an_empty_error_result_gets_a_placeholder(content: Any) -> None:
 
 
 def test_neighbours_of_one_role_become_one_message() -> None:
-    built = Talk()
-    built.ask("one")
-    built.ask("two")
-    built.add("assistant", "a")
+    built = Talk().ask("one").ask("two").add("assistant", "a")
     built.add("assistant", [thinking_block("t"), text("b")])
     request = shown(built.messages)
     assert [message.role for message in request.messages] == ["user", "assistant"]
@@ -178,9 +166,7 @@ def test_neighbours_of_one_role_become_one_message() -> None:
 
 
 def test_neighbours_stay_apart_where_the_profile_does_not_merge() -> None:
-    built = Talk()
-    built.ask("one")
-    built.ask("two")
+    built = Talk().ask("one").ask("two")
     request = shown(built.messages, profile=APART)
     assert [part.body for part in request.messages] == [message.body for message in built.messages]
 
@@ -193,17 +179,14 @@ def test_tool_results_stand_before_text_in_one_message() -> None:
 
 
 def test_tool_results_stand_before_text_after_a_merge() -> None:
-    built = Talk()
-    built.add("user", "steer")
-    built.add("user", [result_block("c1", "1"), text("receipt")])
+    built = Talk().add("user", "steer").add("user", [result_block("c1", "1"), text("receipt")])
     assert sent(shown(built.messages)) == [
         [result_block("c1", "1"), text("steer"), text("receipt")]
     ]
 
 
 def test_a_merge_does_not_reorder_the_assistant() -> None:
-    built = Talk()
-    built.add("assistant", [call_block("c1"), text("a")])
+    built = Talk().add("assistant", [call_block("c1"), text("a")])
     built.add("assistant", [{"type": "tool_result", "tool_use_id": "odd"}])
     assert [block["type"] for block in sent(shown(built.messages))[0]] == [
         "tool_use",

@@ -27,9 +27,7 @@ both = pytest.mark.parametrize("profile", [MERGED, APART], ids=["merged", "apart
 
 
 def asking(turns: int = 4) -> Talk:
-    built = talk(turns, "result " * 50)
-    built.ask("the newest question")
-    return built
+    return talk(turns, "result " * 50).ask("the newest question")
 
 
 def shown(messages: list[Message], view: View, profile: Profile) -> list[list[dict[str, Any]]]:
@@ -80,8 +78,7 @@ def test_only_the_longest_prefix_summary_is_shown(profile: Profile) -> None:
 
 @both
 def test_a_shortened_input_stands_in_the_same_call(profile: Profile) -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     built.add("assistant", [{**call_block("c1", text="long " * 500), "cache": "kept"}])
     built.add("user", [result_block("c1", "ok")])
     view = View(inputs={"c1": msgspec.Raw(b'{"text":"lo ... ng"}')})

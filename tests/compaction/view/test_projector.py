@@ -25,14 +25,11 @@ COMPACTS = replace(FRAME, options={"context_management": {"edits": [{"type": "co
 
 
 def of_user(words: str) -> list[Message]:
-    built = Talk()
-    built.add("user", words)
-    return built.messages
+    return Talk().add("user", words).messages
 
 
 def test_a_projector_follows_every_change_of_the_view() -> None:
-    built = talk(3)
-    built.step("y" * 100, thinking="t")
+    built = talk(3).step("y" * 100, thinking="t")
     projector = Projector()
     views = [
         View(),
@@ -48,9 +45,7 @@ def test_a_projector_follows_every_change_of_the_view() -> None:
 
 
 def test_a_projector_reuses_what_it_showed_before_also_merged_and_changed_parts() -> None:
-    built = talk(3)
-    built.ask()
-    built.ask("and")
+    built = talk(3).ask().ask("and")
     view = View(compacted_before=4, shown_results={"c1": "A"})
     projector = Projector()
     first = projector.project(built.messages, view, PROFILE, FRAME)
@@ -61,9 +56,7 @@ def test_a_projector_reuses_what_it_showed_before_also_merged_and_changed_parts(
 
 
 def test_a_projector_follows_a_profile_that_merges_and_one_that_does_not() -> None:
-    built = talk(1)
-    built.ask("and")
-    built.ask("then")
+    built = talk(1).ask("and").ask("then")
     projector, view = Projector(), View()
     sent = [
         len(projector.project(built.messages, view, Profile(merges_roles=merges), FRAME).messages)

@@ -29,6 +29,7 @@ from llmsession.turns.request import Profile
 from tests.compaction.conversations import (
     FRAME,
     Talk,
+    a_plan,
     image,
     required,
     sent,
@@ -46,9 +47,7 @@ TITLED = [text(introduced("so far"))]
 
 def summarised() -> tuple[list[Message], View]:
     """Two turns; a third whose reply begins with a summary of all before it."""
-    built = talk(2)
-    built.ask("third")
-    built.add("assistant", [BLOCK, thinking_block("hm"), text("done")])
+    built = talk(2).ask("third").add("assistant", [BLOCK, thinking_block("hm"), text("done")])
     position = len(built.messages) - 1
     found = required(summary_in(built.messages[position].body, position))
     built.ask("fourth")
@@ -101,9 +100,7 @@ def test_v15_the_context_begins_with_the_reply_that_holds_the_summary() -> None:
 
 
 def test_what_stands_before_a_summary_in_its_own_reply_is_not_sent() -> None:
-    built = talk(1)
-    built.ask()
-    built.add("assistant", [text("before"), BLOCK, text("after")])
+    built = talk(1).ask().add("assistant", [text("before"), BLOCK, text("after")])
     found = required(summary_in(built.messages[-1].body, len(built.messages) - 1))
     view = View().with_provider_summary(found)
     built.ask("next")
@@ -134,8 +131,7 @@ def test_v15_a_signed_summary_goes_first_in_place_of_what_it_stands_for() -> Non
 
 
 def test_v14_a_signed_summary_never_meets_a_compact_edit() -> None:
-    built = talk(2)
-    built.ask("next")
+    built = talk(2).ask("next")
     request = project(built.messages, View(prefix_summaries=(signed(8),)), TAKES, COMPACTS)
     assert sent(request)[0][0] == TITLED[0]
     assert check_request(request, TAKES) == ()
@@ -198,17 +194,9 @@ def budget(profile: Profile) -> Budget:
 
 
 def wanting(upto: int) -> Plan:
-    return Plan(
-        policy="balanced",
-        compacted_before=8,
-        shown_results={"c2": "short"},
-        reason="for its size",
-        tokens_before=1,
-        tokens_after=1,
-        results_summarised=1,
-        voids_thinking=True,
-        summary_request=SummaryRequest(first=0, upto=upto, max_tokens=100),
-    )
+    summary_request = SummaryRequest(first=0, upto=upto, max_tokens=100)
+    results = {"compacted_before": 8, "shown_results": {"c2": "short"}, "results_summarised": 1}
+    return a_plan(**results, summary_request=summary_request)
 
 
 def test_what_follows_a_signed_summary_is_sent_as_it_was_so_its_thinking_stays() -> None:
@@ -221,22 +209,15 @@ def test_what_follows_a_signed_summary_is_sent_as_it_was_so_its_thinking_stays()
 
 
 def test_thinking_goes_where_the_provider_would_join_what_it_summarised_with_the_rest() -> None:
-    built = Talk()
-    built.ask("a")
-    built.reply("long " * 400)
-    built.add("assistant", [thinking_block("hm"), text("on")])
-    built.ask("b")
+    built = Talk().ask("a").reply("long " * 400)
+    built.add("assistant", [thinking_block("hm"), text("on")]).ask("b")
     plan = required(with_summary(wanting(2), signed(2), View(), built.messages, budget(TAKES)))
     assert plan.voids_thinking
 
 
 def test_the_plan_says_which_images_are_gone() -> None:
-    built = Talk()
-    built.ask()
-    built.step([text("see"), image()], [image()])
-    built.reply("long " * 400)
-    built.add("user", [image(), text("and this")])
-    built.reply()
+    built = Talk().ask().step([text("see"), image()], [image()]).reply("long " * 400)
+    built.add("user", [image(), text("and this")]).reply()
     assert lost_media(built.messages) == 3
     plan = required(with_summary(wanting(5), signed(5), View(), built.messages, budget(TAKES)))
     assert "without the 3 images and documents" in plan.reason

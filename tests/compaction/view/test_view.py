@@ -9,20 +9,11 @@ from hypothesis import strategies as st
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import Injected, PrefixSummary
+from tests.compaction.conversations import a_plan
 
 
-def plan(
-    compacted_before: int, shown_results: dict[str, str], *, voids_thinking: bool = True
-) -> Plan:
-    return Plan(
-        policy="p",
-        compacted_before=compacted_before,
-        shown_results=shown_results,
-        reason="because",
-        tokens_before=2,
-        tokens_after=1,
-        voids_thinking=voids_thinking,
-    )
+def plan(compacted_before: int, shown_results: dict[str, str], **fields: Any) -> Plan:
+    return a_plan(compacted_before=compacted_before, shown_results=shown_results, **fields)
 
 
 def test_a_plan_raises_version_and_compacted_before_and_adds_its_texts() -> None:
@@ -70,7 +61,7 @@ def test_applying_changes_neither_the_view_nor_the_plan() -> None:
 
 
 def prefix_summary(upto: int, text: str, by: Any = "extractive") -> Plan:
-    return msgspec.structs.replace(plan(0, {}), prefix_summary=PrefixSummary(upto, text, by))
+    return a_plan(prefix_summary=PrefixSummary(upto, text, by))
 
 
 def test_a_prefix_summary_is_only_followed_by_a_longer_one() -> None:
@@ -162,10 +153,6 @@ def test_whatever_plans_come_a_view_only_grows(plans: list[Plan]) -> None:
 # Prefix summaries, ranges, inputs and texts
 
 
-def parts(compacted_before: int = 0, **changes: Any) -> Plan:
-    return msgspec.structs.replace(plan(compacted_before, {}), **changes)
-
-
 FIRST, SECOND = PrefixSummary(4, "the first four"), PrefixSummary(8, "the first eight")
 
 
@@ -202,7 +189,7 @@ def test_forgetting_drops_every_prefix_summary_and_what_belonged_to_its_calls() 
 
 def test_ranges_are_joined_where_they_touch_or_overlap() -> None:
     view = View(omitted=((2, 4), (10, 12)))
-    after = view.applied(parts(omitted=((4, 6), (11, 15), (20, 20))), 30)
+    after = view.applied(a_plan(omitted=((4, 6), (11, 15), (20, 20))), 30)
     assert after.omitted == ((2, 6), (10, 15))
     assert [at for at in range(18) if not after.shows(at)] == [*range(2, 6), *range(10, 15)]
     assert after.clamped(16).omitted == ((2, 6), (10, 15))
@@ -212,7 +199,7 @@ def test_ranges_are_joined_where_they_touch_or_overlap() -> None:
 
 def test_shortened_inputs_and_texts_never_change() -> None:
     view = View(inputs={"a": msgspec.Raw(b"1")}, texts={"x#0": "old"})
-    coming = parts(inputs={"a": msgspec.Raw(b"2"), "b": msgspec.Raw(b"3")}, texts={"x#0": "new"})
+    coming = a_plan(inputs={"a": msgspec.Raw(b"2"), "b": msgspec.Raw(b"3")}, texts={"x#0": "new"})
     after = view.applied(coming, 9)
     assert after.inputs == {"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"3")}
     assert after.texts == {"x#0": "old"}
@@ -227,14 +214,14 @@ def test_every_kind_of_edit_leaves_out_the_thinking_that_was_bound_to_it() -> No
         {"injected": (Injected(3, "note"),)},
     ]
     for edit in edits:
-        assert View().applied(parts(**edit), 9).thinking_from == 9
-        free = parts(**edit, voids_thinking=False)
+        assert View().applied(a_plan(**edit), 9).thinking_from == 9
+        free = a_plan(**edit, voids_thinking=False)
         assert View().applied(free, 9).thinking_from == 0
-    assert View().applied(parts(drops_thinking=True, voids_thinking=False), 9).thinking_from == 9
+    assert View().applied(a_plan(drops_thinking=True, voids_thinking=False), 9).thinking_from == 9
 
 
 def test_what_is_injected_is_replaced_as_a_whole() -> None:
     view = View(injected=(Injected(3, "old"),))
-    assert view.applied(parts(), 9).injected == (Injected(3, "old"),)
-    assert view.applied(parts(injected=()), 9).injected == ()
+    assert view.applied(a_plan(), 9).injected == (Injected(3, "old"),)
+    assert view.applied(a_plan(injected=()), 9).injected == ()
     assert view.clamped(2).injected == ()

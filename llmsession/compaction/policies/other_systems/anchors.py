@@ -15,17 +15,15 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
-from ..base import CheckedPolicy
 from ..counting import sizes_in_budget
 from ..limits import Amount, Count, portion
 from ..prefixes import (
-    SUMMARY_TOKENS,
+    SummaryPolicy,
     beside_tokens,
     cut_at_least,
     cut_at_most,
     latest_cut,
     request_starts,
-    summary_plan,
 )
 from ..registry import register
 
@@ -41,7 +39,7 @@ __all__ = [
 
 
 @register
-class CheckpointOnFirstKept(CheckedPolicy, frozen=True, kw_only=True):
+class CheckpointOnFirstKept(SummaryPolicy, frozen=True, kw_only=True):
     """Open WebUI: past ``threshold_tokens`` (or the limit) the newest ``retain_percent`` of the
     messages are kept, from a user's turn on, and a summary hangs on the first of them.
 
@@ -87,9 +85,7 @@ class CheckpointOnFirstKept(CheckedPolicy, frozen=True, kw_only=True):
         for index in starts:
             if upto and index > upto and beside + sum(sizes[upto:]) > threshold:
                 upto = index
-        return summary_plan(
-            self.name, view, messages, budget, upto=upto, max_tokens=self.summary_tokens
-        )
+        return self.summary(view, messages, budget, upto)
 
 
 def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
@@ -98,7 +94,7 @@ def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
 
 
 @register
-class AutoCompactThreshold(CheckedPolicy, frozen=True, kw_only=True):
+class AutoCompactThreshold(SummaryPolicy, frozen=True, kw_only=True):
     """Continue's command line: from the threshold on everything becomes one summary, but the
     user's newest message and what has just arrived.
 
@@ -112,7 +108,6 @@ class AutoCompactThreshold(CheckedPolicy, frozen=True, kw_only=True):
     name: ClassVar[str] = "auto_compact_threshold"
 
     max_tokens: int | None = None
-    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""
@@ -123,15 +118,8 @@ class AutoCompactThreshold(CheckedPolicy, frozen=True, kw_only=True):
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """One summary of all that may go."""
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=latest_cut(view, messages, budget, pins=True),
-            max_tokens=self.summary_tokens,
-            pins=True,
-        )
+        upto = latest_cut(view, messages, budget, pins=True)
+        return self.summary(view, messages, budget, upto, pins=True)
 
 
 OMISSION_NOTE = "[Earlier conversation was omitted to fit the model's context window.]"
@@ -165,7 +153,7 @@ def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int 
 
 
 @register
-class AppendOnlyProjection(CheckedPolicy, frozen=True, kw_only=True):
+class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
     """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the limit
     all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody
     asks for it.
@@ -183,7 +171,6 @@ class AppendOnlyProjection(CheckedPolicy, frozen=True, kw_only=True):
     reserve_tokens: int | None = None
     keep_messages: Amount = 8
     keep_asked: Amount = 2
-    summary_tokens: Count = SUMMARY_TOKENS
     notes_omission: bool = False
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
@@ -196,13 +183,6 @@ class AppendOnlyProjection(CheckedPolicy, frozen=True, kw_only=True):
         keep = self.keep_asked if budget.trigger == "asked" else self.keep_messages
         cut = keep_recent_messages(messages, keep, view.start)
         latest = latest_cut(view, messages, budget, pins=True)
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=0 if cut is None else min(cut, latest),
-            max_tokens=self.summary_tokens,
-            fallback=OMISSION_NOTE if self.notes_omission else "",
-            pins=True,
-        )
+        upto = 0 if cut is None else min(cut, latest)
+        fallback = OMISSION_NOTE if self.notes_omission else ""
+        return self.summary(view, messages, budget, upto, fallback=fallback, pins=True)

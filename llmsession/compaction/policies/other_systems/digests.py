@@ -15,17 +15,15 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
-from ..base import CheckedPolicy
 from ..counting import rest_tokens, sizes_in_budget
 from ..limits import Amount, Count, Fraction, portion, reached
 from ..prefixes import (
-    SUMMARY_TOKENS,
+    SummaryPolicy,
     beside_tokens,
     cut_at_least,
     cut_at_most,
     latest_cut,
     request_starts,
-    summary_plan,
 )
 from ..registry import register
 from ..spans import Span, left_out
@@ -44,7 +42,7 @@ __all__ = [
 
 
 @register
-class LlmSummary(CheckedPolicy, frozen=True, kw_only=True):
+class LlmSummary(SummaryPolicy, frozen=True, kw_only=True):
     """LLMSession of agent-air, its LLM compactor: above ``threshold`` of the limit all but the
     newest ``keep_recent_turns`` turns become one summary, which stands first.
 
@@ -58,7 +56,6 @@ class LlmSummary(CheckedPolicy, frozen=True, kw_only=True):
 
     threshold: Fraction = 0.75
     keep_recent_turns: Count = 5
-    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold of the limit used? Never without a limit."""
@@ -67,14 +64,8 @@ class LlmSummary(CheckedPolicy, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary of all older turns; None if there are none, or none that is new."""
         first = turns_from(messages, self.keep_recent_turns)
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=cut_at_most(messages, min(first, latest_cut(view, messages, budget))),
-            max_tokens=self.summary_tokens,
-        )
+        upto = cut_at_most(messages, min(first, latest_cut(view, messages, budget)))
+        return self.summary(view, messages, budget, upto)
 
 
 FAILURES_TITLE = "## Tool Failures"
@@ -132,7 +123,7 @@ def tool_failures(messages: Sequence[Message]) -> str:
 
 
 @register
-class RecencyTurnSummary(CheckedPolicy, frozen=True, kw_only=True):
+class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
     """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
     checkpoint with the failures of tools listed behind it.
 
@@ -148,7 +139,6 @@ class RecencyTurnSummary(CheckedPolicy, frozen=True, kw_only=True):
     trigger_value: float | None = None
     keep_turns: Amount = 2
     max_recent_tokens: int | None = None
-    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Does the trigger say so?"""
@@ -162,13 +152,11 @@ class RecencyTurnSummary(CheckedPolicy, frozen=True, kw_only=True):
         min_messages = self.trigger_value or 0
         if self.trigger == "messages_to_refine" and 0 < pruned < min_messages:
             return None
-        return summary_plan(
-            self.name,
+        return self.summary(
             view,
             messages,
             budget,
-            upto=upto,
-            max_tokens=self.summary_tokens,
+            upto,
             instructions=_CHECKPOINT,
             appendix=tool_failures(messages[:upto]),
             fallback=metadata_stub(messages[:upto]),
@@ -199,7 +187,7 @@ def kept_tokens(
 
 
 @register
-class UnionPreserveCompress(CheckedPolicy, frozen=True, kw_only=True):
+class UnionPreserveCompress(SummaryPolicy, frozen=True, kw_only=True):
     """LobeChat: the user's newest message and the longest suffix of ``keep_ratio`` of the
     threshold are kept, all else becomes one group with one summary.
 
@@ -215,7 +203,6 @@ class UnionPreserveCompress(CheckedPolicy, frozen=True, kw_only=True):
     keep_ratio: Fraction = 0.2
     keep_cap: Count = 32_000
     default_window_tokens: Count = 128_000
-    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is strictly more than the threshold used?"""
@@ -231,19 +218,11 @@ class UnionPreserveCompress(CheckedPolicy, frozen=True, kw_only=True):
         keep = kept_tokens(window, self.ratio, self.keep_ratio, self.keep_cap)
         suffix = cut_at_least(messages, max(1, newest_that_fit(sizes, keep)))
         latest = latest_cut(view, messages, budget, pins=True)
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=min(suffix, latest),
-            max_tokens=self.summary_tokens,
-            pins=True,
-        )
+        return self.summary(view, messages, budget, min(suffix, latest), pins=True)
 
 
 @register
-class SummaryKeepLast4(CheckedPolicy, frozen=True, kw_only=True):
+class SummaryKeepLast4(SummaryPolicy, frozen=True, kw_only=True):
     """CodeBuddy's provider path: past the limit all but the last ``keep_messages`` become a
     summary, and where that is not enough the oldest pairs behind it are left out.
 
@@ -256,7 +235,6 @@ class SummaryKeepLast4(CheckedPolicy, frozen=True, kw_only=True):
 
     min_messages: Count = 6
     keep_messages: Count = 4
-    summary_tokens: Count = SUMMARY_TOKENS
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is more used than there is?"""
@@ -281,15 +259,8 @@ class SummaryKeepLast4(CheckedPolicy, frozen=True, kw_only=True):
     ) -> Plan | None:
         sizes = sizes_in_budget(view, messages, budget)
         room = budget.limit_tokens - beside_tokens(sizes, view, budget) - self.summary_tokens
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=cut,
-            max_tokens=self.summary_tokens,
-            omitted=_oldest_pairs(messages, sizes, cut, room, budget),
-        )
+        omitted = _oldest_pairs(messages, sizes, cut, room, budget)
+        return self.summary(view, messages, budget, cut, omitted=omitted)
 
     def _without_summary(
         self, view: View, messages: Sequence[Message], budget: Budget

@@ -24,11 +24,11 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from ..base import CheckedPolicy, WaitingPolicy
+from ..base import WaitingPolicy
 from ..counting import sizes_in_budget
 from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
-from ..limits import Amount, Count, reached
-from ..prefixes import cut_at_most, latest_cut, summary_plan
+from ..limits import Amount, Count
+from ..prefixes import SummaryPolicy, cut_at_most, latest_cut
 from ..registry import register
 
 __all__ = [
@@ -114,10 +114,7 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "basic_fold"
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least 90 % of the limit used?"""
-        return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
+    due_from: ClassVar[float] = TRIGGER_SHARE
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The folds that bring the request down to the target; None if it is there, or if there
@@ -209,10 +206,7 @@ class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "budget_projection"
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least 90 % of the limit used?"""
-        return reached(used_tokens, limit_tokens, TRIGGER_SHARE)
+    due_from: ClassVar[float] = TRIGGER_SHARE
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What brings the request down to the target; None if it is there, or nothing may go."""
@@ -289,7 +283,7 @@ _SECTIONS = (
 
 
 @register
-class SidecarProjection(CheckedPolicy, frozen=True, kw_only=True):
+class SidecarProjection(SummaryPolicy, frozen=True, kw_only=True):
     """Cline's SDK with a model: from 90 % of the limit on the newest ``preserve_tokens``, or the
     target if that is less, are kept, never less than the latest typed turn, and all before them
     becomes a summary; the transcript is not touched.
@@ -315,12 +309,5 @@ class SidecarProjection(CheckedPolicy, frozen=True, kw_only=True):
         keep = min(self.preserve_tokens, target)
         sizes = sizes_in_budget(view, messages, budget)
         cut = min(newest_that_fit(sizes, keep), latest_cut(view, messages, budget))
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=cut_at_most(messages, cut),
-            max_tokens=self.summary_tokens,
-            instructions=_SECTIONS,
-        )
+        upto = cut_at_most(messages, cut)
+        return self.summary(view, messages, budget, upto, instructions=_SECTIONS)

@@ -81,6 +81,7 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "hybrid_60_80_90"
+    due_from: ClassVar[float] = _DUE_SHARE
 
     truncate_at: Fraction = 0.60
     condense_at: Fraction = 0.80
@@ -92,10 +93,6 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
         super().__post_init__()
         if not self.truncate_at <= self.condense_at <= self.warn_at:
             raise InvalidConfig("truncate_at, condense_at and warn_at must grow in this order")
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least a fifth of the limit used? The rest depends on its own budget."""
-        return reached(used_tokens, limit_tokens, _DUE_SHARE)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to do at this share of the budget; None below 60 %, and without any room."""
@@ -141,13 +138,10 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "hybrid_70_60"
+    due_from: ClassVar[float] = _DUE_SHARE
 
     condense_at: Fraction = 0.70
     fold_share: Fraction = 0.60
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least a fifth of the limit used? The rest depends on its own budget."""
-        return reached(used_tokens, limit_tokens, _DUE_SHARE)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The fold; None below 70 %, and without any room."""

@@ -113,10 +113,6 @@ class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
         super().__post_init__()
         check_whole("section_chars", self.section_chars, MIN_SECTION_CHARS)
 
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Always: what fits the questions changes with them."""
-        return True
-
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The block as it has to be now; None if it is."""
         draft = Draft(view, messages, budget)
@@ -168,10 +164,6 @@ class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
 
     checklist: str = ""
     every: Count = REMIND_EVERY
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Always: it counts requests, not tokens."""
-        return True
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The list at the end of the context; None if it is not time, or there is none."""
@@ -228,10 +220,6 @@ class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
         for number, item in enumerate(self.items):
             if not item.provider or not item.id:
                 raise InvalidConfig(f"items[{number}] has no provider or no id")
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Always: items come with messages."""
-        return True
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The items as they have to stand now; None if they do."""

@@ -21,9 +21,9 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 
-from ..base import WaitingPolicy
+from ..base import ThresholdPolicy, WaitingPolicy
 from ..drafts import Draft
-from ..limits import Count, Fraction, portion, reached
+from ..limits import Count, Fraction, portion
 from ..registry import register
 
 __all__ = [
@@ -130,7 +130,7 @@ def _read_until(messages: Sequence[Message]) -> int:
 
 
 @register
-class MaskConsumed(WaitingPolicy, frozen=True, kw_only=True):
+class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
     """``mask_consumed``: of results that the model has read, and written something after, only
     head and tail are shown; the older, the less. Where there is a summary, that is shown.
 
@@ -143,13 +143,8 @@ class MaskConsumed(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "mask_consumed"
 
-    threshold: Fraction = 0.80
     reserve: Fraction = 0.05
     min_chars: Count = 300
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least the threshold of the limit used?"""
-        return reached(used_tokens, limit_tokens, self.threshold)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to shorten now; None if all that is read is short."""
@@ -184,12 +179,9 @@ class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "pressure_fading"
+    due_from: ClassVar[float] = BANDS[0][0] / 1_000
 
     reserve: Fraction = 0.05
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least 80 % of the limit used?"""
-        return limit_tokens > 0 and used_tokens * 1_000 >= limit_tokens * BANDS[0][0]
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What fades now; None if all of it is short enough for this pressure."""
@@ -220,7 +212,7 @@ def _shorten_inputs(draft: Draft, max_chars: int) -> int:
 
 
 @register
-class PositionClear(WaitingPolicy, frozen=True, kw_only=True):
+class PositionClear(ThresholdPolicy, frozen=True, kw_only=True):
     """``position_clear``: long results in the older 70 % of the conversation keep head and tail,
     those in its older half are cleared; the newest three turns stay as they are.
 
@@ -233,7 +225,6 @@ class PositionClear(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "position_clear"
 
-    threshold: Fraction = 0.80
     keep_turns: Count = 3
     long_chars: Count = 50_000
     trim_age: Fraction = 0.30
@@ -246,10 +237,6 @@ class PositionClear(WaitingPolicy, frozen=True, kw_only=True):
             raise InvalidConfig(
                 f"clear_age {self.clear_age} must not be below trim_age {self.trim_age}"
             )
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least the threshold of the limit used?"""
-        return reached(used_tokens, limit_tokens, self.threshold)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to trim and clear now; None if nothing long is old."""

@@ -21,9 +21,9 @@ from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, ToolUseBlock
 from llmsession.turns.messages import Message
 
-from ..base import WaitingPolicy
+from ..base import ThresholdPolicy, WaitingPolicy
 from ..drafts import Draft
-from ..limits import Count, Fraction, portion, reached
+from ..limits import Count, Fraction, portion
 from ..registry import register
 
 __all__ = [
@@ -156,7 +156,7 @@ def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> boo
 
 
 @register
-class FileReadDedupe(WaitingPolicy, frozen=True, kw_only=True):
+class FileReadDedupe(ThresholdPolicy, frozen=True, kw_only=True):
     """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
 
     Markers: ``[[NOTE] This file read has been removed ...]``. A copy that is cut or compacted
@@ -170,12 +170,7 @@ class FileReadDedupe(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "file_read_dedupe"
 
-    threshold: Fraction = 0.80
     min_saving: Fraction = 0.30
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least the threshold of the limit used?"""
-        return reached(used_tokens, limit_tokens, self.threshold)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """Which copies to replace; None if there is no file twice."""

@@ -14,10 +14,9 @@ from llmsession.compaction.view.summary_wording import without_title
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 
-from ..base import CheckedPolicy
 from ..counting import sizes_in_budget
 from ..limits import Count, Fraction, portion
-from ..prefixes import beside_tokens, latest_cut, summary_plan, told_tokens
+from ..prefixes import SummaryPolicy, beside_tokens, latest_cut, told_tokens
 from ..registry import register
 from ..spans import begins_turn
 
@@ -62,7 +61,7 @@ def extracted_lines(
 
 
 @register
-class RollingSummary75(CheckedPolicy, frozen=True, kw_only=True):
+class RollingSummary75(SummaryPolicy, frozen=True, kw_only=True):
     """MiniSearch: the newest messages that fit three quarters of ``window_tokens``, beginning
     with a user's, and a summary of at most ``summary_tokens`` of all before them.
 
@@ -106,13 +105,4 @@ class RollingSummary75(CheckedPolicy, frozen=True, kw_only=True):
             self.summary_tokens,
             lambda text: budget.scaled(text_tokens_for(text, profile)),
         )
-        return summary_plan(
-            self.name,
-            view,
-            messages,
-            budget,
-            upto=upto,
-            max_tokens=self.summary_tokens,
-            instructions=_MEMORY,
-            fallback=lines,
-        )
+        return self.summary(view, messages, budget, upto, instructions=_MEMORY, fallback=lines)

@@ -19,9 +19,9 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from ..base import WaitingPolicy
+from ..base import ThresholdPolicy, WaitingPolicy
 from ..drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
-from ..limits import Amount, Fraction, check_fraction, portion, reached
+from ..limits import Amount, Fraction, check_fraction, portion
 from ..registry import make_policy, register
 from .reads import drop_duplicate_reads, saved_enough
 
@@ -49,7 +49,7 @@ def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
 
 
 @register
-class FourStage(WaitingPolicy, frozen=True, kw_only=True):
+class FourStage(ThresholdPolicy, frozen=True, kw_only=True):
     """``four_stage``: clear old tool results, then drop files that were read again, then
     summarise, then leave out; each only while the request is over the target.
 
@@ -68,7 +68,6 @@ class FourStage(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "four_stage"
 
-    threshold: Fraction = 0.80
     target: float = 1.0
     protected_tokens: Amount = 40_000
     min_saved_tokens: Amount = 500
@@ -80,10 +79,6 @@ class FourStage(WaitingPolicy, frozen=True, kw_only=True):
         super().__post_init__()
         if self.target != 1:
             check_fraction("target", self.target)
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is at least the threshold of the limit used?"""
-        return reached(used_tokens, limit_tokens, self.threshold)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The stages that are needed; None if none is, or none finds anything."""

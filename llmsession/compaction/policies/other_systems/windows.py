@@ -121,10 +121,6 @@ class LastNMessages(WaitingPolicy, frozen=True, kw_only=True):
 
     n: Whole = 8
 
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Always: messages are counted, not tokens."""
-        return True
-
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out; None if there are no more than ``n``, or nothing more can go."""
         count = len(messages)
@@ -154,10 +150,6 @@ class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
     max_age_h: Whole = 720
     max_messages: Whole = 50
     max_tokens: Whole = 32_000
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Always: it asks for age and number, too."""
-        return True
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out, with how many messages each rule alone would; None if that is
@@ -284,10 +276,6 @@ class CleanAndBudget30k(WaitingPolicy, frozen=True, kw_only=True):
     name: ClassVar[str] = "clean_and_budget_30k"
 
     budget_tokens: Count = 30_000
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Always: a text is cleaned at any size."""
-        return True
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to clean and to leave out; None if that is nothing more."""

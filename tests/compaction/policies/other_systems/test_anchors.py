@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
 from llmsession.compaction.policies import (
     AppendOnlyProjection,
     AutoCompactThreshold,
@@ -11,9 +9,7 @@ from llmsession.compaction.policies import (
 )
 from llmsession.compaction.policies.other_systems.anchors import (
     OMISSION_NOTE,
-    compaction_buffer,
     keep_recent_messages,
-    preflight_threshold,
     tail_start,
 )
 from llmsession.compaction.view.projection import project
@@ -21,7 +17,7 @@ from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.testing.checker.requests import extends
 from llmsession.turns.records import Injected, PrefixSummary
-from tests.compaction.conversations import FRAME, Talk, required, sent, talk
+from tests.compaction.conversations import FRAME, Talk, required, sent
 from tests.compaction.policies.summaries import (
     PROFILE,
     applied,
@@ -30,69 +26,22 @@ from tests.compaction.policies.summaries import (
     left_without_summary,
     loop,
     planned,
-    said,
 )
 
 # checkpoint_on_first_kept.
 
 
-def test_a_checkpoint_is_due_past_80k_or_the_limit() -> None:
-    policy = CheckpointOnFirstKept()
-    assert [policy.due(used, 200_000) for used in (80_000, 80_001)] == [False, True]
-    assert [policy.due(used, 32_000) for used in (32_000, 32_001)] == [False, True]
-    assert not policy.due(1_000, 0)
-
-
-@pytest.mark.parametrize(("percent", "upto"), [(20, 16), (0, 18), (10, 18), (50, 10), (99, 10)])
-def test_a_fifth_of_the_messages_is_kept_from_a_users_turn_on(percent: int, upto: int) -> None:
-    built = chat(*[1_000] * 20)
-    policy = CheckpointOnFirstKept(retain_percent=percent)
-    after = applied(policy, built.messages, 15_000)
-    assert after.summary_request.upto == upto
-    assert built.messages[upto].is_user
-    assert after.summary_request.max_tokens == 1_000
-
-
-def test_a_boundary_inside_a_tool_turn_is_moved_to_where_the_turn_begins() -> None:
-    built = talk(5, said(1_000))
-    # 20 messages, 4 of them kept: the turn before has 16 as its end; of 6 kept, 14 is inside it.
-    after = applied(CheckpointOnFirstKept(retain_percent=30), built.messages, 4_500)
-    assert after.summary_request.upto == 12
-    assert built.messages[12].turn == 4
-
-
-def test_without_a_users_turn_to_begin_at_nothing_is_done() -> None:
-    assert planned(CheckpointOnFirstKept(), loop(20).messages, 10_000) is None
-
-
-def test_three_messages_are_left_alone() -> None:
+def test_four_messages_are_enough_for_a_checkpoint() -> None:
     policy = CheckpointOnFirstKept(threshold_tokens=1_000)
-    assert planned(policy, chat(1_000, 1_000, 1_000).messages, 10_000) is None
     assert planned(policy, chat(1_000, 1_000, 1_000, 9).messages, 10_000) is not None
 
 
-def test_a_place_that_does_not_suffice_moves_on_by_whole_turns() -> None:
-    # By count 12 messages would stay; 5,000 less the summary's 1,000 take 4.
+def test_what_a_checkpoint_leaves_is_not_due_again() -> None:
     built = chat(*[1_000] * 24)
     after = applied(CheckpointOnFirstKept(retain_percent=50), built.messages, 5_000)
-    assert after.summary_request.upto == 20
+    assert after.summary_request.max_tokens == 1_000
     used = budget_for(built.messages, 0, view=after.view).used_tokens
     assert not CheckpointOnFirstKept().due(used, 5_000)
-
-
-def test_who_asks_for_a_checkpoint_keeps_the_last_turn_and_gets_no_second() -> None:
-    built = chat(*[1_000] * 24)
-    after = applied(CheckpointOnFirstKept(), built.messages, 90_000, trigger="asked")
-    assert after.summary_request.upto == 22
-    again = planned(CheckpointOnFirstKept(), built.messages, 90_000, after.view, trigger="asked")
-    assert again is None
-
-
-def test_only_the_last_turn_is_left_where_nothing_suffices() -> None:
-    built = chat(*[1_000] * 23, 9_000)
-    after = applied(CheckpointOnFirstKept(retain_percent=50), built.messages, 5_000)
-    assert after.summary_request.upto == 22
-    assert planned(CheckpointOnFirstKept(), built.messages, 5_000, after.view) is None
 
 
 def test_a_branch_without_the_place_shows_everything_and_so_does_taking_it_away() -> None:
@@ -103,42 +52,7 @@ def test_a_branch_without_the_place_shows_everything_and_so_does_taking_it_away(
     assert view.clamped(18).start == 16
 
 
-def test_an_empty_summary_changes_nothing() -> None:
-    policy = CheckpointOnFirstKept()
-    assert left_without_summary(policy, chat(*[1_000] * 20).messages, 15_000) is None
-
-
 # auto_compact_threshold.
-
-
-@pytest.mark.parametrize(
-    ("window", "reply", "threshold"),
-    [
-        (200_000, 64_000, 121_000),
-        (128_000, 8_192, 104_808),
-        (32_768, None, 9_830),
-        (200_000, None, 121_000),
-    ],
-)
-def test_continue_compacts_from_its_threshold_on(
-    window: int, reply: int | None, threshold: int
-) -> None:
-    left = window - (reply or min(-(-window * 35 // 100), 64_000))
-    policy = AutoCompactThreshold(max_tokens=reply)
-    assert [policy.due(used, left) for used in (threshold - 1, threshold)] == [False, True]
-
-
-def test_a_window_that_leaves_nothing_is_never_due() -> None:
-    assert compaction_buffer(8_192 - 4_096, 4_096) == 4_096
-    policy = AutoCompactThreshold(max_tokens=4_096)
-    assert not policy.due(100_000, 4_096)
-
-
-def test_everything_but_the_newest_words_becomes_one_summary() -> None:
-    built = chat(*[1_000] * 9)
-    after = applied(AutoCompactThreshold(), built.messages, 10_000)
-    assert after.summary_request.upto == 8
-    assert planned(AutoCompactThreshold(), built.messages, 10_000, after.view) is None
 
 
 def test_in_a_long_turn_the_newest_step_stays_and_the_request_is_said_once_more() -> None:
@@ -150,21 +64,6 @@ def test_in_a_long_turn_the_newest_step_stays_and_the_request_is_said_once_more(
 
 
 # append_only_projection.
-
-
-@pytest.mark.parametrize(
-    ("ratio", "threshold"), [(0.80, 80_000), (0.05, 10_000), (2.0, 99_000), (0.57, 57_000)]
-)
-def test_the_ratio_is_between_10_and_99_percent(ratio: float, threshold: int) -> None:
-    assert preflight_threshold(100_000, ratio) == threshold
-    policy = AppendOnlyProjection(ratio=ratio)
-    assert [policy.due(used, 100_000) for used in (threshold - 1, threshold)] == [False, True]
-
-
-def test_a_fixed_reserve_takes_the_place_of_the_ratio() -> None:
-    assert preflight_threshold(100_000, 0.8, 30_000) == 70_000
-    assert AppendOnlyProjection(reserve_tokens=30_000).due(70_000, 100_000)
-    assert not AppendOnlyProjection().due(70_000, 0)
 
 
 def steps(*kinds: str) -> Talk:
@@ -199,13 +98,6 @@ def test_eight_messages_are_kept_and_less_than_two_are_not_worth_it() -> None:
     assert keep_recent_messages((), 0) is None
 
 
-def test_who_asks_for_it_keeps_two() -> None:
-    built = chat(*[1_000] * 20)
-    assert applied(AppendOnlyProjection(), built.messages, 20_000).summary_request.upto == 12
-    asked = applied(AppendOnlyProjection(), built.messages, 20_000, trigger="asked")
-    assert asked.summary_request.upto == 18
-
-
 def test_the_request_of_a_long_turn_is_covered_and_said_once_more() -> None:
     built = loop(9)
     after = applied(AppendOnlyProjection(), built.messages, 10_000)
@@ -219,9 +111,7 @@ def test_the_projection_is_the_same_bytes_until_the_next_compaction() -> None:
     view = applied(AppendOnlyProjection(), built.messages, 14_000).view
     requests = [project(built.messages, view, PROFILE, FRAME)]
     for _ in range(3):
-        built.reply("an answer")
-        built.ask("a word")
-        built.step("a result")
+        built.reply("an answer").ask("a word").step("a result")
         requests.append(project(built.messages, view, PROFILE, FRAME))
     assert all(extends(before, now) for before, now in pairwise(requests))
     again = applied(AppendOnlyProjection(), built.messages, 14_000, view).view

@@ -14,9 +14,9 @@ from llmsession.compaction.policies.other_systems.folding import (
 )
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, required, result_block, talk, text
+from tests.compaction.conversations import Talk, required, talk, text
 from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent, visible
-from tests.compaction.policies.summaries import applied, chat, loop, planned, said
+from tests.compaction.policies.summaries import applied, said
 
 NOTICE = "<SYSTEM_NOTICE>\nEarlier context was compacted. Summary of your actions after the"
 ROOMY = replace(PLAIN, max_output_tokens=1_000)
@@ -27,13 +27,9 @@ ROOMY = replace(PLAIN, max_output_tokens=1_000)
 
 
 @pytest.mark.parametrize(
-    ("max_input", "trigger", "half", "less"),
-    [(200_000, 180_000, 100_000, 126_000), (128_000, 115_200, 64_000, 80_640)],
+    ("max_input", "half", "less"), [(200_000, 100_000, 126_000), (128_000, 64_000, 80_640)]
 )
-def test_the_vectors_of_trigger_and_target(
-    max_input: int, trigger: int, half: int, less: int
-) -> None:
-    assert fold_trigger(max_input) == trigger
+def test_the_vectors_of_the_target(max_input: int, half: int, less: int) -> None:
     assert fold_target(max_input, 5, 8_192) == half
     assert fold_target(max_input, 4, 8_192) == less
     assert fold_target(max_input, 5, max_input) == less
@@ -44,13 +40,6 @@ def test_the_target_is_below_the_trigger_in_any_window() -> None:
         assert fold_target(window, 5, 1) <= max(0, fold_trigger(window) - 1)
 
 
-@pytest.mark.parametrize("policy", [BasicFold(), BudgetProjection()])
-@pytest.mark.parametrize(("used", "due"), [(8_999, False), (9_000, True)])
-def test_it_is_due_from_90_percent_on(policy: Any, used: int, due: bool) -> None:
-    assert policy.due(used, 10_000) is due
-    assert not policy.due(used, 0)
-
-
 # The notice.
 
 
@@ -59,8 +48,7 @@ def call(name: str, **given: Any) -> dict[str, Any]:
 
 
 def test_a_notice_lists_files_commands_and_the_latest_texts() -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     for number in range(4):
         built.add("assistant", [text(f"text {number}")])
     built.add(
@@ -82,9 +70,7 @@ def test_a_notice_lists_files_commands_and_the_latest_texts() -> None:
 
 
 def test_answers_that_are_all_there_was_are_not_repeated() -> None:
-    built = Talk()
-    built.ask()
-    built.reply("a long answer")
+    built = Talk().ask().reply("a long answer")
     assert fold_notice(built.messages[1:]) == f"{NOTICE} request above:\n</SYSTEM_NOTICE>"
 
 
@@ -96,16 +82,7 @@ def working(turns: int, steps: int = 3, size: int = 1_000) -> list[Message]:
     for number in range(turns):
         built.ask(f"request {number}")
         for _ in range(steps):
-            built.calls += 1
-            named = f"c{built.calls}"
-            read = {
-                "type": "tool_use",
-                "id": named,
-                "name": "read",
-                "input": {"path": f"{named}.py"},
-            }
-            built.add("assistant", [read])
-            built.add("user", [result_block(named, "x" * size)])
+            built.call("read", "x" * size, path=f"c{built.calls + 1}.py")
         built.reply(f"answer {number}")
     return built.messages
 
@@ -146,17 +123,8 @@ def test_the_step_that_is_not_answered_stays_however_large_it_is() -> None:
 
 
 def test_a_word_that_came_with_results_stays_with_their_calls() -> None:
-    built = Talk()
-    built.ask("first")
-    built.step("x" * 1_000)
-    built.step("x" * 1_000)
-    steered = built.messages[-1]
-    words = [result_block("c2", "x" * 1_000), text("wait")]
-    built.messages.pop()
-    built.add("user", words)
-    assert built.messages[-1].id == steered.id
-    for _ in range(6):
-        built.step("x" * 1_000)
+    built = Talk().ask("first").step("x" * 1_000).step("x" * 1_000, word="wait")
+    built.step("x" * 1_000, times=6)
     plan = required(plan_of(BasicFold(), built.messages, 4_500, profile=ROOMY))
     assert {0, 3, 4} <= set(visible(plan, built.messages))
     assert 1 not in visible(plan, built.messages)
@@ -200,9 +168,7 @@ def test_a_cut_keeps_both_ends_and_counts_the_middle() -> None:
 def thoughtful(size: int) -> Talk:
     built = Talk()
     for _ in range(3):
-        built.ask("q" * 50)
-        built.step("x" * 50, thinking="t" * size)
-        built.reply("a" * 50)
+        built.ask("q" * 50).step("x" * 50, thinking="t" * size).reply("a" * 50)
     return built
 
 
@@ -217,10 +183,7 @@ def test_thinking_goes_first_and_nothing_else_if_that_is_enough() -> None:
 
 
 def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_oldest_first() -> None:
-    built = Talk()
-    built.ask("first")
-    for _ in range(10):
-        built.step("x" * 2_000)
+    built = Talk().ask("first").step("x" * 2_000, times=10)
     messages = built.messages
     plan = required(plan_of(BudgetProjection(), messages, 22_000, profile=ROOMY))
     assert plan.omitted == ()
@@ -238,11 +201,8 @@ def test_texts_are_cut_next_the_newest_first_and_then_whole_closures_go_the_olde
 def test_the_first_and_the_newest_request_and_the_open_step_stay_as_they_are() -> None:
     built = Talk()
     for _ in range(3):
-        built.ask("q" * 3_000)
-        built.step("x" * 3_000)
-        built.reply("a" * 3_000)
-    built.ask("q" * 3_000)
-    built.step("x" * 3_000)
+        built.ask("q" * 3_000).step("x" * 3_000).reply("a" * 3_000)
+    built.ask("q" * 3_000).step("x" * 3_000)
     messages = built.messages
     plan = required(plan_of(BudgetProjection(), messages, 1_000, profile=ROOMY))
     assert visible(plan, messages) == [0, 12, 13, 14]
@@ -264,21 +224,7 @@ def test_where_thinking_opens_a_tool_loop_it_is_not_taken_away() -> None:
 # sidecar_projection.
 
 
-@pytest.mark.parametrize(("most", "trigger"), [(200_000, 180_000), (128_000, 115_200)])
-def test_a_sidecar_is_due_from_90_percent_on(most: int, trigger: int) -> None:
-    policy = SidecarProjection()
-    assert [policy.due(used, most) for used in (trigger - 1, trigger)] == [False, True]
-    assert not policy.due(1, 0)
-
-
-def test_twenty_thousand_tokens_are_kept_or_the_target_if_that_is_less() -> None:
-    built = chat(*[1_000] * 61)
-    assert applied(SidecarProjection(), built.messages, 60_000).summary_request.upto == 41
-    assert applied(SidecarProjection(), built.messages, 10_000).summary_request.upto == 56
-
-
-def test_a_cut_goes_back_to_a_safe_one_and_never_behind_the_latest_typed_turn() -> None:
+def test_a_cut_goes_back_to_a_safe_one() -> None:
     built = talk(9, said(3_000))
     cut = applied(SidecarProjection(), built.messages, 30_000).summary_request.upto
     assert not built.messages[cut].tool_results
-    assert planned(SidecarProjection(), loop(30).messages, 20_000) is None

@@ -49,8 +49,7 @@ def turns(count: int, size: int = 1_000) -> list[Message]:
     """So many turns of a request and an answer, of *size* tokens together."""
     built = Talk()
     for _ in range(count):
-        built.ask("x" * (size // 2 - 4))
-        built.reply("y" * (size // 2 - 4))
+        built.ask("x" * (size // 2 - 4)).reply("y" * (size // 2 - 4))
     return built.messages
 
 
@@ -124,20 +123,16 @@ def test_its_own_budget_counts_where_it_is_below_the_limit() -> None:
     assert "10,000 of 9,600" in plan.reason
 
 
-def test_the_rival_folds_the_oldest_60_percent_from_70_percent_on() -> None:
-    messages = turns(10)
-    assert at_share(Hybrid7060(), messages, 69) is None
-    plan = required(at_share(Hybrid7060(), messages, 71))
-    assert plan.summary_request is not None
-    assert (plan.summary_request.first, plan.summary_request.upto) == (0, 12)
-    view = filled(plan, messages, profile=WIDE)
-    assert [at for at in range(20) if view.shows(at)] == list(range(12, 20))
+def test_the_rival_changes_nothing_below_70_percent() -> None:
+    assert at_share(Hybrid7060(), turns(10), 69) is None
 
 
-def test_the_next_fold_takes_the_summary_in() -> None:
+def test_the_rival_folds_the_oldest_60_percent_and_the_next_fold_takes_the_summary_in() -> None:
     messages = turns(10)
     plan = required(at_share(Hybrid7060(), messages, 71))
+    first = required(plan.summary_request)
     view = filled(plan, messages, profile=WIDE)
+    assert (first.first, first.upto, visible(None, messages, view)) == (0, 12, [*range(12, 20)])
     more = turns(20)
     again = required(plan_of(Hybrid7060(), more, 10_000, view, profile=WIDE))
     assert again.summary_request is not None

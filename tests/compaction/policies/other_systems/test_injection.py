@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from llmsession.compaction.policies import (
@@ -21,13 +19,8 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import FRAME, Talk, result_block, talk
+from tests.compaction.conversations import FRAME, Talk, talk
 from tests.compaction.policies.plans import PLAIN, plan_of, texts_sent
-
-
-@pytest.mark.parametrize("policy", [MemoryInjection(), FocusChain(), ContextProviders()])
-def test_with_nothing_to_inject_nothing_changes(policy: Any) -> None:
-    assert plan_of(policy, talk(9).messages, 1_000) is None
 
 
 def applied(plan: Plan | None, built: Talk, view: View | None = None) -> View:
@@ -41,8 +34,7 @@ def applied(plan: Plan | None, built: Talk, view: View | None = None) -> View:
 def test_the_query_is_the_newest_seven_texts_and_at_most_4000_characters() -> None:
     built = Talk()
     for number in range(9):
-        built.ask(f"question {number}")
-        built.reply("answer")
+        built.ask(f"question {number}").reply("answer")
     assert memory_query(built.messages) == "\n".join(f"question {at}" for at in range(2, 9))
     built.ask("x" * 5_000)
     assert memory_query(built.messages) == "x" * 4_000
@@ -98,8 +90,7 @@ def test_without_memories_the_block_goes() -> None:
 
 
 def test_of_what_may_be_relevant_the_best_eight_by_shared_words_are_told() -> None:
-    built = Talk()
-    built.ask("where is the parser of the config file")
+    built = Talk().ask("where is the parser of the config file")
     relevant = [f"the parser has fault {number}" for number in range(9)]
     policy = MemoryInjection(relevant=("cats purr", *relevant, "the config parser is in b.py"))
     view = applied(plan_of(policy, built.messages, 1_000), built)
@@ -112,19 +103,12 @@ def test_of_what_may_be_relevant_the_best_eight_by_shared_words_are_told() -> No
 # focus_chain.
 
 
-def progress(built: Talk, said: str) -> None:
-    built.calls += 1
-    call = {
-        "type": "tool_use", "id": f"c{built.calls}", "name": "bash",
-        "input": {"command": "ls", "task_progress": said},
-    }  # fmt: skip
-    built.add("assistant", [call])
-    built.add("user", [result_block(f"c{built.calls}", "ok")])
+def progress(built: Talk, said: str) -> Talk:
+    return built.call("bash", "ok", command="ls", task_progress=said)
 
 
 def test_the_list_is_the_newest_that_a_call_gave() -> None:
-    built = Talk()
-    built.ask()
+    built = Talk().ask()
     assert checklist_in(built.messages) == ("", 0)
     progress(built, "- [ ] one")
     progress(built, "- [x] one\n- [ ] two")
@@ -142,9 +126,7 @@ def test_it_is_time_after_six_requests_or_at_once_when_the_user_edited(
 
 
 def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> None:
-    built = Talk()
-    built.ask()
-    progress(built, "- [ ] one")
+    built = progress(Talk().ask(), "- [ ] one")
     view, places = View(), []
     for _ in range(20):
         plan = plan_of(FocusChain(), built.messages, 1_000, view)
@@ -160,21 +142,12 @@ def test_the_list_comes_back_at_the_end_every_six_requests_and_only_once() -> No
 
 
 def test_a_list_that_the_user_edited_is_shown_at_once_and_then_every_six_requests() -> None:
-    built = Talk()
-    built.ask()
-    progress(built, "- [ ] one")
+    built = progress(Talk().ask(), "- [ ] one")
     policy = FocusChain(checklist="- [ ] something else")
     view = applied(plan_of(policy, built.messages, 1_000), built)
     assert view.injected[0].text.endswith("- [ ] something else")
     built.step("x")
     assert plan_of(policy, built.messages, 1_000, view) is None
-
-
-def test_history_never_has_the_list() -> None:
-    built = talk(9)
-    before = [bytes(message.body) for message in built.messages]
-    assert plan_of(FocusChain(checklist="- [ ] one"), built.messages, 1_000) is not None
-    assert [bytes(message.body) for message in built.messages] == before
 
 
 # context_providers.
@@ -213,7 +186,3 @@ def test_other_content_or_another_provider_is_another_item() -> None:
 def test_an_item_that_is_too_long_is_cut() -> None:
     (told,) = rendered_items([item(1, "x" * 90_000)]).values()
     assert 19_000 < len(told) < 20_100
-
-
-def test_an_item_of_a_turn_that_is_not_there_waits() -> None:
-    assert plan_of(ContextProviders(items=(item(9),)), talk(2).messages, 1_000) is None

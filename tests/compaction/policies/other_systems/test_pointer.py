@@ -3,37 +3,18 @@ from __future__ import annotations
 import pytest
 
 from llmsession.compaction.policies import PointerSummary
-from llmsession.compaction.policies.other_systems.pointer import threshold_of
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
-from tests.compaction.conversations import required, talk
+from tests.compaction.conversations import required
 from tests.compaction.policies.summaries import (
     applied,
     budget_for,
     chat,
     left_without_summary,
-    loop,
     planned,
     said,
 )
-
-
-@pytest.mark.parametrize(
-    ("available", "threshold"),
-    [(83_200, 66_560), (136_000, 108_800), (984_576, 787_660), (5_324, 4_259)],
-)
-def test_the_threshold_is_80_percent_of_what_a_reply_leaves(available: int, threshold: int) -> None:
-    assert threshold_of(available) == threshold
-    policy = PointerSummary()
-    assert [policy.due(used, available) for used in (threshold - 1, threshold)] == [False, True]
-
-
-def test_a_threshold_may_be_given_and_an_unknown_window_has_one_too() -> None:
-    assert threshold_of(83_200, 30_000) == 30_000
-    assert threshold_of(0) == 50_000
-    assert PointerSummary(threshold_tokens=30_000).due(30_000, 83_200)
-    assert PointerSummary().due(50_000, 0)
 
 
 def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:
@@ -42,21 +23,6 @@ def test_thirty_percent_stay_and_the_summary_has_twenty() -> None:
     after = applied(PointerSummary(), built.messages, 10_000)
     assert (after.summary_request.upto, after.summary_request.max_tokens) == (7, 1_600)
     assert after.plan.figures["iterations"] == 1
-
-
-def test_the_users_newest_message_stays_behind_the_pointer() -> None:
-    after = applied(PointerSummary(), chat(1_000, 1_000, 5_000).messages, 8_000)
-    assert after.summary_request.upto == 2
-    built = loop(9)
-    assert planned(PointerSummary(), built.messages, 10_000) is None
-
-
-def test_no_call_is_split_from_its_results() -> None:
-    built = talk(6, said(1_500))
-    for limit in range(4_000, 12_000, 200):
-        plan = planned(PointerSummary(), built.messages, limit)
-        if plan is not None and plan.summary_request is not None:
-            assert not built.messages[plan.summary_request.upto].tool_results
 
 
 def test_less_is_kept_each_time_until_the_context_is_safe() -> None:
@@ -91,8 +57,7 @@ def test_the_pointer_only_moves_on() -> None:
 def test_a_message_over_80_percent_of_the_threshold_is_cut_and_not_dropped(is_result: bool) -> None:
     built = chat(1_000, 1_000)
     if is_result:
-        built.ask()
-        built.step("begin" + said(20_000) + "end")
+        built.ask().step("begin" + said(20_000) + "end")
     else:
         built.ask("begin" + said(20_000) + "end")
     after = applied(PointerSummary(), built.messages, 10_000)

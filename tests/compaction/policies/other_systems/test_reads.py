@@ -13,26 +13,15 @@ from llmsession.compaction.policies.other_systems.reads import (
 )
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
-from tests.compaction.conversations import FRAME, Talk, image, required, result_block, text
+from tests.compaction.conversations import FRAME, Talk, image, required, text
 from tests.compaction.policies.plans import PLAIN, budget_for, plan_of, texts_sent
 
 DEDUPE = FileReadDedupe()
 CODE = "a = 1\n" * 200
 
 
-def uses(built: Talk, name: str, output: Any, *, is_error: bool = False, **given: Any) -> str:
-    """A step with one call of *name*; its id."""
-    built.calls += 1
-    call_id = f"c{built.calls}"
-    built.add("assistant", [{"type": "tool_use", "id": call_id, "name": name, "input": given}])
-    built.add("user", [result_block(call_id, output, is_error=is_error)])
-    return call_id
-
-
 def asking() -> Talk:
-    built = Talk()
-    built.ask()
-    return built
+    return Talk().ask()
 
 
 def replaced(built: Talk, view: View | None = None) -> dict[str, str]:
@@ -45,10 +34,10 @@ def replaced(built: Talk, view: View | None = None) -> dict[str, str]:
 
 def test_all_but_the_last_read_of_a_file_are_replaced_by_the_notice() -> None:
     built = asking()
-    uses(built, "read_file", CODE, path="src/a.py")
-    uses(built, "read_file", CODE + "b", path="src/b.py")
-    uses(built, "Read", CODE + "x", file_path="./src/../src/a.py")
-    uses(built, "mcp__fs__read_file", CODE + "y", path="src//a.py")
+    built.call("read_file", CODE, path="src/a.py")
+    built.call("read_file", CODE + "b", path="src/b.py")
+    built.call("Read", CODE + "x", file_path="./src/../src/a.py")
+    built.call("mcp__fs__read_file", CODE + "y", path="src//a.py")
     assert replaced(built) == {"c1": DUPLICATE_NOTICE, "c3": DUPLICATE_NOTICE}
 
 
@@ -61,47 +50,47 @@ def test_the_notice_is_the_original_one() -> None:
 
 def test_a_part_of_a_file_is_no_copy_of_it() -> None:
     built = asking()
-    uses(built, "read_file", CODE, path="a.py")
-    uses(built, "read_file", CODE, path="a.py", start_line=1, end_line=9)
+    built.call("read_file", CODE, path="a.py")
+    built.call("read_file", CODE, path="a.py", start_line=1, end_line=9)
     assert replaced(built) == {}
 
 
 def test_a_read_that_failed_or_is_cut_is_no_copy() -> None:
     built = asking()
-    uses(built, "read_file", CODE, path="a.py")
-    uses(built, "read_file", "no such file: " + CODE, path="a.py", is_error=True)
-    uses(built, "read_file", CODE, path="a.py")
+    built.call("read_file", CODE, path="a.py")
+    built.call("read_file", "no such file: " + CODE, path="a.py", is_error=True)
+    built.call("read_file", CODE, path="a.py")
     assert replaced(built, View(capped={"c3": "a = 1 [cut]"})) == {}
 
 
 def test_a_result_with_an_image_is_not_replaced() -> None:
     built = asking()
-    uses(built, "read_file", [text(CODE), image()], path="a.py")
-    uses(built, "read_file", CODE, path="a.py")
+    built.call("read_file", [text(CODE), image()], path="a.py")
+    built.call("read_file", CODE, path="a.py")
     assert replaced(built) == {}
 
 
 def test_what_prose_calls_a_read_is_none() -> None:
     built = asking()
-    uses(built, "bash", "read a.py\n" + CODE, command="cat a.py")
-    uses(built, "read_file", CODE, path="a.py")
+    built.call("bash", "read a.py\n" + CODE, command="cat a.py")
+    built.call("read_file", CODE, path="a.py")
     assert replaced(built) == {}
 
 
 def test_a_file_that_was_written_whole_counts_and_one_that_was_edited_does_not() -> None:
     built = asking()
-    uses(built, "read_file", CODE, path="a.py")
-    uses(built, "read_file", CODE, path="b.py")
-    uses(built, "write_to_file", "done", path="a.py", content="new")
-    uses(built, "edit", "done", path="b.py", old="a", new="b")
+    built.call("read_file", CODE, path="a.py")
+    built.call("read_file", CODE, path="b.py")
+    built.call("write_to_file", "done", path="a.py", content="new")
+    built.call("edit", "done", path="b.py", old="a", new="b")
     assert set(replaced(built)) == {"c1"}
 
 
 def test_the_file_that_a_write_says_is_replaced_and_what_stands_around_it_is_not() -> None:
     built = asking()
     said = f'saved.\n<final_file_content path="a.py">{CODE}</final_file_content>\nGo on.'
-    uses(built, "replace_in_file", said, path="a.py", diff="x")
-    uses(built, "read_file", CODE, path="a.py")
+    built.call("replace_in_file", said, path="a.py", diff="x")
+    built.call("read_file", CODE, path="a.py")
     assert replaced(built) == {"c1": said.replace(CODE, DUPLICATE_NOTICE)}
 
 
@@ -109,9 +98,8 @@ def test_a_file_in_a_users_message_is_replaced_and_his_words_stay() -> None:
     built = Talk()
     said = f'see <file_content path="a.py">{CODE}</file_content> and <file_content path="b.py">'
     built.ask(f"{said}{CODE}</file_content> please")
-    uses(built, "read_file", CODE, path="a.py")
-    built.reply()
-    built.ask("and now?")
+    built.call("read_file", CODE, path="a.py")
+    built.reply().ask("and now?")
     plan = required(plan_of(DEDUPE, built.messages, 1_000))
     view = View().applied(plan, len(built.messages))
     expected = f'see <file_content path="a.py">{DUPLICATE_NOTICE}</file_content> and'
@@ -121,16 +109,14 @@ def test_a_file_in_a_users_message_is_replaced_and_his_words_stay() -> None:
 
 
 def test_the_users_newest_message_stays_as_it_is() -> None:
-    built = Talk()
-    built.ask(f'see <file_content path="a.py">{CODE}</file_content>')
-    uses(built, "read_file", CODE, path="a.py")
+    built = Talk().ask(f'see <file_content path="a.py">{CODE}</file_content>')
+    built.call("read_file", CODE, path="a.py")
     assert plan_of(DEDUPE, built.messages, 1_000) is None
 
 
 def test_marks_without_an_end_cost_no_time() -> None:
-    built = Talk()
-    built.ask('<file_content path="a.py">' * 20_000)
-    uses(built, "read_file", CODE, path="a.py")
+    built = Talk().ask('<file_content path="a.py">' * 20_000)
+    built.call("read_file", CODE, path="a.py")
     built.ask()
     assert plan_of(DEDUPE, built.messages, 1_000) is None
 
@@ -140,8 +126,8 @@ def test_the_saving_decides_if_something_else_has_to_be_cut() -> None:
     assert not saved_enough(29, 100)
     assert not saved_enough(0, 0)
     built = asking()
-    uses(built, "read_file", CODE, path="a.py")
-    uses(built, "read_file", CODE, path="a.py")
+    built.call("read_file", CODE, path="a.py")
+    built.call("read_file", CODE, path="a.py")
     draft = Draft(View(), built.messages, budget_for(built.messages, 1_000))
     assert drop_duplicate_reads(draft) == len(CODE) - len(DUPLICATE_NOTICE)
 
@@ -152,8 +138,8 @@ def test_the_saving_decides_if_something_else_has_to_be_cut() -> None:
 def stale(reads: int, chars: int, **given: Any) -> Talk:
     built = asking()
     for _ in range(reads):
-        uses(built, "read_files", "x", files=[])  # no read of one file
-        uses(built, "read_file", "x" * chars, path="a.py", **given)
+        built.call("read_files", "x", files=[])  # no read of one file
+        built.call("read_file", "x" * chars, path="a.py", **given)
     return built
 
 
@@ -176,18 +162,18 @@ def test_outdated_reads_wait_until_they_are_a_batch_and_go_together() -> None:
 def test_bytes_are_counted_and_not_characters() -> None:
     built = asking()
     for _ in range(2):
-        uses(built, "read_file", "é" * 33_000, path="a.py")
+        built.call("read_file", "é" * 33_000, path="a.py")
     assert plan_of(StaleReadBatching(), built.messages, 1) is not None
 
 
 def test_the_same_lines_again_make_a_read_old_and_other_lines_do_not() -> None:
     policy = StaleReadBatching(batch_bytes=1_000)
     built = asking()
-    uses(built, "read_file", "x" * 5_000, path="a.py", offset=1, limit=50)
-    uses(built, "read_file", "y" * 5_000, path="a.py", offset=51, limit=50)
-    uses(built, "read_file", "z" * 5_000, path="a.py", offset=1, limit=50)
+    built.call("read_file", "x" * 5_000, path="a.py", offset=1, limit=50)
+    built.call("read_file", "y" * 5_000, path="a.py", offset=51, limit=50)
+    built.call("read_file", "z" * 5_000, path="a.py", offset=1, limit=50)
     assert set(required(plan_of(policy, built.messages, 1)).shown_results) == {"c1"}
-    uses(built, "read_file", "w" * 5_000, path="a.py")
+    built.call("read_file", "w" * 5_000, path="a.py")
     assert set(required(plan_of(policy, built.messages, 1)).shown_results) == {"c1", "c2", "c3"}
 
 
@@ -197,11 +183,6 @@ def test_between_two_batches_the_prefix_stays_as_it_is() -> None:
     plan = required(plan_of(policy, built.messages, 1))
     view = View().applied(plan, len(built.messages))
     before = project(built.messages, view, PLAIN, FRAME).messages
-    uses(built, "read_file", "x" * 30_000, path="a.py")
+    built.call("read_file", "x" * 30_000, path="a.py")
     assert plan_of(policy, built.messages, 1, view) is None
     assert project(built.messages, view, PLAIN, FRAME).messages[: len(before)] == before
-
-
-def test_it_is_due_where_a_batch_could_be_waiting() -> None:
-    assert not StaleReadBatching().due(4_095, 10)
-    assert StaleReadBatching().due(4_096, 10)

@@ -15,7 +15,6 @@ from tests.compaction.policies.summaries import (
     budget_for,
     chat,
     left_without_summary,
-    loop,
     planned,
     said,
 )
@@ -26,18 +25,6 @@ from tests.compaction.policies.summaries import (
 )
 def test_three_quarters_of_4096_are_for_everything(system: int, primer: int, room: int) -> None:
     assert history_room(4_096, system, primer) == room
-
-
-def test_it_is_due_above_its_own_window_or_the_limit() -> None:
-    policy = RollingSummary75()
-    assert [policy.due(used, 100_000) for used in (3_072, 3_073)] == [False, True]
-    assert [policy.due(used, 2_000) for used in (2_000, 2_001)] == [False, True]
-    wide = RollingSummary75(window_tokens=None)
-    assert [wide.due(used, 100_000) for used in (75_000, 75_001)] == [False, True]
-
-
-def test_nothing_is_asked_for_where_everything_fits() -> None:
-    assert planned(RollingSummary75(), chat(*[500] * 6).messages, 100_000) is None
 
 
 def test_the_newest_that_fit_beside_the_summary_are_kept_from_a_users_word_on() -> None:
@@ -64,15 +51,6 @@ def test_the_context_fits_again_with_the_new_summary_in_it() -> None:
     after = applied(RollingSummary75(), built.messages, 100_000)
     assert budget_for(built.messages, 0, view=after.view).used_tokens <= 3_072
     assert planned(RollingSummary75(), built.messages, 100_000, after.view) is None
-
-
-def test_the_users_own_message_stays_where_nothing_fits() -> None:
-    built = chat(500, 500, 500, 500, 5_000)
-    after = applied(RollingSummary75(), built.messages, 100_000)
-    assert after.summary_request.upto == 4
-    assert planned(RollingSummary75(), built.messages, 100_000, after.view) is None
-    long = loop(9)
-    assert planned(RollingSummary75(), long.messages, 100_000) is None
 
 
 def test_each_message_is_folded_once() -> None:

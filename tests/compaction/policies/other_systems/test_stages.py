@@ -26,7 +26,7 @@ from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, required, result_block, talk
+from tests.compaction.conversations import Talk, a_plan, required, talk
 from tests.compaction.policies.plans import budget_for, filled, plan_of, texts_sent, visible
 
 # four_stage.
@@ -36,18 +36,10 @@ SMALL = FourStage(protected_tokens=1_000)
 
 def reading(*reads: tuple[str, str, str]) -> Talk:
     """A turn with a step for each tool, path and output."""
-    built = Talk()
-    built.ask()
-    for number, (name, path, output) in enumerate(reads, 1):
-        call = {"type": "tool_use", "id": f"c{number}", "name": name, "input": {"path": path}}
-        built.add("assistant", [call])
-        built.add("user", [result_block(f"c{number}", output)])
+    built = Talk().ask()
+    for name, path, output in reads:
+        built.call(name, output, path=path)
     return built
-
-
-def test_under_the_target_no_stage_runs() -> None:
-    built = reading(*[("bash", "a", "x" * 1_000)] * 5)
-    assert plan_of(SMALL, built.messages, 100_000) is None
 
 
 def test_the_first_stage_clears_results_before_the_newest_tokens_of_them() -> None:
@@ -94,8 +86,7 @@ def test_the_second_stage_drops_files_that_were_read_again_if_that_saves_30_perc
 def chatting(turns: int, size: int = 1_000) -> list[Message]:
     built = Talk()
     for number in range(turns):
-        built.ask(f"{number} " + "q" * size)
-        built.reply(f"{number} " + "a" * size)
+        built.ask(f"{number} " + "q" * size).reply(f"{number} " + "a" * size)
     return built.messages
 
 
@@ -116,8 +107,7 @@ def test_four_messages_are_not_summarised() -> None:
 
 def test_the_fourth_stage_keeps_the_first_two_messages_a_marker_and_a_tail() -> None:
     # Nothing may be summarised behind the only request, and no result is old.
-    built = Talk()
-    built.ask("do it")
+    built = Talk().ask("do it")
     for number in range(20):
         built.step(f"{number} " + "x" * 300)
     policy = FourStage()
@@ -149,9 +139,7 @@ def test_the_share_grows_by_ten_in_six_tries_and_ends_at_95() -> None:
 
 
 def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
-    built = Talk()
-    built.ask("do it")
-    built.step("x" * 90_000, "y" * 3_000)
+    built = Talk().ask("do it").step("x" * 90_000, "y" * 3_000)
     plan = required(plan_of(FourStage(), built.messages, 10_000))
     assert set(plan.shown_results) == {"c1"}
     assert 'recall(id="c1"' in plan.shown_results["c1"]
@@ -159,9 +147,7 @@ def test_what_is_over_in_the_end_is_cut_the_longest_first() -> None:
 
 
 def test_what_the_user_said_last_is_never_cut() -> None:
-    built = Talk()
-    built.ask("q" * 9_000)
-    built.step("x" * 9_000)
+    built = Talk().ask("q" * 9_000).step("x" * 9_000)
     assert required(plan_of(FourStage(), built.messages, 1_000)).texts == {}
 
 
@@ -195,10 +181,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
             raise LookupError("a secret of the conversation")
         if not self.omits:
             return None
-        return Plan(
-            policy=self.name, compacted_before=0, reason="", tokens_before=0, tokens_after=0,
-            omitted=self.omits,
-        )  # fmt: skip
+        return a_plan(policy=self.name, omitted=self.omits)
 
 
 @pytest.fixture

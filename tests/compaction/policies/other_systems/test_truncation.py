@@ -17,8 +17,6 @@ from llmsession.compaction.policies.other_systems.reads import DUPLICATE_NOTICE
 from llmsession.compaction.policies.other_systems.truncation import (
     NOTICE,
     Keep,
-    adaptive_limit_tokens,
-    condense_limit_tokens,
     deleted_end,
     effective_percent,
     hidden_count,
@@ -28,49 +26,25 @@ from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import FRAME, Talk, required, result_block
-from tests.compaction.policies.plans import PLAIN, budget_for, filled, plan_of, texts_sent, visible
+from tests.compaction.conversations import FRAME, Talk, required
+from tests.compaction.policies.plans import (
+    PLAIN,
+    budget_for,
+    filled,
+    plain,
+    plan_of,
+    texts_sent,
+    visible,
+)
 from tests.compaction.policies.transcripts import Talked, transcripts
-
-
-def said(count: int, size: int = 100) -> list[Message]:
-    """So many requests and answers in turn, of *size* tokens each."""
-    built = Talk()
-    for at in range(count):
-        built.ask("x" * (size - 4)) if at % 2 == 0 else built.reply("x" * (size - 4))
-    return built.messages
 
 
 def long_turn(steps: int, size: int = 100) -> list[Message]:
     """A request and steps of about *size* tokens each."""
-    built = Talk()
-    built.ask("first")
-    for _ in range(steps):
-        built.step("x" * size)
-    return built.messages
+    return Talk().ask("first").step("x" * size, times=steps).messages
 
 
 # adaptive_window_truncate
-
-
-@pytest.mark.parametrize(
-    ("window", "allowed"),
-    [
-        (64_000, 37_000),
-        (128_000, 98_000),
-        (200_000, 160_000),
-        (100_000, 80_000),
-        (32_768, 26_214),
-        (400_000, 360_000),
-    ],
-)
-def test_so_much_of_a_window_is_allowed(window: int, allowed: int) -> None:
-    assert adaptive_limit_tokens(window) == allowed
-    policy = AdaptiveWindowTruncate(window_tokens=window)
-    assert policy.due(allowed, 10)
-    assert not policy.due(allowed - 1, 10)
-    assert AdaptiveWindowTruncate().due(allowed, window)
-    assert not policy.due(allowed, 0)
 
 
 @pytest.mark.parametrize(
@@ -109,30 +83,26 @@ CROWDED: dict[str, Any] = {"used": 1_601}
 CALM: dict[str, Any] = {"used": 10}
 
 
-def test_half_goes_behind_the_first_pair_and_a_quarter_stays_where_it_is_crowded() -> None:
-    messages = said(20)
-    plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
-    assert plan.omitted == ((2, 10),)
+@pytest.mark.parametrize(
+    ("limit", "fields", "end"),
+    [
+        pytest.param(1_000, HALF, 10, id="half stays"),
+        pytest.param(1_000, CROWDED, 14, id="a quarter stays where it is crowded"),
+        pytest.param(1_000, {**HALF, "trigger": "overflow"}, 14, id="a quarter stays if refused"),
+        pytest.param(64_000, {"used": 150_000}, 14, id="a switch to a smaller model"),
+        pytest.param(200_000, {"used": 165_000}, 10, id="a switch to a larger model"),
+    ],
+)
+def test_what_goes_begins_behind_the_first_pair(
+    limit: int, fields: dict[str, Any], end: int
+) -> None:
+    plan = required(plan_of(AdaptiveWindowTruncate(), plain(*[100] * 20).messages, limit, **fields))
+    assert plan.omitted == ((2, end),)
     assert plan.figures["kept_before_tokens"] == 200
-    plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **CROWDED))
-    assert plan.omitted == ((2, 14),)
-    refused = required(
-        plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF, trigger="overflow")
-    )
-    assert refused.omitted == ((2, 14),)
-
-
-def test_on_a_switch_to_a_smaller_model_three_quarters_go_and_to_a_larger_one_half() -> None:
-    messages = said(20)
-    small = plan_of(AdaptiveWindowTruncate(), messages, 64_000, used=150_000)
-    large = plan_of(AdaptiveWindowTruncate(), messages, 200_000, used=165_000)
-    assert small is not None
-    assert large is not None
-    assert (small.omitted, large.omitted) == (((2, 14),), ((2, 10),))
 
 
 def test_the_range_only_grows() -> None:
-    messages = said(30)
+    messages = plain(*[100] * 30).messages
     view = View(omitted=((2, 10),))
     once = after(plan_of(AdaptiveWindowTruncate(), messages[:20], 1_000, view, **HALF), messages)
     assert once.omitted == ((2, 14),)
@@ -140,14 +110,8 @@ def test_the_range_only_grows() -> None:
     assert after(crowded, messages, view).omitted == ((2, 24),)
 
 
-def test_too_little_is_left_alone() -> None:
-    assert plan_of(AdaptiveWindowTruncate(), said(4), 1_000, **HALF) is None
-    assert plan_of(AdaptiveWindowTruncate(), said(1), 1_000, **HALF) is None
-    assert plan_of(AdaptiveWindowTruncate(), [], 1_000, **HALF) is None
-
-
 def test_one_notice_stands_where_the_range_begins() -> None:
-    messages = said(20)
+    messages = plain(*[100] * 20).messages
     plan = plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF)
     view = after(plan, messages)
     assert view.injected == (Injected(2, NOTICE),)
@@ -166,56 +130,44 @@ def test_results_of_the_first_pair_stay_with_their_calls() -> None:
 
 
 def test_where_thinking_opens_a_loop_no_loop_is_left_open_by_what_goes() -> None:
-    built = Talk()
-    built.ask("first")
-    built.step("x" * 500, thinking="hm")
+    built = Talk().ask("first").step("x" * 500, thinking="hm")
     for _ in range(8):
-        built.reply("x" * 100)
-        built.ask("next")
+        built.reply("x" * 100).ask("next")
     profile = replace(PLAIN, thinking_opens_tool_loop=True)
     plan = required(plan_of(AdaptiveWindowTruncate(), built.messages, 100, profile=profile))
     assert plan.omitted[0][0] == 1
 
 
 def test_the_newest_request_stays_where_the_range_would_reach_it() -> None:
-    built = Talk()
-    built.ask("first")
-    built.reply("x" * 500)
-    built.ask("second")
-    for _ in range(12):
-        built.step("x" * 100)
+    built = Talk().ask("first").reply("x" * 500).ask("second").step("x" * 100, times=12)
     plan = required(plan_of(AdaptiveWindowTruncate(), built.messages, 1_000, **CROWDED))
     assert {0, 1, 2} <= set(visible(plan, built.messages))
     assert plan.omitted[0][0] == 3
 
 
-def reads(sizes: list[int]) -> list[Message]:
+def reads(*sizes: int) -> list[Message]:
     """A conversation that reads one file again and again, then talks."""
-    built = Talk()
-    built.ask("read it")
-    for number, size in enumerate(sizes):
-        call = {"type": "tool_use", "id": f"r{number}", "name": "read_file", "input": {"path": "a"}}
-        built.add("assistant", [call])
-        built.add("user", [result_block(f"r{number}", "x" * size)])
+    built = Talk().ask("read it")
+    for size in sizes:
+        built.call("read_file", "x" * size, path="a")
     for _ in range(4):
-        built.reply("x" * 96)
-        built.ask("x" * 96)
+        built.reply("x" * 96).ask("x" * 96)
     return built.messages
 
 
 def test_where_files_read_again_are_enough_nothing_else_goes() -> None:
-    messages = reads([2_000, 2_000])
+    messages = reads(2_000, 2_000)
     plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
-    assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
+    assert plan.shown_results == {"c1": DUPLICATE_NOTICE}
     assert (plan.omitted, plan.injected) == ((), None)
     assert plan.figures["saved_chars"] == 2_000 - len(DUPLICATE_NOTICE)
 
 
 def test_where_they_are_not_enough_both_go() -> None:
-    messages = reads([400, 2_000])
+    messages = reads(400, 2_000)
     plan = required(plan_of(AdaptiveWindowTruncate(), messages, 1_000, **HALF))
     assert plan.omitted
-    assert plan.shown_results == {"r0": DUPLICATE_NOTICE}
+    assert plan.shown_results == {"c1": DUPLICATE_NOTICE}
 
 
 # nondestructive_truncate
@@ -230,7 +182,7 @@ def test_half_of_all_but_the_first_is_hidden_made_even(visible: int, hidden: int
 
 
 def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
-    messages = said(41)
+    messages = plain(*[100] * 41).messages
     policy = NondestructiveTruncate()
     enough = required(plan_of(policy, messages, 3_500, trigger="overflow"))
     assert enough.omitted == ((1, 11),)
@@ -241,21 +193,8 @@ def test_a_quarter_is_hidden_after_a_refusal_up_to_three_times() -> None:
     assert len(visible(most, messages)) == 41 - 10 - 6 - 6
 
 
-@pytest.mark.parametrize(
-    ("window", "max_tokens", "allowed"), [(200_000, None, 171_808), (128_000, 4_096, 111_104)]
-)
-def test_nine_tenths_less_the_reply_are_allowed(
-    window: int, max_tokens: int | None, allowed: int
-) -> None:
-    assert condense_limit_tokens(window, max_tokens) == allowed
-    policy = NondestructiveTruncate(max_tokens=max_tokens)
-    assert policy.due(allowed + 1, window)
-    assert not policy.due(allowed, window)
-    assert not policy.due(allowed + 1, 0)
-
-
 def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
-    messages = said(21, size=200)
+    messages = plain(*[200] * 21).messages
     plan = plan_of(NondestructiveTruncate(), messages, 100)
     view = after(plan, messages)
     assert view.omitted == ((1, 11),)
@@ -272,7 +211,7 @@ def test_the_first_stays_and_one_marker_says_how_many_are_hidden() -> None:
 
 
 def test_calls_are_hidden_with_their_results_only_and_the_newest_request_never() -> None:
-    messages = [*said(4), *long_turn(12)]
+    messages = [*plain(*[100] * 4).messages, *long_turn(12)]
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
     view = View()
     for _ in range(6):
@@ -286,23 +225,12 @@ def test_calls_are_hidden_with_their_results_only_and_the_newest_request_never()
 # nondestructive_condense
 
 
-def test_it_condenses_at_a_percentage_or_above_what_is_allowed() -> None:
-    policy = NondestructiveCondense(max_tokens=1)
-    assert not policy.due(89_999, 100_000)
-    assert policy.due(90_000, 100_000)
-    half = NondestructiveCondense(percent=50)
-    assert (half.due(50_000, 100_000), half.due(49_999, 100_000)) == (True, False)
-    profile = NondestructiveCondense(percent=50, profile_percent=20)
-    assert (profile.due(20_000, 100_000), profile.due(19_999, 100_000)) == (True, False)
-    assert not half.due(1, 0)
-
-
 def test_a_profiles_percentage_counts_from_5_to_100() -> None:
     assert [effective_percent(70, own) for own in (-1, 4, 5, 100, 101)] == [70, 70, 5, 100, 70]
 
 
 def test_all_before_the_newest_request_becomes_a_summary() -> None:
-    messages = said(9, size=1_000)
+    messages = plain(*[1_000] * 9).messages
     plan = required(plan_of(NondestructiveCondense(), messages, 9_500))
     assert plan.summary_request == SummaryRequest(first=0, upto=8, max_tokens=570)
     assert (plan.omitted, plan.injected) == ((), None)
@@ -311,9 +239,8 @@ def test_all_before_the_newest_request_becomes_a_summary() -> None:
     assert [at for at in range(9) if view.shows(at)] == [8]
 
 
-def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
-    assert plan_of(NondestructiveCondense(), said(1, 1_000), 100_000, **CALM) is None
-    messages = said(11, size=1_000)
+def test_a_summary_that_is_fresh_is_left_alone() -> None:
+    messages = plain(*[1_000] * 11).messages
     view = filled(plan_of(NondestructiveCondense(), messages[:9], 100_000, **CALM), messages[:9])
     assert plan_of(NondestructiveCondense(), messages[:9], 100_000, view, **CALM) is None
     again = required(plan_of(NondestructiveCondense(), messages, 10_000, view, **CALM))
@@ -323,7 +250,7 @@ def test_nothing_to_fold_and_a_summary_that_is_fresh_are_left_alone() -> None:
 
 
 def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> None:
-    messages = [*said(8, size=1_000), *long_turn(9, size=1_000)]
+    messages = [*plain(*[1_000] * 8).messages, *long_turn(9, size=1_000)]
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
     plan = required(plan_of(NondestructiveCondense(max_tokens=1), messages, 5_000))
     assert required(plan.summary_request).upto == 8
@@ -339,7 +266,7 @@ def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> 
 def test_of_several_summaries_the_newest_is_shown_and_a_rewind_goes_back_to_the_one_before() -> (
     None
 ):
-    messages = said(21, size=1_000)
+    messages = plain(*[1_000] * 21).messages
     first = filled(plan_of(NondestructiveCondense(), messages[:11], 100_000, **CALM), messages[:11])
     both = filled(
         plan_of(NondestructiveCondense(), messages, 100_000, first, **CALM), messages, first
