@@ -18,6 +18,7 @@ from llmsession.transport.server.command_table import (
 )
 from llmsession.transport.server.connection import ROUTES, STEPS
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import decode_from_client, encode
 from tests.transport.places import CONFIG
 
 OPENED = w.Opened("s", 0)
@@ -113,7 +114,7 @@ async def test_a_method_has_the_parameters_that_its_command_has_as_fields(name: 
         await method(*arguments, **options)
     command: Any = sent.value.args[0]
     assert isinstance(command, kind)
-    assert w.decode_from_client(w.encode(command)) == command
+    assert decode_from_client(encode(command)) == command
     assert (
         "command_id" not in kind.__struct_fields__ or msgspec.structs.asdict(command)["command_id"]
     )

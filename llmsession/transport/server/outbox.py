@@ -15,7 +15,7 @@ import msgspec
 
 from llmsession.turns import Preview, StepRestarted
 
-from ..wire import messages as w
+from ..wire.framing import encode_preview
 
 __all__ = ["Outbox"]
 
@@ -64,7 +64,7 @@ class _Pieces:
         preview = self.first
         if len(self.texts) > 1:
             preview = msgspec.structs.replace(preview, text="".join(self.texts))
-        return w.encode_preview(self.subscription, self.session, preview, self.offset)
+        return encode_preview(self.subscription, self.session, preview, self.offset)
 
 
 class Outbox:
