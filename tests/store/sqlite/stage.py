@@ -4,7 +4,7 @@ back, and a look into its file with other eyes."""
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def held_back(store: SqliteStore) -> AbstractAsyncContextManager[None]:
 
 
 @asynccontextmanager
-async def standing_still(run: Callable[..., Awaitable[object]]) -> AsyncIterator[None]:
+async def standing_still(run: Callable[..., Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
     """While this is open, a call that *run* runs stands still."""
     stands, gate = threading.Event(), threading.Event()
 
