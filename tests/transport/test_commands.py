@@ -55,11 +55,9 @@ MANAGER_CALLS: dict[str, tuple[type[w.Command[Any]], tuple[Any, ...], dict[str, 
 OF_SUBSCRIPTIONS = {w.Subscribe, w.Unsubscribe, w.Outcome}
 """Commands of subscriptions and turns, which have no method of their own."""
 RENAMED: dict[tuple[object, str], str] = {
-    (w.Submit, "results"): "results",
     (w.Fork, "fork"): "session_id",
     (w.Forget, "turn"): "before",
     (w.Forget, "moment"): "before",
-    (w.Configure, "changes"): "changes",
     (w.Create, "session"): "session_id",
     (w.Open, "session"): "session_id",
     (w.Row, "session"): "session_id",
