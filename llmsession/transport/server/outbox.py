@@ -15,7 +15,8 @@ import msgspec
 
 from llmsession.turns import Preview, StepRestarted
 
-from ..wire.framing import encode_preview
+from ..wire import messages as w
+from ..wire.framing import encode, encode_preview
 
 __all__ = ["Outbox"]
 
@@ -136,7 +137,7 @@ class Outbox:
             body=msgspec.Raw(msgspec.json.encode(restart)),
             turn=restart.turn,
         )
-        self.put(w.encode(event))
+        self.put(encode(event))
 
     def end(self, subscription: int) -> int:
         """Forget what waits for *subscription*; returns the cursor of what was sent."""
