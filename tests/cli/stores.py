@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -20,7 +20,7 @@ from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted
 from llmsession.turns.request import Request, StepTag
 
-__all__ = ["DEAD", "Ran", "ask", "held_by", "make_store", "run"]
+__all__ = ["DEAD", "Ran", "Run", "ask", "held_by", "make_store", "run"]
 
 T = TypeVar("T")
 NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
@@ -39,6 +39,17 @@ class Ran(NamedTuple):
     def figures(self) -> list[dict[str, Any]]:
         """The JSON object on each line of the output."""
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+    @property
+    def refusal(self) -> str:
+        """The one line on stderr of a command that refused to do anything."""
+        assert (self.code, self.out) == (2, ""), self
+        (line,) = self.err.splitlines()
+        assert line.startswith("llmsession: ")
+        return line
+
+
+Run: TypeAlias = Callable[..., Ran]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ran:

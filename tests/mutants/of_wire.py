@@ -22,11 +22,11 @@ _ONCE = "test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_
 WIRE = {
     "what was asked before the connection was lost is done a second time": in_link(
         "docs/protocol.md",
-        "            channel.send(w.encode(request.command))\n",
+        "            channel.send(encode(request.command))\n",
         "            again = request.command\n"
         '            once = {"command_id": None} if hasattr(again, "command_id") else {}\n'
         "            again = msgspec.structs.replace(again, **once)\n"
-        "            channel.send(w.encode(again))\n",
+        "            channel.send(encode(again))\n",
         _ONCE,
     ),
     "a subscriber that comes back misses an event": in_subscription(
@@ -168,7 +168,7 @@ WIRE = {
     ),
     "a client whose answers nobody reads is read on": in_connection(
         "rule 10",
-        "return self.outbox.has_room and self._waiting_bytes <= WAITING_BYTES",
+        "return self.outbox.has_room and self._backlog.has_room",
         "return True",
         "test_answers_that_nobody_reads_stop_the_reading_of_commands",
         suite="transport/server/test_service.py",

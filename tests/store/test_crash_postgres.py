@@ -15,13 +15,9 @@ from tests.store.crash.ward import Ward, spread
 from tests.store.crash.write_points import How
 from tests.store.postgres.server import PostgresServer
 
-pytestmark = pytest.mark.real_time
+# The children are what is tested here, and theirs is asyncio.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 SIGKILL = 9
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the children are what is tested here, and theirs is asyncio
 
 
 @pytest.fixture

@@ -10,12 +10,8 @@ from tests.store.crash.nursery import Nursery
 from tests.store.crash.ward import Ward, spread
 from tests.store.crash.write_points import How
 
-pytestmark = pytest.mark.real_time
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the children are what is tested here, and theirs is asyncio
+# The children are what is tested here, and theirs is asyncio.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 @pytest.fixture

@@ -15,14 +15,10 @@ from tests.store.crash.nursery import Nursery
 from tests.store.crash.verdict import judge
 from tests.store.crash.ward import Patient, Ward
 
-pytestmark = pytest.mark.real_time
+# The children are what is tested here, and theirs is asyncio.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 LIVES = 3
 SIGKILL = 9
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the children are what is tested here, and theirs is asyncio
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,8 @@ from tests.store.crash.life import Plan, Told, live
 from tests.store.crash.power import Image, PowerDisk, power_disk
 from tests.store.crash.verdict import judge
 
-pytestmark = pytest.mark.real_time
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # what is tested here lies in files
+# What is tested here lies in files.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 class Outages:

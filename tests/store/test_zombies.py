@@ -27,12 +27,8 @@ from tests.session.probes import log_of
 from tests.store.crash.life import Told, open_place, read_told
 from tests.store.crash.zombie import Order, Where
 
-pytestmark = pytest.mark.real_time
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the other process is what is tested here
+# The other process is what is tested here.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -18,6 +18,7 @@ from llmsession.transport.server.command_table import (
 )
 from llmsession.transport.server.connection import ROUTES, STEPS
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import decode_from_client, encode
 from tests.transport.places import CONFIG
 
 OPENED = w.Opened("s", 0)
@@ -54,11 +55,9 @@ MANAGER_CALLS: dict[str, tuple[type[w.Command[Any]], tuple[Any, ...], dict[str, 
 OF_SUBSCRIPTIONS = {w.Subscribe, w.Unsubscribe, w.Outcome}
 """Commands of subscriptions and turns, which have no method of their own."""
 RENAMED: dict[tuple[object, str], str] = {
-    (w.Submit, "results"): "results",
     (w.Fork, "fork"): "session_id",
     (w.Forget, "turn"): "before",
     (w.Forget, "moment"): "before",
-    (w.Configure, "changes"): "changes",
     (w.Create, "session"): "session_id",
     (w.Open, "session"): "session_id",
     (w.Row, "session"): "session_id",
@@ -113,7 +112,7 @@ async def test_a_method_has_the_parameters_that_its_command_has_as_fields(name: 
         await method(*arguments, **options)
     command: Any = sent.value.args[0]
     assert isinstance(command, kind)
-    assert w.decode_from_client(w.encode(command)) == command
+    assert decode_from_client(encode(command)) == command
     assert (
         "command_id" not in kind.__struct_fields__ or msgspec.structs.asdict(command)["command_id"]
     )

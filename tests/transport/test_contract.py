@@ -121,25 +121,16 @@ async def test_records_are_on_the_wire_as_they_are_in_the_log(at: At) -> None:
         subscription.close()
 
 
-async def test_a_subscriber_begins_after_its_cursor(at: At) -> None:
+@pytest.mark.parametrize("has_cursor", [True, False], ids=["with a cursor", "without one"])
+async def test_a_subscriber_begins_after_its_cursor_or_now(at: At, has_cursor: bool) -> None:
     async with at.session(["one", "two"]) as session:
         await (await session.send("hi")).text()
         cursor = (await session.read_status()).seq
-        subscription = session.subscribe(after=cursor)
-        await (await session.send("ho")).text()
-        accepted = await first(subscription, records.TurnAccepted)
-        assert (accepted.seq, accepted.turn) == (cursor + 1, 2)
-        subscription.close()
-
-
-async def test_a_subscriber_without_a_cursor_begins_now(at: At) -> None:
-    async with at.session(["one", "two"]) as session:
-        await (await session.send("hi")).text()
-        subscription = session.subscribe()
+        subscription = session.subscribe(after=cursor if has_cursor else None)
         turn = await session.send("ho")
         event = await anext(subscription)
         assert isinstance(event, records.TurnAccepted)
-        assert event.turn == 2
+        assert (event.seq, event.turn) == (cursor + 1, 2)
         await turn.text()
         subscription.close()
 

@@ -28,6 +28,7 @@ from llmsession.errors import (
 
 from ..wire import messages as w
 from ..wire.errors import from_wire
+from ..wire.framing import decode_from_server, encode
 from .channel import Channel, Dial
 from .pending_requests import PendingRequest, PendingRequests, again_after_s
 
@@ -80,7 +81,7 @@ class Link:
         overloaded_s: float = 0.0,
     ) -> None:
         self._dial = dial
-        self._hello = w.encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
+        self._hello = encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
         self._patience_s = patience_s
         self._channel: Channel | None = None
         self._unused: Channel | None = None
@@ -117,7 +118,7 @@ class Link:
         self._closed = True
         if self._runner is not None:
             if self._channel is not None:
-                self._channel.send(w.encode(w.Goodbye()))
+                self._channel.send(encode(w.Goodbye()))
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
@@ -182,7 +183,7 @@ class Link:
         """Send *command* where there is a connection. False: it is sent over the next one."""
         if self._channel is None:
             return False
-        self._channel.send(w.encode(command))
+        self._channel.send(encode(command))
         return True
 
     def _keep_running(self) -> None:
@@ -217,7 +218,7 @@ class Link:
     async def _welcomed(self, channel: Channel) -> float:
         while frames := await channel.receive():
             for index, frame in enumerate(frames):
-                match w.decode_from_server(frame):
+                match decode_from_server(frame):
                     case w.Welcome() as welcome:
                         self._early = frames[index + 1 :]
                         self.default_model = welcome.default_model
@@ -227,7 +228,7 @@ class Link:
                     case w.Goodbye() as goodbye:
                         raise Unreachable(f"the service said goodbye: {goodbye.reason}")
                     case w.Ping():
-                        channel.send(w.encode(w.Pong()))
+                        channel.send(encode(w.Pong()))
         raise Unreachable("the service closed the connection")
 
     async def _run(self, channel: Channel, keepalive_s: float) -> None:
@@ -270,9 +271,9 @@ class Link:
         loop = asyncio.get_running_loop()
         # Subscriptions first, so that they see what comes of the commands.
         for id, sink in tuple(self._sinks.items()):
-            channel.send(w.encode(sink.subscribe_again(id)))
+            channel.send(encode(sink.subscribe_again(id)))
         for request in self._pending.waiting:
-            channel.send(w.encode(request.command))
+            channel.send(encode(request.command))
             request.sent = True
         reading = loop.create_task(self._read(channel))
         tasks = (
@@ -313,13 +314,13 @@ class Link:
             await asyncio.sleep(keepalive_s)
             if self._heard:
                 continue
-            channel.send(w.encode(w.Ping()))
+            channel.send(encode(w.Ping()))
             await asyncio.sleep(keepalive_s)
             if not self._heard:
                 return
 
     def _receive(self, channel: Channel, frame: bytes) -> w.Goodbye | None:
-        match message := w.decode_from_server(frame):
+        match message := decode_from_server(frame):
             case w.Event():
                 sink = self._sinks.get(message.subscription)
                 if sink is not None:
@@ -335,7 +336,7 @@ class Link:
             case w.Ended():
                 self._end_sink(message.subscription, lambda sink: sink.end())
             case w.Ping():
-                channel.send(w.encode(w.Pong()))
+                channel.send(encode(w.Pong()))
             case w.Goodbye():
                 return message
         return None

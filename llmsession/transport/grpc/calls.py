@@ -17,13 +17,14 @@ from llmsession.errors import (
     Unauthenticated,
 )
 
-from ..server.admission import GOING_DOWN, RETRY_AFTER_S
 from ..server.connection import Connection
+from ..server.limits import GOING_DOWN, RETRY_AFTER_S
 from ..server.service import Service
 from ..v1.session_pb2 import Command, Envelope, Frames
 from ..v1.session_pb2_grpc import SessionServiceServicer
 from ..wire import messages as w
 from ..wire.errors import ERRORS, to_wire
+from ..wire.framing import decode_from_server, encode
 from .envelopes import answer_envelope, command_in, event_envelope
 from .errors import refusal
 from .peer import GrpcPeer
@@ -148,7 +149,7 @@ class Calls(SessionServiceServicer):
                     lambda: GrpcPeer(self._service, call, peer, token)
                 )
             except Overloaded as error:
-                await call.write(Frames(frames=[w.encode(to_wire(error))]))
+                await call.write(Frames(frames=[encode(to_wire(error))]))
                 return
             self._peers.add(frame_peer.connection)
             try:
@@ -251,7 +252,7 @@ class Calls(SessionServiceServicer):
         while True:
             woken.clear()
             while (frame := connection.take()) is not None:
-                match w.decode_from_server(frame):
+                match decode_from_server(frame):
                     case w.Event() as event:
                         await call.write(event_envelope(event))
                     case w.Lagged() as lagged:
@@ -299,7 +300,7 @@ async def _answer(connection: Connection, command: w.Command[Any], size_bytes: i
 
 
 async def _reply(call: Any, frame: bytes) -> w.Reply:
-    match w.decode_from_server(frame):
+    match decode_from_server(frame):
         case w.Reply() as reply:
             return reply
         case w.Error() as error:

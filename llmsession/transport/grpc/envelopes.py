@@ -10,6 +10,7 @@ from llmsession.errors import InvalidInput, ProtocolError
 
 from ..v1.session_pb2 import Command, Envelope
 from ..wire import messages as w
+from ..wire.framing import decode_from_client, decode_lenient
 
 __all__ = ["answer_envelope", "command_in", "event_envelope"]
 
@@ -25,11 +26,11 @@ def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
     if request.command_id:
         envelope["command_id"] = request.command_id
     try:
-        fields = w.decode_lenient(_fields, request.body or b"{}")
+        fields = decode_lenient(_fields, request.body or b"{}")
         if repeated := fields.keys() & _ENVELOPED:
             names = ", ".join(sorted(repeated))
             raise InvalidInput(f"the body has {names}, which the call and its envelope say")
-        message = w.decode_from_client(msgspec.json.encode({**envelope, **fields}))
+        message = decode_from_client(msgspec.json.encode({**envelope, **fields}))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ProtocolError) as error:
         raise InvalidInput(f"the body is no JSON object: {error}") from error
     if isinstance(message, w.Error):

@@ -26,13 +26,10 @@ from llmsession.transcripts import Conversation
 from ..wire import messages as w
 from . import tenancy
 from .access import Authenticator, Credentials
-from .limits import Limits, LoopLag, RateLimit
+from .limits import GOING_DOWN, RETRY_AFTER_S, Limits, LoopLag, RateLimit, check_limit
 
-__all__ = ["GOING_DOWN", "RETRY_AFTER_S", "Admission", "Client", "Observer"]
+__all__ = ["Admission", "Client", "Observer"]
 
-RETRY_AFTER_S = 1.0
-"""The hint where nothing better is known: a limit on what is open was reached."""
-GOING_DOWN = "the service goes down"
 MAX_LOGGED_CHARS = 200
 """Of what was wrong with a frame: the text may quote the frame."""
 MAX_LISTED = 1000
@@ -160,9 +157,8 @@ class Admission:
         if wait_s is not None:
             raise Overloaded("too many commands a second", retry_after_s=wait_s)
         limit = self.limits.open_requests_per_connection
-        if client.open_requests > limit:
-            message = f"{limit} commands wait for their answers"
-            raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+        # It counts itself.
+        check_limit(client.open_requests - 1, limit, "commands wait for their answers")
         if isinstance(command, w.Send | w.Create | w.Fork):
             self._check_new_work(is_turn=isinstance(command, w.Send))
 

@@ -12,7 +12,6 @@ nothing: its commands are still performed, and nobody gets the answers.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,7 +19,6 @@ import msgspec
 
 from llmsession.errors import (
     InvalidInput,
-    Overloaded,
     ProtocolError,
     SessionError,
     Unauthenticated,
@@ -30,8 +28,10 @@ from llmsession.session.handles.subscription import is_cold, subscribe_sink
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
+from ..wire.framing import decode_from_client, encode, encode_reply
 from . import tenancy
-from .admission import RETRY_AFTER_S, Admission
+from .admission import Admission
+from .backlog import Attachment, Backlog
 from .command_table import (
     ASYNC_COMMANDS,
     READ_COMMANDS,
@@ -39,36 +39,17 @@ from .command_table import (
     is_slow_to_number,
     opened,
 )
-from .limits import HELLO_BYTES
+from .limits import HELLO_BYTES, check_limit
 from .outbox import Outbox
 from .subscription import ServerSubscription
 
 __all__ = ["ROUTES", "STEPS", "Connection"]
-
-WAITING_BYTES = 256 * 1024
-"""Frames of commands that wait for their session; beside them one that is larger than that."""
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 _ENDS_USE = (w.Close, w.Delete)
 """After these the connection does not use the session any more."""
-
-
-class _Attachment:
-    """A session that the connection uses, and its commands that cannot begin yet."""
-
-    __slots__ = ("blocked", "handle", "open_requests", "opening", "used_time", "waiting")
-
-    def __init__(self, handle: LLMSession | None, used_time: float) -> None:
-        self.handle = handle
-        self.used_time = used_time
-        self.waiting: deque[tuple[int, w.SessionCommand[Any]]] = deque()
-        """With the bytes of their frames."""
-        self.opening = False
-        self.blocked = False
-        """Must the next command wait, for one that is not in the mailbox yet or for room?"""
-        self.open_requests = 0
 
 
 class Connection:
@@ -96,7 +77,7 @@ class Connection:
         self.tenant: str | None = None
         self.authenticated = False
         self.outbox = Outbox(admission.limits.outgoing_bytes, wake)
-        self._attached: dict[str, _Attachment] = {}
+        self._attached: dict[str, Attachment] = {}
         self._subscriptions: dict[int, ServerSubscription] = {}
         self._callers: dict[int, asyncio.Future[bytes]] = {}
         """By command id: who gets the answer, where it does not go into the outbox."""
@@ -105,10 +86,7 @@ class Connection:
         self.open_requests = 0
         self._frame_bytes = 0
         """Of the frame that is being read."""
-        self._waiting_bytes = 0
-        """Of the commands that cannot begin yet."""
-        self._waiting_fit: asyncio.Event | None = None
-        """Set once few bytes wait, where a transport waits for that to read on."""
+        self._backlog = Backlog()
         self._closing = False
         self._closed = False
         self.ended_by: SessionError | None = None
@@ -144,7 +122,7 @@ class Connection:
             if len(frame) > self.max_frame_bytes:
                 raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
             self._frame_bytes = len(frame)
-            self._read(w.decode_from_client(frame))
+            self._read(decode_from_client(frame))
         except SessionError as error:
             self.fail(error)
         except Exception as error:  # a bug of ours costs this connection, and no other
@@ -158,7 +136,7 @@ class Connection:
     @property
     def has_room(self) -> bool:
         """Does so little wait, to be sent or to begin, that the next frame may be read?"""
-        return self.outbox.has_room and self._waiting_bytes <= WAITING_BYTES
+        return self.outbox.has_room and self._backlog.has_room
 
     async def wait_for_room(self) -> None:
         """Until ``has_room``, or the connection ends. Cancellable."""
@@ -166,8 +144,7 @@ class Connection:
             if not self.outbox.has_room:
                 await self.outbox.wait_for_room()
             else:
-                self._waiting_fit = self._waiting_fit or asyncio.Event()
-                await self._waiting_fit.wait()
+                await self._backlog.wait_for_room()
 
     def authenticate(self) -> None:
         """Let the client in, with the token that the transport or the hello has. Raises
@@ -201,7 +178,7 @@ class Connection:
 
     def ping(self) -> None:
         """Ask the client for a sign of life."""
-        self.outbox.put(w.encode(w.Ping()))
+        self.outbox.put(encode(w.Ping()))
 
     def fail(self, error: SessionError) -> None:
         """End the connection because of *error*, which the client is sent."""
@@ -209,7 +186,7 @@ class Connection:
             return
         self.ended_by = error
         self._admission.refused(self.peer, error)
-        self._end(w.encode(to_wire(error)), w.Goodbye(reason=type(error).__name__))
+        self._end(encode(to_wire(error)), w.Goodbye(reason=type(error).__name__))
 
     def leave(self, reason: str, retry_after_s: float | None = None) -> None:
         """Say goodbye. What waits to be sent is sent before it; nothing more is read."""
@@ -221,7 +198,7 @@ class Connection:
         self._detach()
         if last is not None:
             self.outbox.put(last)
-        self.outbox.put(w.encode(goodbye))
+        self.outbox.put(encode(goodbye))
 
     def close(self) -> None:
         """The transport has lost its peer, or closed. Detaches everything, cancels nothing."""
@@ -242,14 +219,14 @@ class Connection:
             answer.cancel()
         self._callers.clear()
         self._attached.clear()
-        self._resume_reading()
+        self._backlog.release()
 
     # Reading.
 
     def _read(self, message: w.FromClient | w.Error) -> None:
         match message:
             case w.Ping():
-                self.outbox.put(w.encode(w.Pong()))
+                self.outbox.put(encode(w.Pong()))
             case w.Pong():
                 pass
             case w.Goodbye():
@@ -259,7 +236,7 @@ class Connection:
             case _ if not self.authenticated:
                 raise ProtocolError("say hello first")
             case w.Error():
-                self.outbox.put(w.encode(message))
+                self.outbox.put(encode(message))
             case _:
                 self._command(message)
 
@@ -275,7 +252,7 @@ class Connection:
         self.authenticate()
         limits = self._admission.limits
         self.outbox.put(
-            w.encode(
+            encode(
                 w.Welcome(
                     version=w.VERSION,
                     server=self._admission.server_name,
@@ -308,20 +285,17 @@ class Connection:
         attachment = self._attached.get(command.session)
         if attachment is None:
             limit = self._admission.limits.sessions_per_connection
-            if len(self._attached) >= limit:
-                message = f"{limit} sessions are in use on this connection"
-                raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+            check_limit(len(self._attached), limit, "sessions are in use on this connection")
             attachment = self._attach(command.session, None)
         attachment.used_time = self._admission.now()
-        attachment.waiting.append((self._frame_bytes, command))
-        self._waiting_bytes += self._frame_bytes
+        self._backlog.put(attachment, self._frame_bytes, command)
         self._begin_waiting(command.session, attachment)
 
-    def _attach(self, session: str, handle: LLMSession | None) -> _Attachment:
-        attachment = self._attached[session] = _Attachment(handle, self._admission.now())
+    def _attach(self, session: str, handle: LLMSession | None) -> Attachment:
+        attachment = self._attached[session] = Attachment(handle, self._admission.now())
         return attachment
 
-    def _begin_waiting(self, session: str, attachment: _Attachment) -> None:
+    def _begin_waiting(self, session: str, attachment: Attachment) -> None:
         """Begin the commands of *session* that can begin, in their order; also those of a client
         that is gone."""
         while attachment.waiting and not attachment.blocked and not attachment.opening:
@@ -335,34 +309,20 @@ class Connection:
                 attachment.blocked = True
                 self._admission.start(self._begin_when_room(session, attachment))
                 return
-            command = self._next(attachment)
+            command = self._backlog.take(attachment)
             try:
                 STEPS[type(command)](self, command, handle, attachment)
             except SessionError as error:
                 self._answer_error(command, error)
 
-    def _next(self, attachment: _Attachment) -> w.SessionCommand[Any]:
-        """The command that waits longest; it does not wait any more."""
-        size_bytes, command = attachment.waiting.popleft()
-        self._waiting_bytes -= size_bytes
-        self._resume_reading()
-        return command
-
-    def _resume_reading(self) -> None:
-        if self._waiting_fit is not None and (
-            self._closing or self._waiting_bytes <= WAITING_BYTES
-        ):
-            self._waiting_fit.set()
-            self._waiting_fit = None
-
-    async def _begin_when_room(self, session: str, attachment: _Attachment) -> None:
+    async def _begin_when_room(self, session: str, attachment: Attachment) -> None:
         """Queries have large answers: they are performed as fast as the client takes these."""
         await self.outbox.wait_for_room()
         attachment.blocked = False
         self._begin_waiting(session, attachment)
 
     async def _open(
-        self, session: str, attachment: _Attachment, command: w.SessionCommand[Any]
+        self, session: str, attachment: Attachment, command: w.SessionCommand[Any]
     ) -> None:
         opening = command if isinstance(command, w.Open) else w.Open(id=0, session=session)
         try:
@@ -374,41 +334,37 @@ class Connection:
                 del self._attached[session]
             # Commands that only need the session to be open fail with it, up to the next ``open``:
             # that one may ask for a takeover, say, and succeed.
-            self._answer_error(self._next(attachment), refusal)
+            self._answer_error(self._backlog.take(attachment), refusal)
             while attachment.waiting and not isinstance(attachment.waiting[0][1], w.Open):
-                self._answer_error(self._next(attachment), refusal)
+                self._answer_error(self._backlog.take(attachment), refusal)
             if attachment.waiting and not self._closing:
                 self._attached[session] = attachment
         else:
             attachment.opening = False
             if command is opening:
-                self._answer(self._next(attachment), opened(attachment.handle))
+                self._answer(self._backlog.take(attachment), opened(attachment.handle))
         self._begin_waiting(session, attachment)
 
     # Steps of commands on one session, each with its open handle.
 
     def _read_now(
-        self, command: w.SessionCommand[Any], handle: LLMSession, _attachment: _Attachment
+        self, command: w.SessionCommand[Any], handle: LLMSession, _attachment: Attachment
     ) -> None:
         read = READ_COMMANDS[type(command)]
         self._answer(command, None if self._closing else read(handle, command))
 
     def _start_on_handle(
-        self, command: w.SessionCommand[Any], handle: LLMSession, attachment: _Attachment
+        self, command: w.SessionCommand[Any], handle: LLMSession, attachment: Attachment
     ) -> None:
         attachment.blocked = is_slow_to_number(command)
         perform = ASYNC_COMMANDS[type(command)]
         self._start(command, lambda: perform(handle, command), attachment)
 
-    def _subscribe(
-        self, command: w.Subscribe, handle: LLMSession, _attachment: _Attachment
-    ) -> None:
+    def _subscribe(self, command: w.Subscribe, handle: LLMSession, _attachment: Attachment) -> None:
         if self._closing:
             return
         limit = self._admission.limits.subscriptions_per_connection
-        if len(self._subscriptions) >= limit:
-            message = f"{limit} subscriptions are open on this connection"
-            raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
+        check_limit(len(self._subscriptions), limit, "subscriptions are open on this connection")
         if command.id in self._subscriptions:
             raise InvalidInput(f"subscription {command.id} is open; choose another id")
         subscription = ServerSubscription(
@@ -430,7 +386,7 @@ class Connection:
         self,
         command: w.Command[Any],
         perform: Callable[[], Awaitable[Any]],
-        attachment: _Attachment | None = None,
+        attachment: Attachment | None = None,
     ) -> None:
         task = self._admission.start(self._perform(command, perform, attachment))
         if isinstance(command, w.Outcome):
@@ -441,7 +397,7 @@ class Connection:
         self,
         command: w.Command[Any],
         perform: Callable[[], Awaitable[Any]],
-        attachment: _Attachment | None,
+        attachment: Attachment | None,
     ) -> None:
         if attachment is not None:
             attachment.open_requests += 1
@@ -496,18 +452,17 @@ class Connection:
         """Hold no session any more that was not used since *before*. Its next command opens it
         again; subscriptions stay."""
         for session, attachment in tuple(self._attached.items()):
-            idle = not (attachment.waiting or attachment.opening or attachment.open_requests)
-            if idle and attachment.used_time < before:
+            if attachment.is_idle and attachment.used_time < before:
                 del self._attached[session]
 
     # Answers.
 
     def _answer(self, command: w.Command[Any], body: Any) -> None:
-        self._put_answer(command, w.encode_reply(command.id, _encode(body)), None)
+        self._put_answer(command, encode_reply(command.id, _encode(body)), None)
 
     def _answer_error(self, command: w.Command[Any], error: SessionError) -> None:
         visible = self._admission.visible_error(self, command, error)
-        self._put_answer(command, w.encode(to_wire(visible, id=command.id)), error)
+        self._put_answer(command, encode(to_wire(visible, id=command.id)), error)
 
     def _put_answer(
         self, command: w.Command[Any], frame: bytes, error: SessionError | None
@@ -522,7 +477,7 @@ class Connection:
             self.outbox.put(frame)
 
 
-STEPS: Mapping[type[w.Command[Any]], Callable[[Connection, Any, LLMSession, _Attachment], None]]
+STEPS: Mapping[type[w.Command[Any]], Callable[[Connection, Any, LLMSession, Attachment], None]]
 STEPS = {
     **dict.fromkeys(READ_COMMANDS, Connection._read_now),
     **dict.fromkeys(ASYNC_COMMANDS, Connection._start_on_handle),

@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 import msgspec
 
-__all__ = ["Limits", "LoopLag", "RateLimit"]
+from llmsession.errors import Overloaded
+
+__all__ = ["GOING_DOWN", "RETRY_AFTER_S", "Limits", "LoopLag", "RateLimit", "check_limit"]
+
+GOING_DOWN = "the service goes down"
+RETRY_AFTER_S = 1.0
+"""The hint where nothing better is known: a limit on what is open was reached."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +44,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 HELLO_BYTES = 64 * 1024
 """The largest frame before the hello."""
+
+
+def check_limit(count: int, limit: int, what: str) -> None:
+    """Raises Overloaded where there are *limit* already; *what* says of what."""
+    if count >= limit:
+        raise Overloaded(f"{limit} {what}", retry_after_s=RETRY_AFTER_S)
 
 
 class RateLimit:

@@ -16,6 +16,7 @@ import msgspec
 from llmsession.turns import Preview, StepRestarted
 
 from ..wire import messages as w
+from ..wire.framing import encode, encode_preview
 
 __all__ = ["Outbox"]
 
@@ -64,7 +65,7 @@ class _Pieces:
         preview = self.first
         if len(self.texts) > 1:
             preview = msgspec.structs.replace(preview, text="".join(self.texts))
-        return w.encode_preview(self.subscription, self.session, preview, self.offset)
+        return encode_preview(self.subscription, self.session, preview, self.offset)
 
 
 class Outbox:
@@ -136,7 +137,7 @@ class Outbox:
             body=msgspec.Raw(msgspec.json.encode(restart)),
             turn=restart.turn,
         )
-        self.put(w.encode(event))
+        self.put(encode(event))
 
     def end(self, subscription: int) -> int:
         """Forget what waits for *subscription*; returns the cursor of what was sent."""

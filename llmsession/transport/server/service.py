@@ -12,9 +12,9 @@ from llmsession.session import SessionManager
 from ..wire.messages import ServiceSnapshot, ServiceStatistics
 from . import tenancy
 from .access import Authenticator
-from .admission import GOING_DOWN, RETRY_AFTER_S, Admission, Observer
+from .admission import Admission, Observer
 from .connection import Connection
-from .limits import Limits
+from .limits import GOING_DOWN, RETRY_AFTER_S, Limits
 
 __all__ = ["Service"]
 

@@ -23,15 +23,14 @@ from llmsession.errors import (
     error_text,
 )
 
-from ..wire import messages as w
 from ..wire.addresses import Address, parse_address
 from ..wire.errors import to_wire
-from ..wire.framing import LineReader, line_of
+from ..wire.framing import LineReader, encode, line_of
 from ..wire.tls import ServerTls
 from .access import check_exposed
-from .admission import GOING_DOWN, RETRY_AFTER_S
 from .connection import Connection
 from .keepalive import LINGER_S, serve_peer
+from .limits import GOING_DOWN, RETRY_AFTER_S
 from .service import Service
 
 __all__ = ["SocketServer"]
@@ -259,7 +258,7 @@ class _Peer:
                 _peer_name(self._writer.get_extra_info("peername")), self._wake
             )
         except Overloaded as error:
-            self._writer.write(line_of(w.encode(to_wire(error))))
+            self._writer.write(line_of(encode(to_wire(error))))
             await self._close()
             return False
         return True

@@ -29,6 +29,7 @@ from llmsession.turns.records import (
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
+from ..wire.framing import encode
 from .outbox import Outbox
 
 __all__ = ["ServerSubscription"]
@@ -172,7 +173,7 @@ class ServerSubscription(EventSink):
             self._stop()
             self.lagged = True
             cursor = self._outbox.end(self.id)
-            self._outbox.put(w.encode(w.Lagged(subscription=self.id, cursor=cursor)))
+            self._outbox.put(encode(w.Lagged(subscription=self.id, cursor=cursor)))
             self._on_ended(self)
 
     def end(self) -> None:
@@ -195,7 +196,7 @@ class ServerSubscription(EventSink):
             turn=turn_of(record),
             calls=tuple(msgspec.Raw(msgspec.json.encode(use)) for use in self._calls(record)),
         )
-        if not self._outbox.offer(self.id, record.seq, w.encode(event)):
+        if not self._outbox.offer(self.id, record.seq, encode(event)):
             self.lag()
         elif self._turn is not None and (is_terminal(record) or isinstance(record, TurnImported)):
             self._end()
@@ -216,13 +217,13 @@ class ServerSubscription(EventSink):
     def _end(self) -> None:
         if not self._ended:
             self._stop()
-            self._outbox.put(w.encode(w.Ended(subscription=self.id)))
+            self._outbox.put(encode(w.Ended(subscription=self.id)))
             self._on_ended(self)
 
     def _fail(self, error: SessionError) -> None:
         if not self._ended:
             self._stop()
-            self._outbox.put(w.encode(to_wire(self._visible_error(error), id=self.id)))
+            self._outbox.put(encode(to_wire(self._visible_error(error), id=self.id)))
             self._on_ended(self)
 
     def close(self) -> None:

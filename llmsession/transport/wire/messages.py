@@ -7,14 +7,11 @@ a misspelt option is not ignored; a client ignores the fields that it does not k
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar, Union, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from llmsession.errors import InvalidInput, InvalidMessage, ProtocolError
 from llmsession.session import (
     Closed,
     CompactionOutcome,
@@ -29,13 +26,10 @@ from llmsession.session.stats import SessionStats
 from llmsession.session.values.commands import IfBusy
 from llmsession.store import Search, SessionRow
 from llmsession.transcripts import Conversation as ExportedConversation
-from llmsession.turns import InterruptPolicy, Message, Preview, Request, Seed, ToolUse
-from llmsession.turns.blocks import encode_json
+from llmsession.turns import InterruptPolicy, Message, Request, Seed, ToolUse
 
 # The messages are used through the module: ``w.Send``.
 __all__ = ["ServiceSnapshot", "ServiceStatistics"]
-
-T = TypeVar("T")
 
 VERSION = 2
 """The version of the protocol that is spoken here."""
@@ -460,103 +454,3 @@ class Ended(_FromServer, frozen=True, kw_only=True, tag="ended"):
 
 
 FromServer: TypeAlias = Welcome | Ping | Pong | Goodbye | Reply | Error | Event | Lagged | Ended
-
-
-# To bytes and back.
-
-_from_client: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(
-    Union[(Hello, Ping, Pong, Goodbye, *COMMANDS)]  # made of a tuple
-)
-_from_server: msgspec.json.Decoder[FromServer] = msgspec.json.Decoder(FromServer)
-_encoder = msgspec.json.Encoder()
-
-
-class _Numbered(msgspec.Struct):
-    id: int
-
-
-_numbered = msgspec.json.Decoder(_Numbered)
-
-
-def encode(message: FromClient | FromServer) -> bytes:
-    """The frame of *message*."""
-    return _encoder.encode(message)
-
-
-def encode_reply(id: int, body: bytes) -> bytes:
-    """The frame of a ``Reply`` whose body is encoded already."""
-    return b'{"type":"reply","id":%d,"body":%b}' % (id, body)
-
-
-@lru_cache(maxsize=4096)
-def _preview_head(subscription: int, session: str, kind: type[Preview]) -> bytes:
-    whole = encode(
-        Event(
-            subscription=subscription,
-            session=session,
-            kind=kind.__struct_config__.tag,  # type: ignore[arg-type]  # every preview has one
-            body=msgspec.Raw(b"0"),
-        )
-    )
-    return whole[: -len(b"0}")]
-
-
-def encode_preview(subscription: int, session: str, preview: Preview, offset: int) -> bytes:
-    """The frame of a preview's ``Event``. There is one for each delta and client, so what is the
-    same in all of a reply is encoded once."""
-    body = _encoder.encode(preview)
-    place = b',"turn":%d,"offset":%d}' if offset else b',"turn":%d}'
-    numbers = (preview.turn, offset) if offset else (preview.turn,)
-    return _preview_head(subscription, session, type(preview)) + body + place % numbers
-
-
-def decode_from_client(frame: bytes) -> FromClient | Error:
-    """The message in *frame*; where a command has an id and is wrong, the answer to it.
-
-    Raises ProtocolError for what is no message at all.
-    """
-    try:
-        frame.decode()
-        message = decode_lenient(_from_client, frame)
-    except msgspec.ValidationError as error:
-        wrong = InvalidInput(f"the command is wrong: {error}")
-        return Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the frame is no JSON text: {error}") from error
-    if isinstance(message, Command) and not 0 <= message.id <= MAX_ID:
-        raise ProtocolError(f"the command's id is {message.id}, not 0 to {MAX_ID}")
-    return message
-
-
-def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
-    """The value in *text*. A lone surrogate, which some JSON writers let through, is replaced, as
-    in every text. Raises msgspec.DecodeError, and its ValidationError for another type."""
-    try:
-        return decoder.decode(text)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        if b"\\ud" not in text and b"\\uD" not in text:
-            raise
-    try:
-        return decoder.decode(encode_json(json.loads(text)))
-    except (ValueError, InvalidMessage) as error:
-        raise msgspec.DecodeError(str(error)) from error
-
-
-def _id_of(frame: bytes, wrong: InvalidInput) -> int:
-    try:
-        number = _numbered.decode(frame).id
-    except (msgspec.MsgspecError, RecursionError):
-        raise ProtocolError(f"the frame is no message: {wrong}") from wrong
-    if not 0 <= number <= MAX_ID:
-        raise ProtocolError(f"the command's id is {number}, not 0 to {MAX_ID}")
-    return number
-
-
-def decode_from_server(frame: bytes) -> FromServer:
-    """The message in *frame*. Raises ProtocolError."""
-    try:
-        return _from_server.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the server sent what is no message: {error}") from error

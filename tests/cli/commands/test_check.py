@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from llmsession.cli import main
 from llmsession.testing.recording.entries import (
     Begun,
     Entry,
@@ -16,15 +15,12 @@ from llmsession.testing.recording.entries import (
     Returned,
     encode_lines,
 )
+from tests.cli.stores import Run, run
 
 
-def check_again(*arguments: str) -> int:
-    """Run ``llmsession check``; its exit code."""
-    try:
-        main(["check", *arguments])
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    return 0
+@pytest.fixture
+def check_again(capsys: pytest.CaptureFixture[str]) -> Run:
+    return partial(run, capsys, "check")
 
 
 def written(path: Path, *entries: Entry) -> str:
@@ -40,46 +36,44 @@ def answered(at: float) -> Returned:
 
 
 def test_a_recording_in_which_every_invariant_holds_is_exit_code_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    check_again: Run, tmp_path: Path
 ) -> None:
     record = written(tmp_path / "r", Begun(seed=3), CALL, answered(1.1), LeftBehind())
-    assert check_again(record) == 0
-    told, err = capsys.readouterr()
-    assert told.count(" holds\n") == 13
-    assert "ends before its run did" not in told
-    assert err == ""
+    ran = check_again(record)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.count(" holds\n") == 13
+    assert "ends before its run did" not in ran.out
 
 
 def test_a_violation_is_exit_code_1_with_the_entries_that_prove_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    check_again: Run, tmp_path: Path
 ) -> None:
     record = written(tmp_path / "r", Begun(), CALL, answered(9.0), LeftBehind())
-    assert check_again(record, "--json") == 1
-    told, err = capsys.readouterr()
-    figures = msgspec.json.decode(told)
+    ran = check_again(record, "--json")
+    assert ran.code == 1
+    (figures,) = ran.figures
     assert len(figures["violations"]) == 1
     assert figures["invariants"]["8"] == 1
     assert figures["whole"] is True
-    assert "1 violation in" in err
-    assert err.count('"entry":') == 2
+    assert "1 violation in" in ran.err
+    assert ran.err.count('"entry":') == 2
 
 
 def test_the_margin_of_an_interrupt_can_be_given_and_is_else_the_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    check_again: Run, tmp_path: Path
 ) -> None:
     entries = (CALL, answered(5.0), LeftBehind())
-    assert check_again(written(tmp_path / "a", Begun(), *entries)) == 1
-    assert check_again(written(tmp_path / "a", Begun(), *entries), "--margin", "10") == 0
-    assert check_again(written(tmp_path / "b", Begun(margin_s=10.0), *entries)) == 0
+    record = written(tmp_path / "a", Begun(), *entries)
+    assert check_again(record).code == 1
+    assert check_again(record, "--margin", 10).code == 0
+    assert check_again(written(tmp_path / "b", Begun(margin_s=10.0), *entries)).code == 0
 
 
-def test_a_record_that_was_cut_off_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check_again(written(tmp_path / "r", Begun(), CALL)) == 1
-    told, err = capsys.readouterr()
-    assert "the recording ends before its run did" in told
-    assert "was never answered" in err
+def test_a_record_that_was_cut_off_says_so(check_again: Run, tmp_path: Path) -> None:
+    ran = check_again(written(tmp_path / "r", Begun(), CALL))
+    assert ran.code == 1
+    assert "the recording ends before its run did" in ran.out
+    assert "was never answered" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -97,21 +91,16 @@ def test_a_record_that_was_cut_off_says_so(
     ids=["empty", "cut", "another kind", "no text", "no beginning"],
 )
 def test_what_is_no_record_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, named: str
+    check_again: Run, tmp_path: Path, content: bytes, named: str
 ) -> None:
     path = tmp_path / "r"
     path.write_bytes(content)
-    assert check_again(str(path)) == 2
-    told, err = capsys.readouterr()
-    assert told == ""
-    assert named in err
-    assert err.count("\n") == 1
+    assert named in check_again(path).refusal
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], [], ["--margin", "-1", "{}"]], ids=" ".join)
-def test_bad_usage_is_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
+def test_bad_usage_is_exit_code_2(check_again: Run, tmp_path: Path, arguments: list[str]) -> None:
     record = written(tmp_path / "r", Begun(), LeftBehind())
-    assert check_again(*(part.format(record) if part == "{}" else part for part in arguments)) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    ran = check_again(*(part.format(record) for part in arguments))
+    assert ran.code == 2
+    assert "Traceback" not in ran.err

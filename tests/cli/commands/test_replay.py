@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from llmsession.session.values.config import CompactionConfig
 from llmsession.testing.replay.replay import DriveOptions, DriveReport
 from llmsession.transcripts import Conversation, Note, write_own
 from llmsession.turns.usage import Usage
-from tests.cli.stores import Ran
+from tests.cli.stores import Run
 from tests.cli.stores import run as run_command
 from tests.testing.conversations import recording, text, tool_loop
 
@@ -24,9 +23,6 @@ FIGURES = {
     "invalid_requests", "repaired", "compactions", "interrupts", "orphans", "seconds",
     "skipped_reasons", "differences",
 }  # fmt: skip
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -161,9 +157,7 @@ def test_a_file_that_cannot_be_read_is_one_line_and_the_others_are_replayed(
 
 
 def test_a_folder_is_no_file(run: Run, tmp_path: Path) -> None:
-    ran = run(tmp_path)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == f"llmsession: {tmp_path}: Is a directory\n"
+    assert run(tmp_path).refusal == f"llmsession: {tmp_path}: Is a directory"
 
 
 def test_whether_a_file_may_be_read_is_found_out_by_reading_it(
@@ -179,9 +173,7 @@ def test_a_broken_line_is_skipped_and_counted_or_with_strict_refused(run: Run, l
     loop.write_bytes(b"\n".join([*lines[:-2], b'{"torn":', *lines[-2:]]))
     (figures,) = run("--json", loop).figures
     assert figures["skipped_reasons"] == {"bad_line": 1}
-    ran = run("--strict", loop)
-    assert ran.code == 2
-    assert ran.err.startswith(f"llmsession: {loop}: ")
+    assert run("--strict", loop).refusal.startswith(f"llmsession: {loop}: ")
 
 
 @pytest.mark.parametrize(
@@ -200,16 +192,12 @@ def test_a_broken_line_is_skipped_and_counted_or_with_strict_refused(run: Run, l
     ids=" ".join,
 )
 def test_bad_usage_is_exit_code_2(run: Run, loop: Path, arguments: list[str]) -> None:
-    ran = run(loop, *arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert "Traceback" not in ran.err
+    assert run(loop, *arguments).refusal
 
 
 def test_the_format_can_be_named(run: Run, loop: Path) -> None:
     assert run(loop, "--from", "own").code == 0
-    ran = run(loop, "--from", "claude-code")
-    assert ran.code == 2
-    assert "not a Claude Code session file" in ran.err
+    assert "not a Claude Code session file" in run(loop, "--from", "claude-code").refusal
 
 
 @pytest.mark.parametrize(
@@ -282,10 +270,8 @@ def test_a_file_in_which_nothing_could_be_replayed_is_bad_input(
 ) -> None:
     said = {"type": "thinking", "thinking": "hm", "signature": "s"}
     path = written(tmp_path / "odd.jsonl", recording([[said], [text("b")]]))
-    ran = run(path)
-    assert (ran.code, ran.out) == (2, "")
     why = "nothing in it could be replayed: refused_message 1"
-    assert ran.err == f"llmsession: {path}: {why}\n"
+    assert run(path).refusal == f"llmsession: {path}: {why}"
     ran = run("--json", path, loop)
     assert ran.code == 2
     assert [figures.get("error") for figures in ran.figures] == [why, None]

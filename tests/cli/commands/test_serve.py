@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from llmsession import (
 from llmsession.cli import main
 from llmsession.testing.local_service import ServedProgram, serving
 from llmsession.transcripts import write_own
-from llmsession.transport import ClientTls
+from llmsession.transport import ClientTls, RemoteManager
 from llmsession.turns.previews import TextDelta
 from tests.steady_time import steady_backend
 from tests.testing.conversations import recording, text
@@ -82,6 +84,19 @@ async def log_of(folder: Path, session: str) -> list[str]:
         await store.aclose()
 
 
+@asynccontextmanager
+async def connected(
+    folder: Path, *arguments: str, **options: Any
+) -> AsyncIterator[tuple[ServedProgram, RemoteManager]]:
+    """A service in *folder*, and a client of it."""
+    async with (
+        asyncio.timeout(150),
+        serving("--config", "serve.toml", *arguments, folder=folder) as service,
+        connect(unix(folder), **options) as sessions,
+    ):
+        yield service, sessions
+
+
 async def begun_long_turn(sessions: Any) -> tuple[Any, Any, Any]:
     """A session whose second turn, the long one, streams; and a subscriber that saw that."""
     session = await sessions.create(CONFIG, session_id="s")
@@ -122,11 +137,7 @@ def get(address: str) -> str:
 
 
 async def test_sigterm_lets_an_open_turn_end_and_takes_no_new_one(folder: Path) -> None:
-    async with (
-        asyncio.timeout(150),
-        serving("--config", "serve.toml", folder=folder) as service,
-        connect(unix(folder), overloaded_s=0) as sessions,
-    ):
+    async with connected(folder, overloaded_s=0) as (service, sessions):
         session, events, turn = await begun_long_turn(sessions)
         service.tell(signal.SIGTERM)
         await logged(service, "service.draining")
@@ -140,12 +151,7 @@ async def test_sigterm_lets_an_open_turn_end_and_takes_no_new_one(folder: Path) 
 
 
 async def test_a_turn_that_outlasts_the_grace_is_there_after_the_restart(folder: Path) -> None:
-    arguments = ("--config", "serve.toml", "--grace", "0")
-    async with (
-        asyncio.timeout(150),
-        serving(*arguments, folder=folder) as service,
-        connect(unix(folder)) as sessions,
-    ):
+    async with connected(folder, "--grace", "0") as (service, sessions):
         _, events, turn = await begun_long_turn(sessions)
         assert await service.terminate() == 0
         assert (await log_of(folder, "s"))[-1] == "turn.accepted"
@@ -159,12 +165,7 @@ async def test_a_turn_that_outlasts_the_grace_is_there_after_the_restart(folder:
 
 
 async def test_killed_and_started_again_it_resumes_every_subscriber(folder: Path) -> None:
-    async with (
-        asyncio.timeout(150),
-        serving("--config", "serve.toml", folder=folder) as service,
-        connect(unix(folder)) as sessions,
-        connect(unix(folder)) as others,
-    ):
+    async with connected(folder) as (service, sessions), connect(unix(folder)) as others:
         _, events, turn = await begun_long_turn(sessions)
         watching = (await others.open("s")).subscribe(after=0)
         assert (await terminal(watching)).turn == 1
@@ -199,11 +200,7 @@ async def test_what_was_left_open_is_recovered_though_nobody_asks_for_it(
 
 
 async def test_a_second_sigterm_ends_it_at_once_and_loses_nothing(folder: Path) -> None:
-    async with (
-        asyncio.timeout(150),
-        serving("--config", "serve.toml", folder=folder) as service,
-        connect(unix(folder)) as sessions,
-    ):
+    async with connected(folder) as (service, sessions):
         _, events, turn = await begun_long_turn(sessions)
         service.tell(signal.SIGTERM)
         await logged(service, "service.draining")
@@ -305,14 +302,21 @@ def test_a_port_that_is_in_use_is_one_line_and_exit_2(folder: Path) -> None:
         assert f"cannot listen at {address}" in said
 
 
-def test_a_socket_that_cannot_be_made_is_one_line_and_exit_2(folder: Path) -> None:
-    said = refusal(ended(folder, "--config", "serve.toml", "--listen", "unix:nowhere/s.sock"))
-    assert "cannot listen at unix:nowhere/s.sock: No such file or directory" in said
-
-
-def test_a_store_that_cannot_be_opened_is_one_line_and_exit_2(folder: Path) -> None:
-    said = refusal(ended(folder, "--config", "serve.toml", "--store", "sqlite:no/where.db"))
-    assert "no/where.db" in said
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        (
+            "--listen", "unix:nowhere/s.sock",
+            "cannot listen at unix:nowhere/s.sock: No such file or directory",
+        ),
+        ("--store", "sqlite:no/where.db", "no/where.db"),
+    ],
+    ids=["a socket that cannot be made", "a store that cannot be opened"],
+)  # fmt: skip
+def test_a_place_that_cannot_be_used_is_one_line_and_exit_2(
+    folder: Path, option: str, value: str, said: str
+) -> None:
+    assert said in refusal(ended(folder, "--config", "serve.toml", option, value))
 
 
 # What is wrong with the configuration is found before anything runs: no process is needed.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from llmsession.cli import main
 from llmsession.cli.commands import stress
 from llmsession.testing.checker import checker
 from llmsession.testing.checker.checker import check
@@ -17,42 +16,40 @@ from llmsession.testing.recording.violation import Violation
 from llmsession.testing.stress.run import StressPlan, StressReport
 from llmsession.turns.request import Profile
 from tests.cli.commands.test_check import check_again
+from tests.cli.stores import Run
+
+__all__ = ["check_again"]
 
 SMALL = ("--sessions", "2", "--turns", "4", "--interrupts", "2", "--seed", "3")
 
 
-def run(*arguments: str) -> int:
-    try:
-        main(["stress", *arguments])
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    return 0
+@pytest.fixture
+def run(run: Run) -> Run:
+    return partial(run, "stress")
 
 
-def test_json_is_one_object_with_the_promised_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*SMALL, "--json") == 0
-    told, err = capsys.readouterr()
-    (line,) = told.splitlines()
-    figures = msgspec.json.decode(line)
+def test_json_is_one_object_with_the_promised_figures(run: Run) -> None:
+    ran = run(*SMALL, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    (figures,) = ran.figures
     assert set(figures) >= {
         "sessions", "turns", "interrupts", "violations", "interrupt_p50_ms", "interrupt_p99_ms",
         "turns_per_second",
     }  # fmt: skip
     assert (figures["sessions"], figures["seed"], figures["violations"]) == (2, 3, [])
     assert figures["turns"] > 0
-    assert err == ""
 
 
-def test_the_record_can_be_kept_and_checked_again(tmp_path: Path) -> None:
+def test_the_record_can_be_kept_and_checked_again(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
-    assert run(*SMALL, "--record", str(path)) == 0
+    assert run(*SMALL, "--record", path).code == 0
     with path.open("rb") as lines:
         assert check(decode_lines(lines)) == ()
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_violation_is_exit_code_1_with_the_seed_and_the_shortest_proof(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+    run: Run, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
     calls = tuple(Invoked(session="s0", call=at, command="send", at=0.0) for at in range(3))
     begun = Begun(seed=7, plan={}, profile=Profile(name="stress"), grace_s=0.1)
@@ -69,13 +66,13 @@ def test_a_violation_is_exit_code_1_with_the_seed_and_the_shortest_proof(
         )
 
     monkeypatch.setattr(stress, "run_stress", broken)
-    assert run("--seed", "7", *(["--json"] if as_json else [])) == 1
-    told, err = capsys.readouterr()
-    assert "2 violations with seed 7" in err
-    assert "shortest proof (invariant 4 in session s0: short)" in err
-    assert err.count("\n") == 5
+    ran = run("--seed", 7, *(["--json"] if as_json else []))
+    assert ran.code == 1
+    assert "2 violations with seed 7" in ran.err
+    assert "shortest proof (invariant 4 in session s0: short)" in ran.err
+    assert ran.err.count("\n") == 5
     if as_json:
-        assert len(msgspec.json.decode(told)["violations"]) == 2
+        assert len(ran.figures[0]["violations"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,12 +88,8 @@ def test_a_violation_is_exit_code_1_with_the_seed_and_the_shortest_proof(
     ],
     ids=" ".join,
 )
-def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert run(*arguments) == 2
-    told, err = capsys.readouterr()
-    assert told == ""
-    assert err
-    assert "Traceback" not in err
+def test_bad_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments).refusal
 
 
 # Simulation
@@ -104,44 +97,38 @@ def test_bad_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments:
 SCHEDULES = ("--simulate", "--seeds", "2", "--seed", "5")
 
 
-def test_a_simulation_tells_what_it_reached_and_what_it_did_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(*SCHEDULES, "--json") == 0
-    told, err = capsys.readouterr()
-    figures = msgspec.json.decode(told)
+def test_a_simulation_tells_what_it_reached_and_what_it_did_not(run: Run) -> None:
+    ran = run(*SCHEDULES, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    (figures,) = ran.figures
     assert (figures["seed"], figures["seeds"], figures["violations"]) == (5, 2, [])
     assert figures["turns"] > 0
     assert "machine: Started in ACCEPTED" in figures["reached"]
     # Two schedules cannot reach everything.
     assert figures["unreached"]
     assert not set(figures["unreached"]) & set(figures["reached"])
-    assert err == ""
 
 
-def test_a_simulation_tells_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    def told() -> dict[str, object]:
-        assert run(*SCHEDULES, "--json") == 0
-        figures = msgspec.json.decode(capsys.readouterr().out)
-        return {name: value for name, value in figures.items() if name != "seconds"}
-
-    assert told() == told()
+def test_a_simulation_tells_the_same_each_time(run: Run) -> None:
+    (first,), (again,) = (run(*SCHEDULES, "--json").figures for _ in range(2))
+    assert first | {"seconds": 0} == again | {"seconds": 0}
 
 
 def test_a_schedule_that_fails_is_shrunk_and_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, check_again: Run, tmp_path: Path
 ) -> None:
     # Interrupts that cover nothing: the sends before them go on.
     monkeypatch.setattr(checker, "check_interrupts", _no_interrupt_is_right)
     path = tmp_path / "record.jsonl"
-    assert run("--simulate", "--seeds", "40", "--record", str(path)) == 1
-    told, err = capsys.readouterr()
-    assert "steps to 1 (" in err
-    assert ": interrupt " in err
-    assert "violations" in told
+    ran = run("--simulate", "--seeds", 40, "--record", path)
+    assert ran.code == 1
+    assert "steps to 1 (" in ran.err
+    assert ": interrupt " in ran.err
+    assert "violations" in ran.out
     # What was written is the recording of the shrunk schedule, and another check says the same.
-    assert check_again(str(path)) == 1
-    assert "an interrupt was made" in capsys.readouterr().err
+    again = check_again(path)
+    assert again.code == 1
+    assert "an interrupt was made" in again.err
 
 
 def _no_interrupt_is_right(session: Any, records: Any, violations: Any, within_s: float) -> None:
@@ -162,10 +149,6 @@ def _no_interrupt_is_right(session: Any, records: Any, violations: Any, within_s
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
 def test_a_simulation_that_cannot_be_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+    run: Run, arguments: list[str], named: str
 ) -> None:
-    assert run(*arguments) == 2
-    told, err = capsys.readouterr()
-    assert told == ""
-    assert named in err
-    assert err.count("\n") == 1
+    assert named in run(*arguments).refusal

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pexpect
@@ -18,11 +19,10 @@ from anyio.from_thread import start_blocking_portal
 from llmsession.testing.local_service import serving
 from llmsession.transcripts import read, write_own
 from tests.cli.served import served
-from tests.cli.stores import make_store, run
+from tests.cli.stores import Run, make_store
 from tests.testing.conversations import call, recording, result, text
 
 ROOT = Path(__file__).resolve().parents[3]
-Capture = pytest.CaptureFixture[str]
 PLAYED = recording(
     [[text("a question")], [text("the first answer")]],
     [[text("another")], [text("the second answer")]],
@@ -35,46 +35,53 @@ def address() -> Iterator[str]:
         yield program.address("unix")
 
 
+def at(address: str, run: Run) -> Run:
+    """*run*, at the service of *address*."""
+    return lambda *arguments: run(*arguments, "--connect", address)
+
+
+@pytest.fixture
+def run_there(address: str, run: Run) -> Run:
+    return at(address, run)
+
+
+def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """``llmsession`` in a process of its own."""
+    command = [sys.executable, "-m", "llmsession", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=150, **options
+    )
+
+
 def talked(address: str, session: str, *lines: str) -> str:
     """What ``chat`` printed, in a process of its own, as those who pipe into it see it."""
-    command = [sys.executable, "-m", "llmsession", "chat", "--connect", address]
-    done = subprocess.run(
-        [*command, "--session", session],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
+    said = "".join(f"{line}\n" for line in lines)
+    done = process("chat", "--connect", address, "--session", session, input=said)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, capsys: Capture) -> None:
+def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, run_there: Run) -> None:
     assert "the first answer" in talked(address, "talk", "hello there", "/usage")
     again = talked(address, "talk", "and then?")
     assert "> hello there" in again  # what was said before
     assert "the second answer" in again
 
-    shown = run(capsys, "show", "talk", "--connect", address)
+    shown = run_there("show", "talk")
     assert (shown.code, shown.err) == (0, "")
     assert "2 turns, 4 messages" in shown.out
     assert "the first answer" in shown.out
-    as_json = run(capsys, "show", "talk", "--connect", address, "--json")
-    assert len(as_json.out.splitlines()) == 4
+    assert len(run_there("show", "talk", "--json").figures) == 4
+    assert "talk" in [row["session"] for row in run_there("list", "--json").figures]
 
-    listed = run(capsys, "list", "--connect", address, "--json")
-    rows = [msgspec.json.decode(line) for line in listed.out.splitlines()]
-    assert "talk" in [row["session"] for row in rows]
-
-    exported = run(capsys, "export", "talk", "--connect", address)
+    exported = run_there("export", "talk")
     (conversation,) = read(exported.out.encode())
     said = ["hello there", "the first answer", "and then?", "the second answer"]
     assert [message.text for message in conversation.messages] == said
 
 
 def test_what_a_service_shows_and_exports_of_a_session_is_what_its_store_does(
-    capsys: Capture, tmp_path: Path
+    run: Run, tmp_path: Path
 ) -> None:
     told = recording([[text("imported")], [text("an old answer")]])
     told = msgspec.structs.replace(
@@ -84,13 +91,13 @@ def test_what_a_service_shows_and_exports_of_a_session_is_what_its_store_does(
     file.write_bytes(write_own(told))
     with served(PLAYED) as program:
         store = f"sqlite:{Path(program.address('unix').removeprefix('unix:')).parent}/s.db"
-        assert run(capsys, "import", str(file), "--store", store, "--model", "m").code == 0
-        address = program.address("unix")
-        there = run(capsys, "show", told.id, "--connect", address).out
-        here = run(capsys, "show", told.id, "--store", store).out
-        exported = run(capsys, "export", told.id, "--connect", address).out
-        assert exported == run(capsys, "export", told.id, "--store", store).out
-        whole = run(capsys, "export", "--connect", address).out
+        assert run("import", str(file), "--store", store, "--model", "m").code == 0
+        run_there = at(program.address("unix"), run)
+        there = run_there("show", told.id).out
+        here = run("show", told.id, "--store", store).out
+        exported = run_there("export", told.id).out
+        assert exported == run("export", told.id, "--store", store).out
+        whole = run_there("export").out
         assert whole == exported
     assert there == here
     assert "  labels team=red\n" in there
@@ -105,11 +112,7 @@ def test_what_the_operations_page_says_for_a_trial_works() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
         arguments = serve.replace("examples/", f"{ROOT}/examples/").split()[1:]
         with portal.wrap_async_context_manager(serving(*arguments, folder=folder)):
-            done = subprocess.run(
-                [sys.executable, "-m", "llmsession", *chat.split()],
-                cwd=folder, input="Hello?\nAnd?\n", capture_output=True, text=True, check=False,
-                timeout=50,
-            )  # fmt: skip
+            done = process(*chat.split(), cwd=folder, input="Hello?\nAnd?\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert "nobody thinks here" in done.stdout
     assert "2 turns" in done.stdout
@@ -119,52 +122,41 @@ def test_a_chat_asks_the_model_that_the_service_has_for_who_names_none(address: 
     assert "model recorded" in talked(address, "unnamed", "hello")
 
 
-def test_a_chat_with_a_service_that_has_no_model_asks_for_one(capsys: Capture) -> None:
+def test_a_chat_with_a_service_that_has_no_model_asks_for_one(run: Run) -> None:
     told = "[providers.own]\nkind = 'openai'\nbase_url = 'http://127.0.0.1:9/v1'\n"
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
         Path(folder, "serve.toml").write_text(told)
         asked = ("--config", "serve.toml", "--store", "memory:", "--listen", "unix:s.sock")
         with portal.wrap_async_context_manager(serving(*asked, folder=folder)):
-            address = f"unix:{folder}/s.sock"
-            said = run(capsys, "chat", "--connect", address)
-    assert said.code == 2
-    assert said.err == (
-        "llmsession: which model? the service has none by default; name one with --model\n"
-    )
+            said = at(f"unix:{folder}/s.sock", run)("chat")
+    why = "which model? the service has none by default; name one with --model"
+    assert said.refusal == f"llmsession: {why}"
 
 
-def test_a_session_is_deleted_at_the_service_after_asking(address: str, capsys: Capture) -> None:
+def test_a_session_is_deleted_at_the_service_after_asking(address: str, run_there: Run) -> None:
     talked(address, "short", "hello")
-    asked = subprocess.run(
-        [sys.executable, "-m", "llmsession", "delete", "short", "--connect", address],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
+    asked = process("delete", "short", "--connect", address, stdin=subprocess.DEVNULL)
     assert asked.returncode == 2
     assert "nothing was deleted" in asked.stderr
-    gone = run(capsys, "delete", "short", "--yes", "--connect", address)
+    gone = run_there("delete", "short", "--yes")
     assert (gone.code, gone.out) == (0, "deleted short\n")
-    missing = run(capsys, "show", "short", "--connect", address)
+    missing = run_there("show", "short")
     assert missing == (2, "", "llmsession: no session 'short' in this store\n")
 
 
 def test_top_shows_a_line_for_each_session_and_totals(
-    address: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    address: str, run_there: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     talked(address, "watched", "hello")
-    looked = run(capsys, "top", "--connect", address, "--once", "--interval", "0.05")
+    looked = run_there("top", "--once", "--interval", "0.05")
     assert (looked.code, looked.err) == (0, "")
     (line,) = (line for line in looked.out.splitlines() if "watched" in line)
     assert "idle" in line
     assert "░" in line
     assert " of " in looked.out
     assert "1 connections" in looked.out
-    told = run(capsys, "top", "--connect", address, "--once", "--json", "--interval", "0.05")
-    look = msgspec.json.decode(told.out)
+    (look,) = run_there("top", "--once", "--json", "--interval", "0.05").figures
     figures = {each["figures"]["session"]: each for each in look["sessions"]}
     assert figures["watched"]["figures"]["turns"] == 1
     assert figures["watched"]["tokens_per_s"] == 0.0
@@ -189,25 +181,24 @@ def test_top_is_a_live_view_until_ctrl_c(address: str) -> None:
 
 
 def test_stress_at_a_service_checks_what_its_clients_saw_and_leaves_nothing(
-    address: str, capsys: Capture
+    run_there: Run,
 ) -> None:
-    asked = ("stress", "--connect", address, "--sessions", "3", "--turns", "6", "--interrupts", "3")
-    ran = run(capsys, *asked, "--seconds", "50", "--yes", "--json")
+    asked = ("stress", "--sessions", "3", "--turns", "6", "--interrupts", "3", "--seconds", "50")
+    ran = run_there(*asked, "--yes", "--json")
     assert (ran.code, ran.err) == (0, "")
-    figures = msgspec.json.decode(ran.out)
+    (figures,) = ran.figures
     assert figures["violations"] == []
     assert figures["turns"] >= 6
     assert figures["counts"]["subscriber closed"] == 3
     assert figures["counts"]["subscriber vanished"] >= 3
-    listed = run(capsys, "list", "--connect", address, "--json")
-    assert "stress" not in listed.out
+    assert "stress" not in run_there("list", "--json").out
 
 
 def test_stress_asks_before_somebodys_models_answer(
-    address: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    run_there: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115  # closed with the test
-    ran = run(capsys, "stress", "--connect", address)
+    ran = run_there("stress")
     sys.stdin.close()
     assert (ran.code, ran.out) == (2, "")
     assert "which may be charged" in ran.err
@@ -223,22 +214,19 @@ def test_stress_asks_before_somebodys_models_answer(
     ids=lambda command: command[0],
 )
 def test_a_store_and_a_service_together_are_refused(
-    tmp_path: Path, capsys: Capture, command: list[str]
+    tmp_path: Path, run: Run, command: list[str]
 ) -> None:
     make_store(tmp_path / "s.db")
-    ran = run(capsys, *command, "--store", f"sqlite:{tmp_path}/s.db", "--connect", "unix:/nowhere")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == (
-        "llmsession: --store and --connect unix:/nowhere are two places: a service has a store of"
-        " its own\n"
-    )
+    ran = run(*command, "--store", f"sqlite:{tmp_path}/s.db", "--connect", "unix:/nowhere")
+    why = "are two places: a service has a store of its own"
+    assert ran.refusal == f"llmsession: --store and --connect unix:/nowhere {why}"
 
 
 def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
-    address: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    run_there: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLMSESSION_STORE", "sqlite:/nowhere/s.db")
-    assert run(capsys, "list", "--connect", address).code == 0
+    assert run_there("list").code == 0
 
 
 @pytest.mark.parametrize(
@@ -259,75 +247,59 @@ def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
-    tmp_path: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    told: str,
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
 ) -> None:
     monkeypatch.delenv("LLMSESSION_STORE", raising=False)
     (tmp_path / "TOKEN").write_text("secret-token\n")
     (tmp_path / "EMPTY").write_text("\n")
     files = {name: str(tmp_path / name) for name in ("TOKEN", "EMPTY")}
-    ran = run(capsys, *(files.get(each, each) for each in arguments))
-    assert (ran.code, ran.out) == (2, "")
-    (line,) = ran.err.splitlines()
+    line = run(*(files.get(each, each) for each in arguments)).refusal
     assert told in line
     assert "secret-token" not in line
 
 
 def test_a_token_in_a_file_lets_its_tenant_in_to_its_own_sessions(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = {
-        "anna": "anna-has-this-token-of-32-characters",
-        "bob": "bob-has-that-token-of-32-characters",
-    }
     known = tmp_path / "tokens.toml"
-    known.write_text(
-        "".join(
-            f'[[tokens]]\ntoken = "{token}"\ntenant = "{who}"\n' for who, token in tokens.items()
-        )
-    )
-    for who, token in tokens.items():
-        (tmp_path / who).write_text(f"{token}\n")
+    with known.open("w") as file:
+        for who in ("anna", "bob"):
+            file.write(f'[[tokens]]\ntoken = "{who}-has-this-token"\ntenant = "{who}"\n')
+            (tmp_path / who).write_text(f"{who}-has-this-token\n")
+    look = ("top", "--once", "--json", "--interval", "0.05", "--token-file")
     with served(PLAYED, "--tokens", str(known)) as program:
         address = program.address("unix")
-        nobody = run(capsys, "list", "--connect", address)
-        assert (nobody.code, nobody.out) == (2, "")
-        assert "token" in nobody.err
-        monkeypatch.setenv("LLMSESSION_TOKEN", tokens["anna"])
+        run_there = at(address, run)
+        assert "token" in run_there("list").refusal
+        monkeypatch.setenv("LLMSESSION_TOKEN", "anna-has-this-token")
         talked(address, "hers", "hello")
         monkeypatch.delenv("LLMSESSION_TOKEN")
-        hers = run(capsys, "top", "--connect", address, "--token-file", tmp_path / "anna", "--once",
-                   "--json", "--interval", "0.05")  # fmt: skip
-        look = msgspec.json.decode(hers.out)
-        assert [each["figures"]["session"] for each in look["sessions"]] == ["anna/hers"]
-        assert look["service"] is None
-        his = run(capsys, "top", "--connect", address, "--token-file", tmp_path / "bob", "--once",
-                  "--json", "--interval", "0.05")  # fmt: skip
-        assert msgspec.json.decode(his.out)["totals"]["live"] == 0
-        shown = run(capsys, "show", "hers", "--connect", address, "--token-file", tmp_path / "bob")
+        (hers,) = run_there(*look, tmp_path / "anna").figures
+        assert [line["figures"]["session"] for line in hers["sessions"]] == ["anna/hers"]
+        assert hers["service"] is None
+        (his,) = run_there(*look, tmp_path / "bob").figures
+        assert his["totals"]["live"] == 0
+        shown = run_there("show", "hers", "--token-file", tmp_path / "bob")
         assert shown.code == 2
 
 
 def test_a_replay_at_a_service_checks_the_history_against_the_recording_it_plays(
-    address: str, tmp_path: Path, capsys: Capture
+    address: str, tmp_path: Path, run_there: Run
 ) -> None:
     played, other = tmp_path / "played.jsonl", tmp_path / "other.jsonl"
     played.write_bytes(write_own(PLAYED))
     tools = recording([[text("look")], [call("c1")], [result("c1")], [text("done")]])
     other.write_bytes(write_own(tools))
-    ran = run(capsys, "replay", played, "--connect", address, "--json")
+    ran = run_there("replay", played, "--json")
     assert (ran.code, ran.err) == (0, "")
-    figures = msgspec.json.decode(ran.out)
+    (figures,) = ran.figures
     assert (figures["turns"], figures["messages"], figures["differences"]) == (2, 4, 0)
-    another = run(capsys, "replay", other, "--connect", address)
+    another = run_there("replay", other)
     assert another.code == 1  # what it plays is not what was recorded
     for refused, told in (
         ((played, "--interrupt-every", 2), "at a service nothing is interrupted"),
         ((played, other), "give one FILE"),
     ):
-        ran = run(capsys, "replay", *refused, "--connect", address)
+        ran = run_there("replay", *refused)
         assert ran.code == 2
         assert told in ran.err

@@ -38,21 +38,6 @@ def test_a_batch_that_does_not_follow_waits_and_so_do_all_of_its_session_after_i
     assert list(waiting) == [astray, third]
 
 
-def test_a_batch_of_another_epoch_does_not_follow() -> None:
-    first, second = entry("s", 0), entry("s", 1, epoch=2)
-    waiting = deque([first, second])
-    assert formed(waiting) == [[first]]
-    assert list(waiting) == [second]
-
-
-def test_batches_of_a_session_that_is_being_written_wait() -> None:
-    first, second = entry("s", 0), entry("t", 0)
-    waiting = deque([first, second])
-    assert formed(waiting, busy={"s"}) == [[second]]
-    assert list(waiting) == [first]
-    assert formed(waiting, busy={"s"}) == []
-
-
 def test_what_failed_in_a_group_is_tried_alone() -> None:
     entries = [entry("a", 0), entry("b", 0, alone=True), entry("b", 1, alone=True), entry("c", 0)]
     waiting = deque(entries)

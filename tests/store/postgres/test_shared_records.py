@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from llmsession.errors import SessionError, SessionExists, SessionNotFound
-from llmsession.store import Lease, Owner
+from llmsession.store import Owner
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -62,91 +62,6 @@ async def test_a_deletion_leaves_no_record_that_no_session_has(
     await store.delete("g")
     for table in ("record", "span", "session", "blob"):
         assert database.sql(f"SELECT count(*) FROM @{table}") == [(0,)]
-
-
-class _Family:
-    """Sessions as they should be: forked, rewritten, appended to and deleted at random."""
-
-    def __init__(self, store: PostgresStore, random: Random) -> None:
-        self.store = store
-        self.random = random
-        self.logs: dict[str, list[bytes]] = {}
-        self.leases: dict[str, Lease] = {}
-        self.acts: dict[str, int] = {}
-        self._made = 0
-
-    async def act(self) -> None:
-        act = self.random.choices(
-            [self._create, self._fork, self._append, self._rewrite, self._delete],
-            [1, 3, 4, 4, 1 if len(self.logs) > 3 else 0],
-        )[0]
-        if not self.logs:
-            act = self._create
-        self.acts[act.__name__] = self.acts.get(act.__name__, 0) + 1
-        await act()
-
-    def _name(self) -> str:
-        self._made += 1
-        return f"s{self._made}"
-
-    def _body(self) -> bytes:
-        small = b"%d" % self.random.randrange(10**6)
-        return self.random.choice([small, small, BLOCK, BLOCK + small])
-
-    def _some(self) -> str:
-        return self.random.choice(sorted(self.logs))
-
-    async def _create(self) -> None:
-        name = self._name()
-        self.leases[name] = await self.store.create(name, ANN)
-        self.logs[name] = []
-
-    async def _fork(self) -> None:
-        parent, name = self._some(), self._name()
-        upto = self.random.randint(0, len(self.logs[parent]))
-        self.leases[name] = await self.store.fork(parent, upto, name, ANN)
-        self.logs[name] = self.logs[parent][:upto]
-
-    async def _append(self) -> None:
-        name = self._some()
-        bodies = [self._body() for _ in range(self.random.randint(1, 4))]
-        lease = Lease(name, self.leases[name].epoch, len(self.logs[name]))
-        await written(self.store, lease, *bodies)
-        self.logs[name] += bodies
-
-    async def _rewrite(self) -> None:
-        name = self._some()
-        log = self.logs[name]
-        seqs = self.random.sample(range(1, len(log) + 1), self.random.randint(0, len(log)))
-        bodies = {seq: self._body() for seq in seqs}
-        await self.store.rewrite(self.leases[name], bodies)
-        for seq, body in bodies.items():
-            log[seq - 1] = body
-
-    async def _delete(self) -> None:
-        name = self._some()
-        await self.store.delete(name)
-        del self.logs[name], self.leases[name]
-
-    async def check(self) -> None:
-        for name, log in self.logs.items():
-            assert await bodies_of(self.store, name) == log
-        assert await self.store.check() == []
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_families_of_forks_are_what_they_should_be_after_anything(
-    database: Database, seed: int
-) -> None:
-    async with database.store(key=bytes(32) if seed % 2 else None) as store:
-        family = _Family(store, Random(seed))
-        for _ in range(120):
-            await family.act()
-        await family.check()
-        for name in sorted(family.logs):
-            await store.delete(name)
-        for table in ("record", "span", "session", "blob"):
-            assert database.sql(f"SELECT count(*) FROM @{table}") == [(0,)]
 
 
 async def test_forks_rewrites_and_deletions_at_once_leave_nothing_astray(

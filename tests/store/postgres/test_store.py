@@ -102,13 +102,6 @@ async def test_a_closed_store_says_so(database: Database) -> None:
     await store.aclose()
 
 
-async def test_what_one_store_wrote_another_one_reads(database: Database) -> None:
-    async with database.store() as store:
-        await written(store, await store.create("s", ANN), b"1", b"2")
-    async with database.store() as store:
-        assert await bodies_of(store, "s") == [b"1", b"2"]
-
-
 async def test_stores_in_two_schemas_know_nothing_of_each_other(database: Database) -> None:
     async with database.store() as one, database.store(schema=f"{database.schema}x") as other:
         await one.create("s", ANN)

@@ -103,43 +103,32 @@ async def left_in_doubt(store: PostgresStore, proxy: Proxy, when: When) -> Answe
     return answer
 
 
-async def test_a_doubtful_batch_that_another_owner_overtook_conflicts(
-    database: Database, proxy: Proxy
+@pytest.mark.parametrize(
+    ("when", "theirs", "written_is_ours"),
+    [("before", b"bob's", False), ("after", b"bob's", True), ("before", MARK, False)],
+    ids=[
+        "the server has not heard of it",
+        "it was written before the other owner came",
+        "the other owner wrote an equal one, in another epoch",
+    ],
+)
+async def test_a_doubtful_batch_that_another_owner_overtook_is_told_as_the_log_has_it(
+    database: Database, proxy: Proxy, when: When, theirs: bytes, written_is_ours: bool
 ) -> None:
     async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        # The server does not hear of it, and while the store connects again, it is taken over.
-        answer = await left_in_doubt(store, proxy, "before")
-        taken = await elsewhere.acquire("s", BOB, takeover=True)
-        await written(elsewhere, taken, b"bob's")
+        # While the store connects again, the session is taken over.
+        answer = await left_in_doubt(store, proxy, when)
+        await written(elsewhere, await elsewhere.acquire("s", BOB, takeover=True), theirs)
         proxy.let_through()
         result = await answer.wait()
-        assert isinstance(result, Conflict)
-        assert result.row is not None
-        assert (result.row.epoch, result.row.head) == (2, 2)
-        assert await bodies_of(store, "s") == [b"1", b"bob's"]
-
-
-async def test_a_doubtful_batch_that_was_written_is_so_though_another_owner_came_after_it(
-    database: Database, proxy: Proxy
-) -> None:
-    async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        answer = await left_in_doubt(store, proxy, "after")
-        taken = await elsewhere.acquire("s", BOB, takeover=True)
-        await written(elsewhere, taken, b"bob's")
-        proxy.let_through()
-        assert await answer.wait() == Appended(2)
-        assert await bodies_of(store, "s") == [b"1", MARK, b"bob's"]
-
-
-async def test_an_equal_batch_of_another_epoch_is_not_taken_for_ours(
-    database: Database, proxy: Proxy
-) -> None:
-    async with database.store(dsn=proxy.dsn) as store, database.store() as elsewhere:
-        answer = await left_in_doubt(store, proxy, "before")
-        taken = await elsewhere.acquire("s", BOB, takeover=True)
-        await written(elsewhere, taken, MARK)
-        proxy.let_through()
-        assert isinstance(await answer.wait(), Conflict)
+        if written_is_ours:
+            assert result == Appended(2)
+        else:
+            assert isinstance(result, Conflict)
+            assert result.row is not None
+            assert (result.row.epoch, result.row.head) == (2, 2)
+        ours = [MARK] if written_is_ours else []
+        assert await bodies_of(store, "s") == [b"1", *ours, theirs]
 
 
 async def test_a_doubtful_batch_of_a_session_that_was_deleted_conflicts_without_a_row(

@@ -4,8 +4,8 @@ back, and a look into its file with other eyes."""
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import apsw
 
 from llmsession.store import SqliteStore, this_process
 
-__all__ = ["ANN", "BOB", "count", "held_back", "opened", "raw"]
+__all__ = ["ANN", "BOB", "count", "held_back", "opened", "raw", "standing_still"]
 
 ANN = this_process("ann")
 BOB = this_process("bob")
@@ -31,10 +31,15 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
         await store.aclose()
 
 
-@asynccontextmanager
-async def held_back(store: SqliteStore) -> AsyncIterator[None]:
+def held_back(store: SqliteStore) -> AbstractAsyncContextManager[None]:
     """While this is open the writer stands still: what is asked of it waits, and is then done
     together."""
+    return standing_still(store._writer.run)
+
+
+@asynccontextmanager
+async def standing_still(run: Callable[..., Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
+    """While this is open, a call that *run* runs stands still."""
     stands, gate = threading.Event(), threading.Event()
 
     def wait(_: object) -> None:
@@ -42,7 +47,7 @@ async def held_back(store: SqliteStore) -> AsyncIterator[None]:
         assert gate.wait(120)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(store._writer.run, wait)
+        group.start_soon(run, wait)
         await anyio.to_thread.run_sync(stands.wait)
         try:
             yield

@@ -17,12 +17,12 @@ from llmsession.errors import (
     StoreDamaged,
     StoreError,
 )
-from llmsession.store import Appended, Batch, Conflict, Lease, SqliteStore
+from llmsession.store import Appended, Batch, Conflict, SqliteStore
 from llmsession.store.sqlite.jobs import Job
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
-from tests.store.sqlite.stage import ANN, held_back, opened, raw
+from tests.store.sqlite.stage import ANN, held_back, opened, raw, standing_still
 
 pytestmark = pytest.mark.real_time
 
@@ -357,17 +357,8 @@ async def test_reads_that_were_cancelled_give_their_connections_back(store: Sqli
 
 async def test_a_read_that_outlasts_the_store_closes_its_connection(store: SqliteStore) -> None:
     await store.create("s", ANN)
-    begun, gate = threading.Event(), threading.Event()
-
-    def slow(_: object) -> None:
-        begun.set()
-        assert gate.wait(120)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(store._readers.run, slow)
-        await anyio.to_thread.run_sync(begun.wait)
+    async with standing_still(store._readers.run):
         await store.aclose()
-        gate.set()
     assert store._readers._idle == []
 
 
@@ -378,10 +369,6 @@ async def test_an_id_that_is_no_text_is_refused_by_name(store: SqliteStore) -> N
         lambda: store.delete("\ud800"),
     ):
         assert "not valid Unicode" in str(await raised(InvalidInput, ask))
-
-
-async def test_releasing_what_is_gone_is_no_error(store: SqliteStore) -> None:
-    await store.release(Lease("never", 1, 0))
 
 
 async def test_each_task_of_a_group_that_failed_raises_an_error_of_its_own() -> None:

@@ -171,11 +171,8 @@ def test_times_that_cannot_be_are_refused_at_once(options: dict[str, float]) -> 
 # What is no file for a store
 
 
-async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_named_and_a_folder_is_no_file(tmp_path: Path) -> None:
     assert "its folder is not there" in str(await refusal(tmp_path / "no" / "s.db"))
-
-
-async def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert "it is a folder" in str(await refusal(tmp_path))
 
 

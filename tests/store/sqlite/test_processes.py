@@ -18,13 +18,8 @@ from llmsession.store import Appended
 from llmsession.testing.store_contract.actions import append, bodies_of, raised
 from tests.store.sqlite.stage import ANN, opened
 
-pytestmark = pytest.mark.real_time
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the other processes are what is tested here
-
+# The other processes are what is tested here.
+pytestmark = [pytest.mark.real_time, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 CHILD = """
 import sys, anyio

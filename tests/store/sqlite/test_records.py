@@ -4,26 +4,17 @@ nothing that can be read without the key."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 import anyio
-import apsw
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from llmsession.errors import RecordDamaged, SessionError
-from llmsession.store import Appended, Batch, Lease, MemoryStore, Search, SqliteStore
-from llmsession.store.cipher import PLAIN
-from llmsession.store.sqlite.appends import append_all
-from llmsession.store.sqlite.reading import Reading
-from llmsession.store.sqlite.schema import migrate
-from llmsession.store.sqlite.session_tables import SessionTables
+from llmsession.errors import RecordDamaged
+from llmsession.store import Appended, Batch, SqliteStore
 from llmsession.testing.store_contract.actions import Answer, bodies_of, raised, written
-from tests.store.sqlite.stage import ANN, BOB, count, opened, raw
+from tests.store.sqlite.stage import ANN, count, opened, raw
 
 pytestmark = pytest.mark.real_time
 KEY = bytes(range(32))
@@ -261,147 +252,3 @@ async def test_a_check_says_what_is_wrong(
     lines = list(await store.check())
     assert len(lines) == 1
     assert told in lines[0]
-
-
-# Beside the model
-
-
-class Pair:
-    """A store in memory and the SQLite tables, in memory too, that are told the same."""
-
-    def __init__(self) -> None:
-        self.model = MemoryStore()
-        self.db = apsw.Connection("")
-        with self.db:
-            migrate(self.db)
-        self.sessions = SessionTables(self.db, PLAIN, lambda: 0.0, 30.0)
-        self.reading = Reading(self.db, PLAIN)
-        self.leases: dict[str, Lease] = {}
-
-    def both(self, ask: Any, do: Any) -> Any:
-        """The answer that both give."""
-        expected = outcome(lambda: now(ask(self.model)))
-        with self.db:
-            self.db.execute("SAVEPOINT it")
-            found = outcome(lambda: do(self.sessions))
-            if isinstance(found, str):
-                self.db.execute("ROLLBACK TO it")
-        assert found == expected
-        return found
-
-    def append(self, name: str, bodies: list[bytes], labels: dict[str, str] | None) -> None:
-        lease = self.leases.get(name, Lease(name, 1, 0))
-        batch = Batch(name, lease.epoch, lease.head, tuple(bodies), float(len(bodies)), labels)
-        answers: list[object] = []
-        self.model.append(batch, answers.append)
-        with self.db:
-            assert append_all(self.sessions, [batch]) == answers
-        if isinstance(answers[0], Appended):
-            self.leases[name] = Lease(name, lease.epoch, answers[0].head)
-
-    def check(self) -> None:
-        rows = now(self.model.rows())
-        assert self.reading.rows("", 1000, Search()) == rows
-        for row in rows:
-            assert self.reading.read(row.session, 0, None) == now(self.model.read(row.session))
-            tail = now(self.model.read(row.session, after=2, limit=3))
-            assert self.reading.read(row.session, 2, 3) == tail
-        assert self.reading.check() == []
-
-    def empty(self) -> None:
-        for row in now(self.model.rows()):
-            self.both(lambda m, s=row.session: m.delete(s), lambda do, s=row.session: do.delete(s))
-        for table in ("session", "label", "segment", "record", "large", "large_body"):
-            assert self.db.execute(f"SELECT count(*) FROM {table}").get == 0, table
-
-
-def now(body: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that waits for nothing."""
-    try:
-        body.send(None)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    raise AssertionError("it waits")
-
-
-def outcome(ask: Any) -> Any:
-    try:
-        return ask()
-    except SessionError as error:
-        return f"{type(error).__name__}: {error}"
-
-
-BIG = image(9)
-names = st.sampled_from("abcd")
-bodies = st.lists(
-    st.sampled_from([b"", b"1", b"22", BIG, b"[" + BIG + b"]"]), min_size=1, max_size=4
-)
-labels = st.none() | st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"))
-acts = st.one_of(
-    st.tuples(st.just("create"), names),
-    st.tuples(st.just("append"), names, bodies, labels),
-    st.tuples(st.just("append"), names, bodies, labels),
-    st.tuples(st.just("fork"), names, st.integers(0, 6), names),
-    st.tuples(st.just("fork"), names, st.integers(0, 6), names),
-    st.tuples(st.just("rewrite"), names, st.dictionaries(st.integers(1, 7), bodies.map(b"".join))),
-    st.tuples(st.just("acquire"), names, st.sampled_from([ANN, BOB]), st.booleans()),
-    st.tuples(st.just("release"), names),
-    st.tuples(st.just("delete"), names),
-)
-
-
-def perform(pair: Pair, act: tuple[Any, ...]) -> None:
-    match act:
-        case "create", name:
-            found = pair.both(lambda m: m.create(name, ANN), lambda do: do.create(name, ANN))
-        case "fork", parent, upto, name:
-            found = pair.both(
-                lambda m: m.fork(parent, upto, name, BOB),
-                lambda do: do.fork(parent, upto, name, BOB),
-            )
-        case "acquire", name, owner, takeover:
-            found = pair.both(
-                lambda m: m.acquire(name, owner, takeover=takeover),
-                lambda do: do.acquire(name, owner, takeover),
-            )
-        case "append", name, new, said:
-            return pair.append(name, new, said)
-        case "rewrite", name, changes:
-            lease = pair.leases.get(name, Lease(name, 1, 0))
-            found = pair.both(
-                lambda m: m.rewrite(lease, changes), lambda do: do.rewrite(lease, changes)
-            )
-        case "release", name:
-            lease = pair.leases.get(name, Lease(name, 1, 0))
-            found = pair.both(lambda m: m.release(lease), lambda do: do.release(lease))
-        case "delete", name:
-            found = pair.both(lambda m: m.delete(name), lambda do: do.delete(name))
-    if isinstance(found, Lease):
-        pair.leases[found.session] = found
-
-
-@given(st.lists(acts, max_size=30))
-@settings(deadline=None)
-def test_whatever_is_done_the_tables_say_what_the_store_in_memory_says(
-    program: list[tuple[Any, ...]],
-) -> None:
-    live(program)
-
-
-def live(program: list[tuple[Any, ...]]) -> None:
-    """A parent and a fork of it, to begin with; then what *program* says."""
-    pair = Pair()
-    begin = [("create", "a"), ("append", "a", [b"1", BIG, b"3"], {"x": "1"}), ("fork", "a", 2, "b")]
-    for act in [*begin, *program]:
-        perform(pair, act)
-    pair.check()
-    pair.empty()
-    pair.db.close()
-
-
-@pytest.mark.long
-@given(st.lists(acts, min_size=20, max_size=120))
-@settings(deadline=None, max_examples=3000)
-def test_whatever_is_done_for_long_the_tables_say_the_same(program: list[tuple[Any, ...]]) -> None:
-    live(program)

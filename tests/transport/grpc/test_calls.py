@@ -28,11 +28,12 @@ from llmsession.transport.v1 import session_pb2
 from llmsession.transport.v1.session_pb2 import Command, Envelope, Frames
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import decode_from_server, encode
 from tests.transport.places import CONFIG, Served, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-HELLO = w.encode(w.Hello(versions=(w.VERSION,)))
+HELLO = encode(w.Hello(versions=(w.VERSION,)))
 
 
 class Stubs:
@@ -86,7 +87,7 @@ async def heard_on(stream: Any) -> list[w.FromServer]:
     """All messages up to the end of *stream*."""
     heard: list[w.FromServer] = []
     while (message := await stream.read()) is not grpc.aio.EOF:
-        heard += map(w.decode_from_server, message.frames)
+        heard += map(decode_from_server, message.frames)
     return heard
 
 
@@ -376,7 +377,7 @@ async def test_a_client_of_frames_that_stops_reading_costs_bounded_bytes() -> No
         stream = on.calls.Connect()
         await stream.write(Frames(frames=[HELLO]))
         await stream.read()
-        subscribe = w.encode(w.Subscribe(id=1, session="s", after=0))
+        subscribe = encode(w.Subscribe(id=1, session="s", after=0))
         await stream.write(Frames(frames=[subscribe]))
         most = 0
         for _ in range(150):
@@ -386,7 +387,7 @@ async def test_a_client_of_frames_that_stops_reading_costs_bounded_bytes() -> No
         assert most <= 200_000
         assert on.service.statistics().lagged == 1
         # Commands whose answers nobody takes are not read either.
-        page = [w.encode(w.Conversation(id=2 + n, session="s")) for n in range(300)]
+        page = [encode(w.Conversation(id=2 + n, session="s")) for n in range(300)]
         for frame in page:
             await stream.write(Frames(frames=[frame]))
         await asyncio.sleep(0.3)
@@ -430,9 +431,9 @@ async def test_frames_are_the_frames_of_the_socket() -> None:
     async with stubs(["hello"]) as on:
         stream = on.calls.Connect()
         send = w.Send(id=1, session="s", content=msgspec.Raw(b'"hi"'))
-        frames = [HELLO, w.encode(send)]
+        frames = [HELLO, encode(send)]
         await stream.write(Frames(frames=frames))
-        heard = [w.decode_from_server((await stream.read()).frames[0]) for _ in range(2)]
+        heard = [decode_from_server((await stream.read()).frames[0]) for _ in range(2)]
         assert [type(each) for each in heard] == [w.Welcome, w.Reply]
         await stream.done_writing()
         assert [type(each) for each in await heard_on(stream)] == [w.Goodbye]
@@ -472,7 +473,7 @@ async def test_a_client_that_stops_reading_and_answers_no_ping_is_dropped() -> N
     async with stubs(script, limits=Limits(hello_s=1.0, keepalive_s=0.2)) as on:
         session = await on.manager.open("s")
         stream = on.calls.Connect()
-        subscribe = w.encode(w.Subscribe(id=1, session="s", after=0))
+        subscribe = encode(w.Subscribe(id=1, session="s", after=0))
         await stream.write(Frames(frames=[HELLO, subscribe]))
         await until(lambda: on.service.statistics().subscriptions == 1)
         while on.service.statistics().connections:

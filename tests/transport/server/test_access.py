@@ -27,6 +27,7 @@ from llmsession.transport.v1.session_pb2 import Command
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
+from llmsession.transport.wire.framing import encode
 from tests.transport.places import CONFIG, address_of, serving, unserved, until
 
 ANNA, BERT, OPERATOR = "anna-token-0123456789", "bert-token-0123456789", "operator-0123456789ab"
@@ -285,7 +286,7 @@ async def test_who_is_sent_away_and_does_not_read_is_dropped_whatever_it_says(
     limits = Limits(keepalive_s=0.2, hello_s=0.1)
     async with guarded("unix", tmp_path, limits) as (service, address):
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-        writer.write(w.encode(w.Hello(versions=(w.VERSION,), token=ANNA)) + b"\n")
+        writer.write(encode(w.Hello(versions=(w.VERSION,), token=ANNA)) + b"\n")
         await reader.readline()
         # Answers that nobody reads: the goodbye stands behind them.
         config = json.dumps({"model": "m", "system": "x" * 500_000}).encode()

@@ -15,6 +15,7 @@ from llmsession.store.protocol import AppendResult, Batch, StoredRecord
 from llmsession.testing.scripted import Script, ScriptedProvider, call, say
 from llmsession.transport import Connection, Limits, Service
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import decode_from_server, encode
 from tests.transport.places import CONFIG, until
 
 M = TypeVar("M")
@@ -44,13 +45,13 @@ class Bare:
         self.woken += 1
 
     def say(self, message: w.FromClient) -> None:
-        self.connection.receive(w.encode(message))
+        self.connection.receive(encode(message))
 
     async def hear(self) -> w.FromServer:
         while True:
             frame = self.connection.take()
             if frame is not None:
-                return w.decode_from_server(frame)
+                return decode_from_server(frame)
             await asyncio.sleep(0.001)
 
     async def hear_a(self, kind: type[M]) -> M:
@@ -87,14 +88,14 @@ async def test_one_call_is_answered_without_the_outbox() -> None:
     async with bare(["hello"], observer=counted) as on:
         content = msgspec.Raw(b'"hi"')
         frame = await on.connection.call(w.Send(id=1, session="s", content=content), 64)
-        reply = w.decode_from_server(frame)
+        reply = decode_from_server(frame)
         assert isinstance(reply, w.Reply)
         assert msgspec.json.decode(reply.body, type=w.Accepted) == w.Accepted(1)
-        ended = w.decode_from_server(
+        ended = decode_from_server(
             await on.connection.call(w.Outcome(id=2, session="s", turn=1), 64)
         )
         assert isinstance(ended, w.Reply)
-        wrong = w.decode_from_server(await on.connection.call(w.Status(id=3, session="t"), 64))
+        wrong = decode_from_server(await on.connection.call(w.Status(id=3, session="t"), 64))
         assert isinstance(wrong, w.Error)
         assert wrong.code == "SessionNotFound"
         assert on.connection.take() is None
@@ -245,7 +246,7 @@ async def test_an_offset_counts_what_was_lost() -> None:
         for lost in (5, 10):
             await until(lambda lost=lost: on.connection.outbox.previews_lost > lost)  # type: ignore[misc]  # a default
             while (frame := on.connection.take()) is not None:
-                message = w.decode_from_server(frame)
+                message = decode_from_server(frame)
                 if isinstance(message, w.Event) and not message.seq:
                     texts.append((message.offset, msgspec.json.decode(message.body)["text"]))
         for offset, text in texts:

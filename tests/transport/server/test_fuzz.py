@@ -16,6 +16,7 @@ import pytest
 from llmsession import connect
 from llmsession.transport import Limits, Service
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import decode_from_server
 from tests.transport.places import CONFIG, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -41,7 +42,7 @@ class Raw:
     async def hear(self) -> w.FromServer:
         while True:
             line = await self.reader.readuntil(b"\n")
-            message = w.decode_from_server(line)
+            message = decode_from_server(line)
             if not isinstance(message, w.Ping):
                 return message
 

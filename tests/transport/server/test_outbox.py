@@ -12,6 +12,7 @@ from llmsession import TextDelta
 from llmsession.transport.server.limits import LoopLag, RateLimit
 from llmsession.transport.server.outbox import Outbox
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import decode_from_server
 from tests.transport.places import until
 
 
@@ -31,7 +32,7 @@ def taken(outbox: Outbox) -> list[w.Event | bytes]:
     told: list[w.Event | bytes] = []
     while (frame := outbox.take()) is not None:
         try:
-            message = w.decode_from_server(frame)
+            message = decode_from_server(frame)
         except Exception:
             told.append(frame)
         else:

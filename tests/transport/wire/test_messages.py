@@ -19,6 +19,13 @@ from llmsession import (
 from llmsession.errors import ProtocolError, SessionError
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.errors import ERRORS, from_wire, to_wire
+from llmsession.transport.wire.framing import (
+    decode_from_client,
+    decode_from_server,
+    encode,
+    encode_preview,
+    encode_reply,
+)
 from llmsession.turns import Preview
 
 OUTCOME = TurnOutcome(
@@ -69,7 +76,7 @@ SAMPLES: list[SessionError] = [
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
 def test_an_error_is_the_same_at_the_client(error: SessionError) -> None:
-    message = w.decode_from_server(w.encode(to_wire(error, id=5)))
+    message = decode_from_server(encode(to_wire(error, id=5)))
     assert isinstance(message, w.Error)
     assert message.id == 5
     told = from_wire(message)
@@ -109,28 +116,28 @@ def test_a_code_that_is_not_known_is_named() -> None:
 def test_a_record_is_in_an_event_byte_for_byte() -> None:
     body = b'{"kind":"x",  "n": 1.0}'
     event = w.Event(subscription=1, session="s", kind="x", body=msgspec.Raw(body), seq=4)
-    frame = w.encode(event)
+    frame = encode(event)
     assert body in frame
-    told = w.decode_from_server(frame)
+    told = decode_from_server(frame)
     assert isinstance(told, w.Event)
     assert bytes(told.body) == body
 
 
 def test_a_command_is_read_strictly_and_a_servers_message_is_not() -> None:
-    wrong = w.decode_from_client(b'{"type":"status","id":3,"session":"s","colour":1}')
+    wrong = decode_from_client(b'{"type":"status","id":3,"session":"s","colour":1}')
     assert isinstance(wrong, w.Error)
     assert (wrong.id, wrong.code) == (3, "InvalidInput")
     assert "colour" in wrong.message
-    told = w.decode_from_server(b'{"type":"ended","subscription":3,"colour":1}')
+    told = decode_from_server(b'{"type":"ended","subscription":3,"colour":1}')
     assert told == w.Ended(subscription=3)
 
 
 @pytest.mark.parametrize("frame", [b"", b"x", b"[]", b'{"id":1', b'{"type":"x"}', b"\xff"])
 def test_what_is_no_message_is_a_protocol_error(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
-        w.decode_from_client(frame)
+        decode_from_client(frame)
     with pytest.raises(ProtocolError):
-        w.decode_from_server(frame)
+        decode_from_server(frame)
 
 
 COMMANDS: list[Any] = [
@@ -146,9 +153,9 @@ COMMANDS: list[Any] = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_a_command_is_read_as_it_was_written(command: Any) -> None:
-    told = w.decode_from_client(w.encode(command))
+    told = decode_from_client(encode(command))
     assert type(told) is type(command)
-    assert w.encode(told) == w.encode(command)  # Raw compares by identity
+    assert encode(told) == encode(command)  # Raw compares by identity
 
 
 def test_every_message_of_the_wire_is_in_the_protocol_page(request: pytest.FixtureRequest) -> None:
@@ -179,10 +186,10 @@ def test_a_preview_is_encoded_as_every_event_is(preview: Preview, offset: int) -
         offset=offset,
     )
     for _ in range(2):  # what is remembered, too
-        assert w.encode_preview(9, 'a "session" ü', preview, offset) == w.encode(event)
+        assert encode_preview(9, 'a "session" ü', preview, offset) == encode(event)
 
 
 @pytest.mark.parametrize("body", [b"null", b'{"turn":1}', '["ü", "%d"]'.encode()])
 def test_a_reply_is_encoded_as_every_message_is(body: bytes) -> None:
     for number in (0, 2**53 - 1):
-        assert w.encode_reply(number, body) == w.encode(w.Reply(id=number, body=msgspec.Raw(body)))
+        assert encode_reply(number, body) == encode(w.Reply(id=number, body=msgspec.Raw(body)))
