@@ -26,7 +26,7 @@ from llmsession.turns import records as r
 from llmsession.turns.usage import Usage
 
 from ..checker.callers import token_of
-from ..recording.keeping_store import KeepingStore
+from ..recording.recorder import KeepingStore
 from .schedule import DiskFault
 
 __all__ = ["DiskLink", "SimDisk"]

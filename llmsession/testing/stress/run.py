@@ -20,8 +20,7 @@ from llmsession.turns.request import Profile, Request, StepTag
 
 from ..checker.checker import MARGIN_S
 from ..recording.entries import Begun, LeftBehind, Recording
-from ..recording.keeping_store import KeepingStore
-from ..recording.recorder import LocalRecorder, tasks_left
+from ..recording.recorder import KeepingStore, LocalRecorder, tasks_left
 from ..scripted import ScriptedProvider, ScriptedReply
 from ..workload.client import LocalClient
 from ..workload.config import GRACE_S, random_config

@@ -1,4 +1,4 @@
-"""The tools of stress and simulation."""
+"""The tools of stress and simulation, and text at random."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import anyio.lowlevel
 
 from llmsession.session.values.config import Tool, ToolOutput
 
-from .words import words
-
-__all__ = ["CALLER_TOOLS", "OWN_TOOLS", "THREAD_TOOL", "counted_tools", "workload_tools"]
+__all__ = ["CALLER_TOOLS", "OWN_TOOLS", "THREAD_TOOL", "counted_tools", "words", "workload_tools"]
 
 CALLER_TOOLS = ("ask", "fetch")
 THREAD_TOOL = "thread"
@@ -86,3 +84,15 @@ def counted_tools(runs: Counter[str]) -> tuple[Tool, ...]:
         return Tool(name=tool.name, run=counting, deadline_s=tool.deadline_s)
 
     return tuple(counted(tool) for tool in workload_tools() if tool.name != THREAD_TOOL)
+
+
+_WORDS = (
+    "lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit", "sed", "do",
+    "eiusmod", "tempor",
+)  # fmt: skip
+
+
+def words(random: Random, chars: int) -> str:
+    """Text of about *chars* characters, in lines."""
+    line = " ".join(random.choices(_WORDS, k=8))
+    return "\n".join(f"{number} {line}" for number in range(max(1, chars // len(line))))

@@ -12,9 +12,8 @@ from llmsession.errors import ProviderError
 from llmsession.turns.blocks import encode_json
 
 from ...scripted import ScriptedReply
-from ..model.faults import WireFault, spoiled
+from ..model.faults import Break, End, Head, Pause, Send, Step, WireFault, spoiled
 from ..model.refusal import Api, Refusal, error_body, invalid, overloaded
-from ..model.steps import Break, End, Head, Pause, Send, Step
 from ..model.usage import Cost
 from .chat_chunks import COMMENT, CompletionReply, completion_body, completion_chunks, error_chunk
 from .message_events import PING, MessageReply, error_event, message_body, message_events

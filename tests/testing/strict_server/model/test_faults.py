@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsession.testing.strict_server.fault_schedule import FaultSchedule, RandomFaults
-from llmsession.testing.strict_server.model.faults import WireFault, spoiled
-from llmsession.testing.strict_server.model.steps import Break, End, Head, Pause, Send, Step
+from llmsession.testing.strict_server.model.faults import (
+    Break,
+    End,
+    Head,
+    Pause,
+    Send,
+    Step,
+    WireFault,
+    spoiled,
+)
 from llmsession.testing.strict_server.replies.received import Received
+from llmsession.testing.strict_server.script import FaultSchedule, RandomFaults
 
 ANSWER: list[Step] = [Head(200, ()), Send(b"abc"), Pause(1.0), Send(b"def"), End()]
 
