@@ -25,14 +25,13 @@ from .model.usage import (
 )
 from .replies.answer import (
     Answer,
-    Reply,
     model_entry,
     model_list,
     refused_answer,
     reply_answer,
     value_answer,
 )
-from .replies.received import Ended, HttpRequest, Received, conversation_of, without_keys
+from .replies.received import Ended, HttpRequest, Received, Reply, conversation_of, without_keys
 from .routes import api_of, no_such_path, refuse_head, route_of
 from .rules.signatures import Signer, transformations
 from .rules.validation import no_json, validate_chat, validate_message
