@@ -65,19 +65,23 @@ results in the grace of a drop are journaled (invariant 3)
 a new step keeps the retries of the last (rule 2)
     - attempt=1, retries=0, overflows=0,
     + attempt=1, overflows=0,
-    test_a_new_step_resets_retries_and_overflows
+    turns/test_machine_lives.py
+    test_the_machine_does_what_the_oracle_expects
 a retry is not counted (rule 2)
     - retries=turn.retries + 1)
     + retries=turn.retries)
-    test_a_retry_starts_a_new_attempt_of_the_same_step_after_its_delay
+    turns/test_machine_lives.py
+    test_the_machine_does_what_the_oracle_expects
 a retry keeps its attempt number, so reports of the broken stream count (rule 3)
     - turn = _next(turn, P.BUILDING, attempt=turn.attempt + 1, retries=
     + turn = _next(turn, P.BUILDING, retries=
-    test_a_retry_starts_a_new_attempt_of_the_same_step_after_its_delay
+    turns/test_machine_lives.py
+    test_the_machine_does_what_the_oracle_expects
 the machine forgets the delay before a retry (rule 2)
     - delay_s = event.delay_s
     + delay_s = 0.0
-    test_a_retry_starts_a_new_attempt_of_the_same_step_after_its_delay
+    turns/test_machine_lives.py
+    test_the_machine_does_what_the_oracle_expects
 tools start before their calls are in the log (rule 5)
     -             e.JournalCalls(tag=tag),
     +             e.JournalCalls(tag=tag), e.StartTools(tag=tag),
@@ -91,11 +95,13 @@ the next step begins before the last one is in the log (rule 5)
 the last answers are journaled behind their step (rule 5)
     - return turn, (e.JournalAnswers(tag=tag), e.JournalStep(tag=tag))
     + return turn, (e.JournalStep(tag=tag), e.JournalAnswers(tag=tag))
-    test_the_last_answer_completes_the_step_and_the_next_begins_when_that_is_durable
+    turns/test_machine_lives.py
+    test_the_machine_does_what_the_oracle_expects
 a step keeps its calls open when all are answered (rule 2)
     - turn = _next(turn, P.JOURNALING, open_calls=frozenset())
     + turn = _next(turn, P.JOURNALING)
-    test_the_last_answer_completes_the_step_and_the_next_begins_when_that_is_durable
+    turns/test_machine_lives.py
+    test_the_machine_does_what_the_oracle_expects
 """)
 
 NAMING = read_mutants(r"""
