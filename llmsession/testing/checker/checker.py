@@ -15,9 +15,8 @@ from llmsession.turns.request import Profile
 
 from ..recording.entries import Found, Recording, SessionRecording
 from ..recording.violation import INVARIANTS, Violation, Violations
-from .callers import check_callers
+from .callers import check_callers, check_interrupts
 from .history import ForgottenRules, HistoryRules
-from .interrupts import check_interrupts
 from .log import CompactionRules, IdRules, Rules, TurnRules
 from .readers import StateRules, check_histories, check_outcomes, check_subscribers
 from .requests import RequestRules

@@ -19,7 +19,7 @@ from ..recording.entries import (
 )
 from ..recording.fingerprints import digest, state_parts
 from ..recording.violation import Violations
-from .interrupts import status_of
+from .callers import status_of
 from .log import Rules
 
 __all__ = ["StateRules", "check_histories", "check_outcomes", "check_subscribers"]
