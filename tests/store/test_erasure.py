@@ -78,7 +78,7 @@ def place_with(
             return b"".join(file.read_bytes() for file in sorted(tmp_path.glob("s.db*")))
 
         return lambda key: Place(lambda: SqliteStore(path, key=key), read)
-    database: Database = request.getfixturevalue("database")
+    database: Database = request.getfixturevalue("frail_database")
 
     def make(key: bytes | None) -> Store:
         return PostgresStore(database.dsn, schema=database.schema, key=key)
@@ -248,10 +248,9 @@ async def test_of_an_encrypted_session_nothing_can_be_read_at_any_time(
         assert place.marks() == set()
 
 
-async def test_nothing_that_was_said_is_in_the_servers_statistics(
-    request: pytest.FixtureRequest, database: Database
-) -> None:
+async def test_nothing_that_was_said_is_in_the_servers_statistics(frail_database: Database) -> None:
     """PostgreSQL keeps samples of a column's values; what was analyzed stays in them."""
+    database = frail_database
     place = Place(lambda: PostgresStore(database.dsn, schema=database.schema), database.everything)
     async with managing(place) as manager:
         await say_everything(manager)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -146,14 +148,16 @@ def test_a_vacuum_gives_back_what_was_deleted(path: Path, capsys: Capture) -> No
 def test_a_store_that_another_program_holds_is_one_line(path: Path, capsys: Capture) -> None:
     from llmsession.store.sqlite import file as sqlite_file
 
+    seconds = itertools.count()  # each look at the clock is a second later
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda seconds: None)
     other = apsw.Connection(str(path))
     try:
         other.execute("BEGIN IMMEDIATE")
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sqlite_file._RetryPolicy, "waits", lambda self, looks: False)
+            patched.setattr(sqlite_file, "time", clock)
             ran = run(capsys, "vacuum", "--store", f"sqlite:{path}")
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert "held by another program" in ran.err
+        assert "held by another program; 30 s were waited" in ran.err
     finally:
         other.close()
     assert [row.session for row in ask(path, lambda store: store.rows())] != []
