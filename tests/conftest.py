@@ -49,7 +49,7 @@ SLOW = (
     "tests/testing/replay/", "tests/testing/simulation/", "tests/testing/stress/",
     "tests/testing/strict_server/", "tests/testing/test_imports.py",
     "tests/transcripts/agents/test_recorded.py", "tests/transcripts/common/test_document.py",
-    "tests/transcripts/test_", "tests/transport/", "tests/turns/test_machine_lives.py",
+    "tests/transcripts/test_", "tests/transport/",
 )  # fmt: skip
 """The beginnings of the paths that ``--quick`` leaves out."""
 

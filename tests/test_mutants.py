@@ -14,7 +14,7 @@ import pytest
 from llmsession.testing import INVARIANTS
 from tests.mutants.__main__ import main
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Edit, Mutant, Unfit
+from tests.mutants.mutant import Edit, Mutant, Unfit, read_mutants
 from tests.mutants.running import ROOT, Workshop
 
 EVERY_INVARIANT = {*INVARIANTS, 14}
@@ -88,6 +88,46 @@ def test_the_list_names_every_mutant_with_its_rule_and_its_test(
     lines = capsys.readouterr().out.splitlines()
     for mutant in MUTANTS:
         assert lines[lines.index(f"  {mutant.name} ({mutant.breaks})") + 1].strip() == mutant.node
+
+
+# How they are written down.
+
+
+def test_mutants_are_read_from_a_text() -> None:
+    text = """
+in a.py, by test_a.py
+one (rule 1)
+    - if x:
+    -
+    -     y()
+    + if not x:
+    test_one
+two, of another suite and in two files (docs/a.md)
+    - gone
+    also in b.py
+    - old
+    + new
+    test_b.py
+    TestB::test_two
+
+in c.py, by test_c.py
+three (invariant 2)
+    - 1
+    + 2
+    test_three
+"""
+    assert read_mutants(text) == (
+        Mutant("one", "rule 1", "a.py", "if x:\n\n    y()", "if not x:", "test_a.py", "test_one"),
+        Mutant("two, of another suite and in two files", "docs/a.md", "a.py", "gone", "",
+               "test_b.py", "TestB::test_two", (Edit("b.py", "old", "new"),)),
+        Mutant("three", "invariant 2", "c.py", "1", "2", "test_c.py", "test_three"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["one (rule 1)\n    - x\n    t", "in a.py, by b.py\none\n    t"])
+def test_a_text_of_mutants_that_lacks_something_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="among the mutants there is a line 'one"):
+        read_mutants(text)
 
 
 # What does not fit.

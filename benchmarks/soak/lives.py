@@ -19,7 +19,7 @@ from llmsession.errors import (
     TurnEnded,
 )
 from llmsession.store import Search
-from llmsession.testing.workload.words import words
+from llmsession.testing.workload.tools import words
 from llmsession.transport import RemoteManager, RemoteSession
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.records import RecordBase

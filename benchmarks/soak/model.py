@@ -26,7 +26,7 @@ from llmsession.testing import (
     say,
     think,
 )
-from llmsession.testing.workload.words import words
+from llmsession.testing.workload.tools import words
 
 __all__ = ["FAULTS", "Asked", "reply_to"]
 

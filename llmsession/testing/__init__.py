@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from .simulation.user_parts import UserParts
     from .store_contract.contract import StoreContract
     from .stress.run import StressPlan, StressReport, run_stress
-    from .strict_server.fault_schedule import RandomFaults
     from .strict_server.model.faults import WireFault
     from .strict_server.model.models import ModelRules
     from .strict_server.replies.received import Received
+    from .strict_server.script import RandomFaults
     from .strict_server.server import StrictServer
 else:
     # Imported when they are used: some need packages that a user of ScriptedProvider may not have.
@@ -51,10 +51,10 @@ else:
         "simulation.user_parts": ("UserParts",),
         "store_contract.contract": ("StoreContract",),
         "stress.run": ("StressPlan", "StressReport", "run_stress"),
-        "strict_server.fault_schedule": ("RandomFaults",),
         "strict_server.model.faults": ("WireFault",),
         "strict_server.model.models": ("ModelRules",),
         "strict_server.replies.received": ("Received",),
+        "strict_server.script": ("RandomFaults",),
         "strict_server.server": ("StrictServer",),
     }  # fmt: skip
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain
 
-from .mutant import Mutant, Unnamed
+from .mutant import Mutant
 from .of_commands import COMMANDS, INTERRUPTS, LANES
 from .of_contexts import COMPACTION, PROJECTION
 from .of_owners import OWNERS, STORES
@@ -17,7 +17,7 @@ from .of_wire import WIRE
 
 __all__ = ["CATALOGUE", "MUTANTS"]
 
-_TABLES: Mapping[str, Mapping[str, Unnamed]] = {
+CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "What a turn does next": MACHINE,
     "Which event it is": NAMING,
     "Blocks, calls and numbers": BLOCKS,
@@ -35,11 +35,6 @@ _TABLES: Mapping[str, Mapping[str, Unnamed]] = {
     "Time, tools, works": TOOLS,
     "Budgets": SPENDING,
     "The service": WIRE,
-}
-
-CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
-    title: tuple(unnamed(name) for name, unnamed in table.items())
-    for title, table in _TABLES.items()
 }
 """By what they are about."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["Edit", "Mutant", "Place", "Unfit", "Unnamed"]
+__all__ = ["Edit", "Mutant", "Unfit", "read_mutants"]
 
 
 class Unfit(Exception):
@@ -62,25 +61,51 @@ class Mutant(msgspec.Struct, frozen=True):
         return texts
 
 
-Unnamed: TypeAlias = Callable[[str], Mutant]
-"""A mutant that lacks only its name, which is its key in a table."""
+_PLACE = re.compile(r"in (\S+), by (\S+)")
+_TITLE = re.compile(r"(.+) \((.+)\)")
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A file, and the suite that most of its mutants are caught by. A call makes one of them."""
+def read_mutants(text: str) -> tuple[Mutant, ...]:
+    """The mutants that *text* describes, file by file, with an empty line between two files::
 
-    file: str
-    suite: str
+        in FILE, by SUITE
+        NAME (BREAKS)
+            - OLD
+            + NEW
+            TEST
 
-    def __call__(
-        self,
-        breaks: str,
-        old: str,
-        new: str,
-        test: str,
-        *,
-        suite: str | None = None,
-        also: tuple[Edit, ...] = (),
-    ) -> Unnamed:
-        suite = suite or self.suite
-        return lambda name: Mutant(name, breaks, self.file, old, new, suite, test, also)
+    OLD and NEW may be several lines, or parts of lines; without NEW the old lines go. A line
+    ``also in FILE`` begins a further edit. A test of another suite has the suite on a line before
+    it. Raises ValueError for a text that is not so.
+    """
+    mutants: list[Mutant] = []
+    for group in text.strip("\n").split("\n\n"):
+        heading, *entries = re.split(r"\n(?! )", group)
+        file, suite = _matched(_PLACE, heading)
+        mutants += [_read(entry, file, suite) for entry in entries]
+    return tuple(mutants)
+
+
+def _read(entry: str, file: str, suite: str) -> Mutant:
+    title, *lines = entry.split("\n")
+    name, breaks = _matched(_TITLE, title)
+    *lines, test = (line.removeprefix("    ") for line in lines)
+    if lines[-1].endswith(".py") and not lines[-1].startswith(("- ", "+ ")):
+        suite = lines.pop()
+    parts: list[tuple[str, list[str], list[str]]] = [(file, [], [])]
+    for line in lines:
+        sign, _, code = line.partition(" ")
+        if sign == "also":
+            parts.append((code.removeprefix("in "), [], []))
+        else:
+            _, old, new = parts[-1]
+            (new if sign == "+" else old).append(code)
+    edit, *also = (Edit(file, "\n".join(old), "\n".join(new)) for file, old, new in parts)
+    return Mutant(name, breaks, edit.file, edit.old, edit.new, suite, test, tuple(also))
+
+
+def _matched(pattern: re.Pattern[str], line: str) -> tuple[str, str]:
+    match = pattern.fullmatch(line)
+    if match is None:
+        raise ValueError(f"among the mutants there is a line {line!r}")
+    return str(match[1]), str(match[2])

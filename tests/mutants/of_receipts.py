@@ -2,157 +2,121 @@
 
 from __future__ import annotations
 
-from .mutant import Place
+from .mutant import read_mutants
 
 __all__ = ["RECEIPTS", "SPENDING"]
 
-in_tool_calls = Place("session/actor/tool_calls.py", "session/actor/test_receipts.py")
-in_turn_queue = Place("session/actor/turn_queue.py", "session/actor/test_receipts.py")
-in_tenants = Place("session/core/tenants.py", "session/core/test_tenants.py")
-in_turn_run = Place("session/core/turn_run.py", "session/actor/test_interrupts.py")
-in_state = Place("session/log/state.py", "session/actor/test_receipts.py")
-in_receipts = Place("turns/receipts.py", "turns/test_receipts.py")
-in_spending = Place("turns/spending/spending.py", "turns/spending/test_spending.py")
+RECEIPTS = read_mutants(r"""
+in turns/receipts.py, by turns/test_receipts.py
+an unknown call is told as finished (rule 13)
+    - "unknown": "started; outcome unknown",
+    + "unknown": "finished; its effects stand",
+    session/actor/test_receipts.py
+    test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call
+calls that differ in what became of them share a line (rule 13)
+    - alike.setdefault((call.name, call.brief, call.status), [])
+    + alike.setdefault((call.name, call.brief, "finished"), [])
+    test_a_receipt_names_each_call_and_what_became_of_it_oldest_turn_first
+a receipt names every call of a long line (rule 13)
+    - named = ", ".join(ids[:MAX_IDS])
+    + named = ", ".join(ids)
+    test_calls_that_would_read_alike_share_a_line
+what stands for a result is another text each time (rule 13)
+    - encode_json(settled_text(reason))
+    + encode_json(settled_text(reason) + __import__('uuid').uuid4().hex)
+    session/actor/test_tool_runner.py
+    test_a_call_past_its_deadline_is_settled_neutrally_and_always_alike
 
-RECEIPTS = {
-    "an unknown call is told as finished": in_receipts(
-        "rule 13",
-        '"unknown": "started; outcome unknown",',
-        '"unknown": "finished; its effects stand",',
-        "test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call",
-        suite="session/actor/test_receipts.py",
-    ),
-    "calls that differ in what became of them share a line": in_receipts(
-        "rule 13",
-        "alike.setdefault((call.name, call.brief, call.status), [])",
-        'alike.setdefault((call.name, call.brief, "finished"), [])',
-        "test_a_receipt_names_each_call_and_what_became_of_it_oldest_turn_first",
-    ),
-    "a receipt names every call of a long line": in_receipts(
-        "rule 13",
-        'named = ", ".join(ids[:MAX_IDS])',
-        'named = ", ".join(ids)',
-        "test_calls_that_would_read_alike_share_a_line",
-    ),
-    "what stands for a result is another text each time": in_receipts(
-        "rule 13",
-        "encode_json(settled_text(reason))",
-        "encode_json(settled_text(reason) + __import__('uuid').uuid4().hex)",
-        "test_a_call_past_its_deadline_is_settled_neutrally_and_always_alike",
-        suite="session/actor/test_tool_runner.py",
-    ),
-    "a receipt is not written into the next message": in_turn_queue(
-        "rule 13",
-        "receipt=receipt_text(state.receipts) if starts else None,",
-        "receipt=None,",
-        "test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call",
-    ),
-    "a queued turn starts without the pending receipt": in_turn_queue(
-        "rule 13",
-        "turn=run.number, receipt=receipt_text(self._core.state.receipts), seed=self._seed()",
-        "turn=run.number, receipt=None, seed=self._seed()",
-        "test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_before_it",
-    ),
-    "a receipt is lost when the turn that carries it is dropped, too": in_state(
-        "rule 13",
-        "self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))",
-        "self.receipts = (PendingReceipt(record.turn, record.calls),)",
-        "test_receipts_stay_pending_across_further_drops_and_come_together_oldest_first",
-    ),
-    "receipts are not cleared by the commit that carried them": in_state(
-        "rule 13",
-        "self.receipts = self.receipts[turn.receipts_used :]",
-        "pass",
-        "test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_no_more",
-    ),
-    "a commit clears receipts that it did not carry": in_state(
-        "rule 13",
-        "        if turn.receipts_used:\n"
-        "            self.receipts = self.receipts[turn.receipts_used :]\n",
-        "        self.receipts = ()\n",
-        "test_a_commit_clears_only_the_receipts_that_its_turn_carried",
-        suite="session/log/test_fold.py",
-    ),
-    "the receipt stands before what the user said": in_state(
-        "rule 13",
-        "        blocks.append(text_block(receipt))\n"
-        "        synthetic = (*synthetic, len(blocks) - 1)\n",
-        "        blocks.insert(0, text_block(receipt))\n        synthetic = (*synthetic, 0)\n",
-        "test_the_receipt_stands_after_what_the_user_said",
-    ),
-    "a clear leaves the receipts": in_state(
-        "rule 13",
-        "        self.receipts = ()\n",
-        "",
-        "test_a_clear_takes_the_pending_receipts_with_it",
-    ),
-    "calls that never started get a receipt": in_turn_run(
-        "rule 13",
-        "return tuple(track.receipt() for track in tracks if track.may_have_started)",
-        "return tuple(track.receipt() for track in tracks)",
-        "test_an_interrupt_between_a_reply_and_the_journaling_of_its_calls_runs_no_tool",
-    ),
-    "a call that a caller was offered and may have begun gets no receipt": in_turn_run(
-        "rule 13",
-        'return self.status != "requested" or self.call.runner == "caller"',
-        'return self.status != "requested"',
-        "test_a_callers_call_that_was_offered_while_its_turn_was_stopped_is_unknown",
-        suite="session/actor/test_receipts.py",
-    ),
-    "a call past its deadline is told as failed": in_tool_calls(
-        "rule 13",
-        "        # There is no result of its own: its receipt must not say finished or failed.\n"
-        '        track.status = "started"\n',
-        "",
-        "test_a_call_past_its_deadline_is_told_as_unknown",
-    ),
-}
+in session/actor/turn_queue.py, by session/actor/test_receipts.py
+a receipt is not written into the next message (rule 13)
+    - receipt=receipt_text(state.receipts) if starts else None,
+    + receipt=None,
+    test_the_next_user_message_ends_with_one_flagged_block_that_names_each_call
+a queued turn starts without the pending receipt (rule 13)
+    - turn=run.number, receipt=receipt_text(self._core.state.receipts), seed=self._seed()
+    + turn=run.number, receipt=None, seed=self._seed()
+    test_a_queued_turn_gets_the_receipt_of_the_turn_that_was_dropped_before_it
 
-SPENDING = {
-    "a budget of tokens is not looked at": in_spending(
-        "docs/budgets.md",
-        "if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:",
-        "if budget.max_tokens is not None and spent.tokens < 0:",
-        "test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_steps",
-        suite="session/core/test_budgets.py",
-    ),
-    "a send over the budget is taken": in_turn_queue(
-        "docs/budgets.md",
-        "            raise exhausted(exceeded)\n",
-        "            pass\n",
-        "test_a_send_over_budget_is_refused_and_leaves_nothing",
-        suite="session/core/test_budgets.py",
-    ),
-    "each request is charged the whole conversation": in_spending(
-        "docs/budgets.md",
-        "return usage.output_tokens + max(0, usage.prompt_tokens - previous_prompt_tokens)",
-        "return usage.output_tokens + usage.prompt_tokens",
-        "test_tokens_are_charged_marginally",
-    ),
-    "what has no price costs nothing": in_spending(
-        "docs/budgets.md",
-        "if spent.cost_nano_usd < limit and not spent.unpriced:",
-        "if spent.cost_nano_usd < limit:",
-        "test_what_has_no_price_exhausts_a_budget_in_dollars_and_no_other",
-    ),
-    "a tenant's budget is not looked at": in_tenants(
-        "docs/budgets.md",
-        'return find_exceeded(budget, self._totals[tenant], "tenant", tenant)',
-        "return None",
-        "test_all_sessions_of_a_tenant_spend_one_budget_and_no_other_tenants",
-    ),
-    "the tokens of a broken attempt are lost": in_turn_run(
-        "docs/budgets.md",
-        "self.usage = self.usage + request.usage",
-        "self.usage = request.usage",
-        "test_the_tokens_of_a_failed_attempt_stay_counted",
-        suite="session/actor/test_retries.py",
-    ),
-    "the tokens of a dropped turn are not counted": in_state(
-        "docs/budgets.md",
-        "            self.usage = self.usage + record.usage\n",
-        '            self.usage += record.usage if how == "committed" else _NOTHING_USED\n',
-        "test_the_tokens_of_a_dropped_turn_stay_counted",
-        suite="session/actor/test_interrupts.py",
-    ),
-}
+in session/log/state.py, by session/actor/test_receipts.py
+a receipt is lost when the turn that carries it is dropped, too (rule 13)
+    - self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
+    + self.receipts = (PendingReceipt(record.turn, record.calls),)
+    test_receipts_stay_pending_across_further_drops_and_come_together_oldest_first
+receipts are not cleared by the commit that carried them (rule 13)
+    - self.receipts = self.receipts[turn.receipts_used :]
+    + pass
+    test_a_receipt_is_told_until_a_turn_that_carries_it_commits_and_then_no_more
+a commit clears receipts that it did not carry (rule 13)
+    -         if turn.receipts_used:
+    -             self.receipts = self.receipts[turn.receipts_used :]
+    +         self.receipts = ()
+    session/log/test_fold.py
+    test_a_commit_clears_only_the_receipts_that_its_turn_carried
+the receipt stands before what the user said (rule 13)
+    -         blocks.append(text_block(receipt))
+    -         synthetic = (*synthetic, len(blocks) - 1)
+    +         blocks.insert(0, text_block(receipt))
+    +         synthetic = (*synthetic, 0)
+    test_the_receipt_stands_after_what_the_user_said
+a clear leaves the receipts (rule 13)
+    -         self.receipts = ()
+    test_a_clear_takes_the_pending_receipts_with_it
+
+in session/core/turn_run.py, by session/actor/test_interrupts.py
+calls that never started get a receipt (rule 13)
+    - return tuple(track.receipt() for track in tracks if track.may_have_started)
+    + return tuple(track.receipt() for track in tracks)
+    test_an_interrupt_between_a_reply_and_the_journaling_of_its_calls_runs_no_tool
+a call that a caller was offered and may have begun gets no receipt (rule 13)
+    - return self.status != "requested" or self.call.runner == "caller"
+    + return self.status != "requested"
+    session/actor/test_receipts.py
+    test_a_callers_call_that_was_offered_while_its_turn_was_stopped_is_unknown
+
+in session/actor/tool_calls.py, by session/actor/test_receipts.py
+a call past its deadline is told as failed (rule 13)
+    -         # There is no result of its own: its receipt must not say finished or failed.
+    -         track.status = "started"
+    test_a_call_past_its_deadline_is_told_as_unknown
+""")
+
+SPENDING = read_mutants(r"""
+in turns/spending/spending.py, by turns/spending/test_spending.py
+a budget of tokens is not looked at (docs/budgets.md)
+    - if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
+    + if budget.max_tokens is not None and spent.tokens < 0:
+    session/core/test_budgets.py
+    test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_steps
+each request is charged the whole conversation (docs/budgets.md)
+    - return usage.output_tokens + max(0, usage.prompt_tokens - previous_prompt_tokens)
+    + return usage.output_tokens + usage.prompt_tokens
+    test_tokens_are_charged_marginally
+what has no price costs nothing (docs/budgets.md)
+    - if spent.cost_nano_usd < limit and not spent.unpriced:
+    + if spent.cost_nano_usd < limit:
+    test_what_has_no_price_exhausts_a_budget_in_dollars_and_no_other
+
+in session/actor/turn_queue.py, by session/core/test_budgets.py
+a send over the budget is taken (docs/budgets.md)
+    -             raise exhausted(exceeded)
+    +             pass
+    test_a_send_over_budget_is_refused_and_leaves_nothing
+
+in session/core/tenants.py, by session/core/test_tenants.py
+a tenant's budget is not looked at (docs/budgets.md)
+    - return find_exceeded(budget, self._totals[tenant], "tenant", tenant)
+    + return None
+    test_all_sessions_of_a_tenant_spend_one_budget_and_no_other_tenants
+
+in session/core/turn_run.py, by session/actor/test_retries.py
+the tokens of a broken attempt are lost (docs/budgets.md)
+    - self.usage = self.usage + request.usage
+    + self.usage = request.usage
+    test_the_tokens_of_a_failed_attempt_stay_counted
+
+in session/log/state.py, by session/actor/test_interrupts.py
+the tokens of a dropped turn are not counted (docs/budgets.md)
+    -             self.usage = self.usage + record.usage
+    +             self.usage += record.usage if how == "committed" else _NOTHING_USED
+    test_the_tokens_of_a_dropped_turn_stay_counted
+""")

@@ -2,95 +2,70 @@
 
 from __future__ import annotations
 
-from .mutant import Place
+from .mutant import read_mutants
 
 __all__ = ["TOOLS"]
 
-in_request_build = Place("session/actor/request_build.py", "session/actor/test_retries.py")
-in_tool_calls = Place("session/actor/tool_calls.py", "session/actor/test_tool_calls.py")
-in_tool_runner = Place("session/actor/tool_runner.py", "session/actor/test_tool_runner.py")
-in_turn_runner = Place("session/actor/turn_runner.py", "session/actor/test_turn_limits.py")
-in_turn_works = Place("session/actor/turn_works.py", "session/actor/test_tool_calls.py")
-in_reply_reader = Place("session/core/reply_reader.py", "session/actor/test_interrupts.py")
+TOOLS = read_mutants(r"""
+in session/actor/request_build.py, by session/actor/test_retries.py
+the delay before a retry is not kept (rule 2)
+    -         if effect.delay_s > 0:
+    +         if effect.delay_s < 0:
+    test_the_delay_that_the_server_names_is_kept
 
-TOOLS = {
-    "the delay before a retry is not kept": in_request_build(
-        "rule 2",
-        "        if effect.delay_s > 0:\n",
-        "        if effect.delay_s < 0:\n",
-        "test_the_delay_that_the_server_names_is_kept",
-    ),
-    "the deadlines of an ended turn are left behind": in_turn_runner(
-        "invariant 11",
-        "            run.cancel_timers()\n",
-        "",
-        "test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines",
-    ),
-    "a provider's stream is left open": in_reply_reader(
-        "invariant 11",
-        "            await stream.aclose()\n",
-        "            pass\n",
-        "test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace",
-    ),
-    "a call whose result never comes holds its turn for ever": in_tool_calls(
-        "rule 11",
-        "            if deadline_s is not None:\n",
-        "            if False:\n",
-        "test_a_call_past_its_deadline_is_settled_as_unknown_and_the_turn_goes_on",
-    ),
-    "a tool's own deadline is not used": in_tool_calls(
-        "rule 11",
-        "                deadline_s = tool.deadline_s\n",
-        "                pass\n",
-        "test_each_call_has_its_own_deadline",
-    ),
-    "a call past its deadline keeps its tool": in_tool_calls(
-        "invariant 11",
-        "            self._works.cancel(run, track.work)\n",
-        "            pass\n",
-        "test_a_tool_is_cancelled_at_its_deadline",
-    ),
-    "a result after its deadline replaces what stands for it": in_tool_calls(
-        "invariant 13",
-        "if ended or answer.call_id not in run.turn.open_calls:",
-        "if ended:",
-        "test_a_tool_that_returns_after_its_deadline_does_not_replace_what_stands_for_it",
-    ),
-    "a tool that outlives its deadline is not named": in_turn_works(
-        "invariant 11",
-        "                self._core.still_running.add(work.name)\n",
-        "",
-        "test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on",
-    ),
-    "what has ended is still named as running": in_turn_works(
-        "invariant 11",
-        "        self._core.still_running.discard(work.name)\n",
-        "",
-        "test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing",
-    ),
-    "the cancellation of a tool becomes an error result": in_tool_runner(
-        "rule 8",
-        "        if anyio.current_effective_deadline() == -math.inf:\n",
-        "        if False:\n",
-        "test_our_own_cancellation_of_a_tool_passes",
-    ),
-    "a long result is shown whole": in_tool_runner(
-        "docs/compaction.md",
-        "capped = cap_content(decoded, max_chars=max_chars, call_id=result.call_id)",
-        "capped = None",
-        "test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole",
-        suite="session/compacting/test_recall_and_caps.py",
-    ),
-    "the caller's summary is overwritten": in_tool_runner(
-        "docs/summaries.md",
-        "if summary is None or not summary.strip():",
-        "if result:",
-        "test_the_callers_summary_comes_before_an_extracted_one",
-    ),
-    "what a tool raises ends the manager": in_tool_runner(
-        "rule 8",
-        "    except (Exception, SystemExit) as error:",
-        "    except (ArithmeticError, SystemExit) as error:",
-        "test_what_a_callable_raises_becomes_an_error_output",
-    ),
-}
+in session/actor/turn_runner.py, by session/actor/test_turn_limits.py
+the deadlines of an ended turn are left behind (invariant 11)
+    -             run.cancel_timers()
+    test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines
+
+in session/core/reply_reader.py, by session/actor/test_interrupts.py
+a provider's stream is left open (invariant 11)
+    -             await stream.aclose()
+    +             pass
+    test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace
+
+in session/actor/tool_calls.py, by session/actor/test_tool_calls.py
+a call whose result never comes holds its turn for ever (rule 11)
+    -             if deadline_s is not None:
+    +             if False:
+    test_a_call_past_its_deadline_is_settled_as_unknown_and_the_turn_goes_on
+a tool's own deadline is not used (rule 11)
+    -                 deadline_s = tool.deadline_s
+    +                 pass
+    test_each_call_has_its_own_deadline
+a call past its deadline keeps its tool (invariant 11)
+    -             self._works.cancel(run, track.work)
+    +             pass
+    test_a_tool_is_cancelled_at_its_deadline
+a result after its deadline replaces what stands for it (invariant 13)
+    - if ended or answer.call_id not in run.turn.open_calls:
+    + if ended:
+    test_a_tool_that_returns_after_its_deadline_does_not_replace_what_stands_for_it
+
+in session/actor/turn_works.py, by session/actor/test_tool_calls.py
+a tool that outlives its deadline is not named (invariant 11)
+    -                 self._core.still_running.add(work.name)
+    test_a_tool_that_outlives_its_deadline_is_named_while_its_turn_goes_on
+what has ended is still named as running (invariant 11)
+    -         self._core.still_running.discard(work.name)
+    test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing
+
+in session/actor/tool_runner.py, by session/actor/test_tool_runner.py
+the cancellation of a tool becomes an error result (rule 8)
+    -         if anyio.current_effective_deadline() == -math.inf:
+    +         if False:
+    test_our_own_cancellation_of_a_tool_passes
+a long result is shown whole (docs/compaction.md)
+    - capped = cap_content(decoded, max_chars=max_chars, call_id=result.call_id)
+    + capped = None
+    session/compacting/test_recall_and_caps.py
+    test_a_long_result_is_shown_capped_from_its_arrival_on_and_kept_whole
+the caller's summary is overwritten (docs/summaries.md)
+    - if summary is None or not summary.strip():
+    + if result:
+    test_the_callers_summary_comes_before_an_extracted_one
+what a tool raises ends the manager (rule 8)
+    -     except (Exception, SystemExit) as error:
+    +     except (ArithmeticError, SystemExit) as error:
+    test_what_a_callable_raises_becomes_an_error_output
+""")

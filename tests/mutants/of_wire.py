@@ -2,175 +2,137 @@
 
 from __future__ import annotations
 
-from .mutant import Edit, Place
+from .mutant import read_mutants
 
 __all__ = ["WIRE"]
 
-in_link = Place("transport/client/link.py", "transport/client/test_link.py")
-in_subscription = Place("transport/client/subscription.py", "transport/client/test_link.py")
-in_access = Place("transport/server/access.py", "transport/server/test_access.py")
-in_admission = Place("transport/server/admission.py", "transport/server/test_service.py")
-in_connection = Place("transport/server/connection.py", "transport/server/test_fuzz.py")
-in_outbox = Place("transport/server/outbox.py", "transport/server/test_outbox.py")
-in_service = Place("transport/server/service.py", "transport/server/test_service.py")
-in_tenancy = Place("transport/server/tenancy.py", "transport/server/test_tenancy.py")
-in_framing = Place("transport/wire/framing.py", "transport/wire/test_framing.py")
-in_messages = Place("transport/wire/messages.py", "transport/wire/test_messages.py")
+WIRE = read_mutants(r"""
+in transport/client/link.py, by transport/client/test_link.py
+what was asked before the connection was lost is done a second time (docs/protocol.md)
+    -             channel.send(encode(request.command))
+    +             again = request.command
+    +             once = {"command_id": None} if hasattr(again, "command_id") else {}
+    +             again = msgspec.structs.replace(again, **once)
+    +             channel.send(encode(again))
+    test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
 
-_ONCE = "test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once"
+in transport/client/subscription.py, by transport/client/test_link.py
+a subscriber that comes back misses an event (docs/protocol.md)
+    - after = self._after if self._received is None else self._received
+    + after = self._after if self._received is None else self._received + 1
+    test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
+a subscriber that comes back sees an event twice (docs/protocol.md)
+    - after = self._after if self._received is None else self._received
+    + after = self._after if not self._received else self._received - 1
+    test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
+previews are shown twice after the connection was lost (docs/protocol.md)
+    -         if end <= shown_end:
+    +         if False:
+    also in transport/client/subscription.py
+    - if event.offset < shown_end:
+    + if False:
+    test_previews_are_not_shown_twice_after_the_connection_was_lost
 
-WIRE = {
-    "what was asked before the connection was lost is done a second time": in_link(
-        "docs/protocol.md",
-        "            channel.send(encode(request.command))\n",
-        "            again = request.command\n"
-        '            once = {"command_id": None} if hasattr(again, "command_id") else {}\n'
-        "            again = msgspec.structs.replace(again, **once)\n"
-        "            channel.send(encode(again))\n",
-        _ONCE,
-    ),
-    "a subscriber that comes back misses an event": in_subscription(
-        "docs/protocol.md",
-        "after = self._after if self._received is None else self._received",
-        "after = self._after if self._received is None else self._received + 1",
-        _ONCE,
-    ),
-    "a subscriber that comes back sees an event twice": in_subscription(
-        "docs/protocol.md",
-        "after = self._after if self._received is None else self._received",
-        "after = self._after if not self._received else self._received - 1",
-        _ONCE,
-    ),
-    "previews are shown twice after the connection was lost": in_subscription(
-        "docs/protocol.md",
-        "        if end <= shown_end:\n",
-        "        if False:\n",
-        "test_previews_are_not_shown_twice_after_the_connection_was_lost",
-        also=(
-            Edit("transport/client/subscription.py", "if event.offset < shown_end:", "if False:"),
-        ),
-    ),
-    "a client that is gone takes its commands with it": in_connection(
-        "docs/protocol.md",
-        "        if isinstance(command, w.Outcome):\n            self._waits.add(task)",
-        "        if command:\n            self._waits.add(task)",
-        "test_a_peer_that_leaves_at_once_is_done_as_it_said",
-    ),
-    "a command overtakes results that need a thread": in_connection(
-        "docs/protocol.md",
-        "attachment.blocked = is_slow_to_number(command)",
-        "attachment.blocked = False",
-        "test_a_command_does_not_overtake_large_results_that_need_a_thread",
-        suite="transport/server/test_connection.py",
-    ),
-    "commands before the hello are performed": in_connection(
-        "docs/security.md",
-        "            case _ if not self.authenticated:\n",
-        "            case _ if message is None:\n",
-        "test_before_the_hello_nothing_is_answered_but_a_ping",
-    ),
-    "any token is let in": in_access(
-        "docs/security.md",
-        "if hmac.compare_digest(digest, presented):",
-        "if digest:",
-        "test_a_wrong_token_is_refused_and_not_quoted",
-    ),
-    "a service asks nobody who he is": in_admission(
-        "docs/security.md",
-        "        if self.authenticator is None:\n",
-        "        if peer is not None:\n",
-        "test_nobody_gets_in_with_a_wrong_token_and_it_is_one_line_in_the_log",
-        suite="transport/server/test_tenancy.py",
-    ),
-    "the tenant of a session is not compared": in_tenancy(
-        "docs/security.md",
-        "if tenant is not None and tenant_of((await manager.store.row(session)).labels) != tenant:",
-        "if False:",
-        "test_a_session_in_a_tenants_namespace_that_is_not_labelled_so_is_not_its_own",
-    ),
-    "tenants share one space of ids": in_tenancy(
-        "docs/security.md",
-        "if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):",
-        "if command:",
-        "test_two_tenants_may_use_one_id_and_neither_finds_the_other",
-    ),
-    "a tenant is told who else holds its session": in_tenancy(
-        "docs/security.md",
-        'return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)',
-        "return error",
-        "test_a_tenant_is_not_told_who_holds_its_session",
-    ),
-    "a service with TLS and no tokens may be open to other machines": in_access(
-        "docs/security.md",
-        "if address.is_local or insecure or (has_tls and is_guarded):",
-        "if address.is_local or insecure or has_tls:",
-        "test_what_other_machines_reach_needs_tls_and_tokens_or_a_flag",
-    ),
-    "a line may be of any length": in_framing(
-        "docs/security.md",
-        "            if self._size > max_bytes:\n",
-        "            if False:\n",
-        "test_a_line_that_is_too_long_is_refused_before_it_ends",
-    ),
-    "before the hello a frame may be as large as after it": in_connection(
-        "docs/security.md",
-        "return self._admission.limits.frame_bytes if self.authenticated else HELLO_BYTES",
-        "return self._admission.limits.frame_bytes",
-        "test_a_frame_that_is_too_large_is_not_read_to_its_end",
-    ),
-    "a command with a field that is not known is taken": in_messages(
-        "docs/protocol.md",
-        "    forbid_unknown_fields=True,\n",
-        "    forbid_unknown_fields=False,\n",
-        "test_a_command_is_read_strictly_and_a_servers_message_is_not",
-    ),
-    "any number of clients is let in": in_service(
-        "docs/operations.md",
-        "if len(self._connections) >= self.admission.limits.connections:",
-        "if False:",
-        "test_too_many_connections_are_refused_with_a_hint",
-    ),
-    "any number of commands a second is taken": in_admission(
-        "docs/operations.md",
-        "        if wait_s is not None:\n",
-        "        if False:\n",
-        "test_too_many_commands_a_second_are_refused_with_a_hint",
-    ),
-    "any number of open turns is taken": in_admission(
-        "docs/operations.md",
-        "            if self._open_turns >= limit:\n",
-        "            if False:\n",
-        "test_too_many_open_turns_are_refused_and_interrupts_are_not",
-    ),
-    "a service that runs late takes new turns": in_admission(
-        "docs/operations.md",
-        "if lag_s > self.limits.max_lag_s:",
-        "if False:",
-        "test_a_service_that_runs_late_takes_no_new_turns_and_says_so",
-    ),
-    "a service that drains takes new turns": in_admission(
-        "docs/operations.md",
-        "        if self.draining:\n            raise Overloaded(GOING_DOWN",
-        "        if False:\n            raise Overloaded(GOING_DOWN",
-        "test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones",
-    ),
-    "what waits for a client that does not read has no bound": in_outbox(
-        "rule 10",
-        "if self._items and self.bytes + len(frame) > self._limit_bytes:",
-        "if False:",
-        "test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused",
-    ),
-    "previews take the space of durable events": in_outbox(
-        "rule 10",
-        "if self.bytes + chars > self._limit_bytes // 2:",
-        "if False:",
-        "test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused",
-    ),
-    "a client whose answers nobody reads is read on": in_connection(
-        "rule 10",
-        "return self.outbox.has_room and self._backlog.has_room",
-        "return True",
-        "test_answers_that_nobody_reads_stop_the_reading_of_commands",
-        suite="transport/server/test_service.py",
-    ),
-}
+in transport/server/connection.py, by transport/server/test_fuzz.py
+a client that is gone takes its commands with it (docs/protocol.md)
+    -         if isinstance(command, w.Outcome):
+    -             self._waits.add(task)
+    +         if command:
+    +             self._waits.add(task)
+    test_a_peer_that_leaves_at_once_is_done_as_it_said
+a command overtakes results that need a thread (docs/protocol.md)
+    - attachment.blocked = is_slow_to_number(command)
+    + attachment.blocked = False
+    transport/server/test_connection.py
+    test_a_command_does_not_overtake_large_results_that_need_a_thread
+commands before the hello are performed (docs/security.md)
+    -             case _ if not self.authenticated:
+    +             case _ if message is None:
+    test_before_the_hello_nothing_is_answered_but_a_ping
+before the hello a frame may be as large as after it (docs/security.md)
+    - return self._admission.limits.frame_bytes if self.authenticated else HELLO_BYTES
+    + return self._admission.limits.frame_bytes
+    test_a_frame_that_is_too_large_is_not_read_to_its_end
+a client whose answers nobody reads is read on (rule 10)
+    - return self.outbox.has_room and self._backlog.has_room
+    + return True
+    transport/server/test_service.py
+    test_answers_that_nobody_reads_stop_the_reading_of_commands
+
+in transport/server/access.py, by transport/server/test_access.py
+any token is let in (docs/security.md)
+    - if hmac.compare_digest(digest, presented):
+    + if digest:
+    test_a_wrong_token_is_refused_and_not_quoted
+a service with TLS and no tokens may be open to other machines (docs/security.md)
+    - if address.is_local or insecure or (has_tls and is_guarded):
+    + if address.is_local or insecure or has_tls:
+    test_what_other_machines_reach_needs_tls_and_tokens_or_a_flag
+
+in transport/server/admission.py, by transport/server/test_service.py
+a service asks nobody who he is (docs/security.md)
+    -         if self.authenticator is None:
+    +         if peer is not None:
+    transport/server/test_tenancy.py
+    test_nobody_gets_in_with_a_wrong_token_and_it_is_one_line_in_the_log
+any number of commands a second is taken (docs/operations.md)
+    -         if wait_s is not None:
+    +         if False:
+    test_too_many_commands_a_second_are_refused_with_a_hint
+any number of open turns is taken (docs/operations.md)
+    -             if self._open_turns >= limit:
+    +             if False:
+    test_too_many_open_turns_are_refused_and_interrupts_are_not
+a service that runs late takes new turns (docs/operations.md)
+    - if lag_s > self.limits.max_lag_s:
+    + if False:
+    test_a_service_that_runs_late_takes_no_new_turns_and_says_so
+a service that drains takes new turns (docs/operations.md)
+    -         if self.draining:
+    -             raise Overloaded(GOING_DOWN
+    +         if False:
+    +             raise Overloaded(GOING_DOWN
+    test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones
+
+in transport/server/tenancy.py, by transport/server/test_tenancy.py
+the tenant of a session is not compared (docs/security.md)
+    - if tenant is not None and tenant_of((await manager.store.row(session)).labels) != tenant:
+    + if False:
+    test_a_session_in_a_tenants_namespace_that_is_not_labelled_so_is_not_its_own
+tenants share one space of ids (docs/security.md)
+    - if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):
+    + if command:
+    test_two_tenants_may_use_one_id_and_neither_finds_the_other
+a tenant is told who else holds its session (docs/security.md)
+    - return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)
+    + return error
+    test_a_tenant_is_not_told_who_holds_its_session
+
+in transport/wire/framing.py, by transport/wire/test_framing.py
+a line may be of any length (docs/security.md)
+    -             if self._size > max_bytes:
+    +             if False:
+    test_a_line_that_is_too_long_is_refused_before_it_ends
+
+in transport/wire/messages.py, by transport/wire/test_messages.py
+a command with a field that is not known is taken (docs/protocol.md)
+    -     forbid_unknown_fields=True,
+    +     forbid_unknown_fields=False,
+    test_a_command_is_read_strictly_and_a_servers_message_is_not
+
+in transport/server/service.py, by transport/server/test_service.py
+any number of clients is let in (docs/operations.md)
+    - if len(self._connections) >= self.admission.limits.connections:
+    + if False:
+    test_too_many_connections_are_refused_with_a_hint
+
+in transport/server/outbox.py, by transport/server/test_outbox.py
+what waits for a client that does not read has no bound (rule 10)
+    - if self._items and self.bytes + len(frame) > self._limit_bytes:
+    + if False:
+    test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused
+previews take the space of durable events (rule 10)
+    - if self.bytes + chars > self._limit_bytes // 2:
+    + if False:
+    test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused
+""")

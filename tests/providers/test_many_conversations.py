@@ -21,8 +21,8 @@ from llmsession import (
 )
 from llmsession.errors import SessionError
 from llmsession.testing import ScriptedReply, StrictServer, call, say, think
-from llmsession.testing.strict_server.fault_schedule import RandomFaults
 from llmsession.testing.strict_server.model.faults import WireFault
+from llmsession.testing.strict_server.script import RandomFaults
 from llmsession.turns.records import InterruptPolicy
 from tests.providers.over_http import APIS, MODELS, Api, make_provider
 

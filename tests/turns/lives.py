@@ -99,7 +99,7 @@ class Life:
         turn, facts = self.turn, self.oracle
         assert (turn.phase.value if turn.phase in ENDED else None) == facts.ended
         assert (turn.phase in DECIDED) == (facts.decided is not None and facts.ended is None)
-        assert turn.step == facts.steps
+        assert (turn.step, turn.attempt) == (facts.steps, facts.attempts)
         assert (turn.retries, turn.overflows, turn.pauses) == (
             facts.retries, facts.overflows, facts.pauses,
         )  # fmt: skip

@@ -48,6 +48,7 @@ class Oracle:
     started: bool = False
     waits_for: str = "its start"
     steps: int = 0
+    attempts: int = 0
     retries: int = 0
     overflows: int = 0
     pauses: int = 0
@@ -114,7 +115,7 @@ class Oracle:
         if steers:
             return self._journal("JournalStep")
         said = "end_turn" if stop_reason == "tool_use" else stop_reason
-        self.decided = "commit"
+        self._decide("commit")
         return [("JournalCommit", said, "reply", None)]
 
     def stream_failed(self, kind: str, delay_s: float, error: str) -> list[Order]:
@@ -123,14 +124,16 @@ class Oracle:
         if kind == "retryable" and self.retries < self.max_retries:
             wait_s = delay_s or min(8.0, 0.5 * 2**self.retries)
             self.retries += 1
+            self.attempts += 1
             self.waits_for = "context"
             return [("BuildContext", wait_s, self.overflows)]
         if kind == "overflow" and self.overflows < self.max_overflows:
             self.overflows += 1
+            self.attempts += 1
             self.waits_for = "context"
             return [("BuildContext", 0.0, self.overflows)]
         if kind != "overflow" and self.has_something and self.on_failure == "keep_steps":
-            self.decided = "commit"
+            self._decide("commit")
             return [("JournalCommit", "error", "steps", error)]
         return self._fail(kind, error)
 
@@ -165,7 +168,7 @@ class Oracle:
         if self.decided or self.ended or self.stopping_for == "drop":
             return []
         if not self.started:
-            self.decided = "abort"
+            self._decide("abort")
             return [("JournalAbort", reason)]
         text = policy == "keep_text" and has_text
         if policy == "drop_turn" or not (self.has_something or text):
@@ -180,12 +183,12 @@ class Oracle:
     def stopped(self) -> list[Order]:
         """All work is over. What was asked for is decided now."""
         if self.stopping_for == "drop":
-            self.decided = "abort"
+            self._decide("abort")
             return [("JournalAbort", self.reason)]
         if self.stopping_for == "fail":
             text = f"the turn reached its limit {self.reason} before a step was complete"
             return self._fail(self.reason, text)
-        self.decided = "commit"
+        self._decide("commit")
         keep = "text" if self.stopping_for == "keep_text" else "steps"
         return [("JournalCommit", self.reason, keep, None)]
 
@@ -193,6 +196,7 @@ class Oracle:
         """Its owner died. Another one goes on with what is durable, and knows nothing else."""
         self.decided = self.stopping_for = None
         self.retries = self.overflows = 0
+        self.attempts = 1
         self.pauses, self.open_calls = self.logged_pauses, set(self.logged_open)
         self.has_something = bool(self.logged_steps or self.logged_calls)
         self.steps = self.logged_steps + bool(self.logged_calls)
@@ -218,8 +222,14 @@ class Oracle:
     def _is_closing(self) -> bool:
         return bool(self.stopping_for or self.decided or self.ended)
 
+    def _decide(self, how: str) -> None:
+        # Whatever is still on its way reports on another attempt.
+        self.decided = how
+        self.attempts += 1
+
     def _next_step(self) -> list[Order]:
         self.steps += 1
+        self.attempts = 1
         self.retries = self.overflows = 0
         self.waits_for = "context"
         return [("BuildContext", 0.0, 0)]
@@ -235,5 +245,5 @@ class Oracle:
         return [("StopWork",)] if is_first else []
 
     def _fail(self, cause: str, error: str) -> list[Order]:
-        self.decided = "fail"
+        self._decide("fail")
         return [("JournalFailure", cause, error)]

@@ -11,7 +11,6 @@ from llmsession.turns.machine import (
     DECIDED,
     ENDED,
     Phase,
-    Turn,
     is_late,
     step,
     table_markdown,
@@ -26,101 +25,11 @@ from tests.turns.paths import (
     KEEP,
     NOT_ENDED,
     TO_STEP_2,
-    TO_STREAMING,
     after,
     at,
-    orders,
 )
 
 TAG = StepTag(3, 1, 1)
-
-# The onward way
-
-
-def test_a_start_builds_the_first_step() -> None:
-    turn, effects = step(Turn(number=3), e.Started())
-    assert (turn.phase, turn.step, turn.attempt) == (Phase.BUILDING, 1, 1)
-    assert effects == (e.BuildContext(tag=TAG),)
-
-
-def test_a_built_context_opens_the_stream() -> None:
-    turn, effects = step(at(Phase.BUILDING), e.ContextBuilt(tag=TAG))
-    assert turn.phase is Phase.STREAMING
-    assert effects == (e.OpenStream(tag=TAG),)
-
-
-def test_a_finished_reply_is_committed_with_its_stop_reason() -> None:
-    turn, effects = step(at(Phase.STREAMING), e.ReplyFinished(tag=TAG, stop_reason="max_tokens"))
-    assert turn.phase is Phase.COMMITTING
-    assert effects == (e.JournalCommit(tag=tag_of(turn), stop_reason="max_tokens", keep="reply"),)
-
-
-def test_tools_start_only_when_their_calls_are_durable() -> None:
-    asked = after(*TO_STREAMING, e.ReplyRequestedTools(tag=TAG, calls=()))
-    assert orders(at(Phase.STREAMING), e.ReplyRequestedTools(tag=TAG, calls=())) == (
-        e.JournalCalls(tag=TAG),
-    )
-    assert asked.phase is Phase.JOURNALING
-    assert orders(asked, e.CallsJournaled(tag=TAG)) == (e.StartTools(tag=TAG),)
-
-
-def test_each_answer_is_journaled_as_it_comes() -> None:
-    turn, effects = step(at(Phase.TOOLS), e.CallsAnswered(tag=TAG, calls=("c1",)))
-    assert (turn.phase, turn.open_calls) == (Phase.TOOLS, frozenset({"c2"}))
-    assert effects == (e.JournalAnswers(tag=TAG),)
-
-
-def test_the_last_answer_completes_the_step_and_the_next_begins_when_that_is_durable() -> None:
-    turn, effects = step(at(Phase.TOOLS), e.AllCallsAnswered(tag=TAG, calls=("c1", "c2")))
-    assert (turn.phase, turn.open_calls) == (Phase.JOURNALING, frozenset())
-    assert effects == (e.JournalAnswers(tag=TAG), e.JournalStep(tag=TAG))
-    turn, effects = step(turn, e.StepJournaled(tag=TAG))
-    assert (turn.phase, turn.step, turn.attempt) == (Phase.BUILDING, 2, 1)
-    assert effects == (e.BuildContext(tag=StepTag(3, 2, 1)),)
-
-
-@pytest.mark.parametrize(("paused", "pauses"), [(True, 1), (False, 0)])
-def test_only_a_pause_counts_as_a_pause_when_a_reply_goes_on(paused: bool, pauses: int) -> None:
-    turn, effects = step(at(Phase.STREAMING), e.ReplyContinued(tag=TAG, paused=paused))
-    assert (turn.phase, turn.pauses) == (Phase.JOURNALING, pauses)
-    assert effects == (e.JournalStep(tag=TAG),)
-    assert after(e.StepJournaled(), turn=turn).pauses == pauses
-
-
-# Retries
-
-
-def test_a_retry_starts_a_new_attempt_of_the_same_step_after_its_delay() -> None:
-    turn, effects = step(after(*TO_STEP_2, e.ContextBuilt()), e.StreamBroke(delay_s=2.5))
-    assert (turn.phase, turn.step, turn.attempt, turn.retries) == (Phase.BUILDING, 2, 2, 1)
-    assert effects == (e.BuildContext(tag=StepTag(3, 2, 2), delay_s=2.5),)
-
-
-def test_an_overflow_builds_the_same_step_smaller_without_delay() -> None:
-    turn, effects = step(at(Phase.STREAMING), e.StreamOverflowed(tag=TAG))
-    assert (turn.step, turn.attempt, turn.overflows, turn.retries) == (1, 2, 1, 0)
-    assert effects == (e.BuildContext(tag=StepTag(3, 1, 2), overflows=1),)
-
-
-def test_a_retry_after_an_overflow_stays_as_small() -> None:
-    small = after(*TO_STREAMING, e.StreamOverflowed(), e.ContextBuilt())
-    assert orders(small, e.StreamBroke(delay_s=1.0)) == (
-        e.BuildContext(tag=StepTag(3, 1, 3), delay_s=1.0, overflows=1),
-    )
-
-
-def test_a_new_step_resets_retries_and_overflows() -> None:
-    tried = after(
-        *TO_STREAMING, e.StreamBroke(), e.ContextBuilt(), e.StreamOverflowed(), e.ContextBuilt()
-    )
-    assert (tried.retries, tried.overflows, tried.attempt) == (1, 1, 3)
-    fresh = after(e.ReplyContinued(paused=False), e.StepJournaled(), turn=tried)
-    assert (fresh.retries, fresh.overflows, fresh.attempt) == (0, 0, 1)
-
-
-def test_a_retry_does_not_forget_the_completed_steps() -> None:
-    assert after(*TO_STEP_2, e.ContextBuilt(), e.StreamBroke()).keepable
-
 
 # Late reports and missing cells
 
@@ -191,20 +100,6 @@ def test_every_phase_that_has_not_ended_can_be_fenced_and_lost(phase: Phase) -> 
     fenced, lost = step(at(phase), e.Fenced()), step(at(phase), e.StoreLost())
     assert (fenced[0].phase, fenced[1]) == (Phase.FENCED, ())
     assert (lost[0].phase, lost[1]) == (Phase.LOST, ())
-
-
-def test_a_refusal_fails_and_starts_no_tools() -> None:
-    turn, (effect,) = step(at(Phase.STREAMING), e.ReplyRefused(tag=TAG, stop_reason="refusal"))
-    assert turn.phase is Phase.FAILING
-    assert isinstance(effect, e.JournalFailure)
-    assert effect.cause == "refusal"
-    assert after(e.Failed(), turn=turn).phase is Phase.FAILED
-
-
-def test_a_context_that_does_not_fit_fails_with_its_own_cause() -> None:
-    (effect,) = orders(at(Phase.BUILDING), e.ContextOverflowed(tag=TAG, error="900 > 800"))
-    assert isinstance(effect, e.JournalFailure)
-    assert (effect.cause, effect.error) == ("context_too_large", "900 > 800")
 
 
 @pytest.mark.parametrize("event", [(), (e.ContextBuilt(),)], ids=["building", "streaming"])

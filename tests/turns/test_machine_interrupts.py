@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmsession.turns import events as e
-from llmsession.turns.machine import Phase, Turn, is_late, step, tag_of
+from llmsession.turns.machine import Phase, is_late, step
 from llmsession.turns.request import StepTag
 from tests.turns.paths import (
     AFTER_THE_DECISION,
@@ -59,32 +59,6 @@ def test_an_interrupt_before_the_decision_wins_over_what_comes_after_it(
 ) -> None:
     stopping = after(interrupt, turn=at(phase))
     assert step(stopping, report) == (stopping, ())
-
-
-def test_a_dropped_turn_is_aborted_for_the_reason_of_its_drop() -> None:
-    turn, effects = step(after(*TO_TOOLS, DROP), e.StoppedToDrop())
-    assert turn.phase is Phase.ABORTING
-    assert effects == (e.JournalAbort(tag=tag_of(turn), reason="user"),)
-    assert after(e.Aborted(), turn=turn).phase is Phase.ABORTED
-
-
-@pytest.mark.parametrize(("event", "keep"), [(KEEP, "steps"), (KEEP_TEXT, "text")])
-def test_a_kept_turn_is_committed_as_cancelled(event: e.Event, keep: str) -> None:
-    turn, (effect,) = step(after(*TO_STEP_2, e.ContextBuilt(), event), e.StoppedToKeep())
-    assert turn.phase is Phase.COMMITTING
-    assert isinstance(effect, e.JournalCommit)
-    assert (effect.stop_reason, effect.keep, effect.error) == ("cancelled", keep, None)
-
-
-def test_a_drop_of_a_turn_that_has_not_started_has_nothing_to_stop() -> None:
-    turn, effects = step(Turn(number=3), DROP)
-    assert turn.phase is Phase.ABORTING
-    assert effects == (e.JournalAbort(tag=tag_of(turn), reason="user"),)
-
-
-def test_a_start_that_was_on_its_way_when_the_drop_came_changes_nothing() -> None:
-    turn = at(Phase.ABORTING)
-    assert step(turn, e.Started()) == (turn, ())
 
 
 @pytest.mark.parametrize("first", [KEEP, KEEP_TEXT, LIMIT])

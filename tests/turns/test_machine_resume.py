@@ -7,10 +7,10 @@ import pytest
 from llmsession.errors import TurnStateError
 from llmsession.turns import events as e
 from llmsession.turns.event_choice import event_for_interrupt, event_for_resume
-from llmsession.turns.machine import Phase, Turn, TurnLimits, step
+from llmsession.turns.machine import Phase, TurnLimits, step
 from llmsession.turns.records import PendingCall
 from llmsession.turns.request import StepTag
-from tests.turns.paths import DROP, NOT_ENDED, after, at
+from tests.turns.paths import NOT_ENDED, after, at
 
 CALLS = (PendingCall("c1", "bash", "session"), PendingCall("c2", "read", "caller"))
 RESUMED: tuple[e.Event, ...] = (
@@ -52,39 +52,6 @@ def test_what_the_log_has_of_a_turn_names_where_it_goes_on(found: e.Event, event
     assert found == event
 
 
-@pytest.mark.parametrize("unanswered", [0, 2])
-def test_the_pauses_that_were_counted_come_with_it(unanswered: int) -> None:
-    for event in (name(4, unanswered, unanswered, pauses=2), name(9, pauses=2)):
-        assert after(event).pauses == 2
-
-
-def test_a_request_is_built_again_in_its_first_attempt() -> None:
-    turn, effects = step(Turn(number=3), e.ResumedToRequest(step=3))
-    assert (turn.phase, turn.step, turn.attempt, turn.retries) == (Phase.BUILDING, 3, 1, 0)
-    assert effects == (e.BuildContext(tag=TAG),)
-
-
-def test_open_calls_are_to_be_answered_and_none_of_them_is_journaled_again() -> None:
-    turn, effects = step(Turn(number=3), e.ResumedToCalls(step=3, calls=("c2",)))
-    assert (turn.phase, turn.step, turn.open_calls) == (Phase.TOOLS, 3, frozenset({"c2"}))
-    assert effects == (e.StartTools(tag=TAG),)
-
-
-def test_a_step_whose_results_are_all_there_is_completed_and_no_result_is_written_again() -> None:
-    turn, effects = step(Turn(number=3), e.ResumedToStep(step=3))
-    assert (turn.phase, turn.step) == (Phase.JOURNALING, 3)
-    assert effects == (e.JournalStep(tag=TAG),)
-    assert after(e.StepJournaled(tag=TAG), turn=turn).step == 4
-
-
-def test_a_limit_that_was_reached_keeps_the_steps_as_it_would_have() -> None:
-    turn, effects = step(Turn(number=3), e.ResumedToLimit(step=3, stop_reason="max_steps"))
-    assert effects == (e.StopWork(tag=TAG),)
-    _, (commit,) = step(turn, e.StoppedToKeep())
-    assert isinstance(commit, e.JournalCommit)
-    assert (commit.stop_reason, commit.keep) == ("max_steps", "steps")
-
-
 @pytest.mark.parametrize(
     ("event", "keeps"),
     [(e.ResumedToRequest(step=1), False), *((event, True) for event in RESUMED)],
@@ -96,14 +63,6 @@ def test_a_resumed_turn_has_its_complete_and_journaled_steps_to_keep(
     assert turn.keepable == keeps
     asked = event_for_interrupt(turn, "keep_steps", reason="user", has_text=False)
     assert isinstance(asked, e.KeepRequested) == keeps
-
-
-@pytest.mark.parametrize("event", RESUMED)
-def test_a_drop_ends_a_resumed_turn_wherever_it_goes_on(event: e.Event) -> None:
-    turn = after(event, DROP)
-    assert turn.phase is Phase.STOPPING
-    _, effects = step(turn, e.StoppedToDrop())
-    assert [type(effect) for effect in effects] == [e.JournalAbort]
 
 
 @pytest.mark.parametrize("event", RESUMED)

@@ -22,94 +22,70 @@ UNSPOKEN = (r.UnrecordedUsage(1, USAGE, "m"),)
 OVERRUN = r.ExceededBudget(
     whose="tenant", name="acme", unit="nano_usd", limit=5, spent=3, unpriced=("m",)
 )
-BASE: dict[str, Any] = {
-    "seq": 7,
-    "epoch": 2,
-    "at": 12.25,
-    "commands": (r.CommandAnswer("id", "digest", RAW),),
-}
+SOURCE = r.Source(
+    format="f",
+    id="i",
+    title="t",
+    summary="s",
+    system="be brief",
+    origin="a file",
+    parent="p",
+    shared_turns=2,
+    interrupted=(1,),
+    extra={"x": RAW},
+    records=(RAW,),
+    repairs=("line 3",),
+)
+
+# What the fields are set to that records of several kinds have: all to something else than their
+# default.
+VALUES: dict[str, Any] = {
+    "seq": 7, "epoch": 2, "at": 12.25, "commands": (r.CommandAnswer("id", "digest", RAW),),
+    "session": "s", "parent": "p", "config": RAW, "labels": {"user": "7"}, "source": SOURCE,
+    "voids_thinking": True, "turn": 3, "step": 1, "body": RAW, "started": True, "receipt": "note",
+    "seed": "we met", "reply": SPOKEN, "stop_reason": "cancelled", "settle": "cancelled",
+    "reason": "user", "error": "e", "usage": USAGE, "unrecorded_usage": UNSPOKEN,
+    "exceeded": OVERRUN, "calls": RECEIPTS, "to": 2, "before": 2, "generation": 2,
+}  # fmt: skip
+
+
+def record(kind: type[r.RecordBase], **fields: Any) -> Any:
+    """A record of *kind* with *fields*, and with VALUES for the others."""
+    others = {name: VALUES[name] for name in kind.__struct_fields__ if name not in fields}
+    return kind(**others, **fields)
+
 
 # Every field is set, and to something else than its default.
 RECORDS: dict[str, r.Record] = {
-    "session.created": r.SessionCreated(
-        session="s",
-        config=RAW,
-        labels={"user": "7"},
-        seed=r.Seed("we met", "other"),
-        source=r.Source(
-            format="f",
-            id="i",
-            title="t",
-            summary="s",
-            system="be brief",
-            origin="a file",
-            parent="p",
-            shared_turns=2,
-            interrupted=(1,),
-            extra={"x": RAW},
-            records=(RAW,),
-            repairs=("line 3",),
-        ),
-        **BASE,
+    "session.created": record(r.SessionCreated, seed=r.Seed("we met", "other")),
+    "session.forked": record(r.SessionForked, turn_kept=3),
+    "session.labelled": record(r.SessionLabelled),
+    "session.configured": record(r.SessionConfigured),
+    "turn.accepted": record(r.TurnAccepted),
+    "turn.started": record(r.TurnStarted),
+    "steer.accepted": record(r.SteerAccepted),
+    "tools.requested": record(
+        r.ToolsRequested, calls=(r.PendingCall("c1", "bash", "caller", "ls"),)
     ),
-    "session.forked": r.SessionForked(
-        session="s",
-        parent="p",
-        turn_kept=3,
-        config=RAW,
-        labels={"user": "7"},
-        source=r.Source(format="f"),
-        **BASE,
-    ),
-    "session.labelled": r.SessionLabelled(labels={"user": "7"}, **BASE),
-    "session.configured": r.SessionConfigured(config=RAW, voids_thinking=True, **BASE),
-    "turn.accepted": r.TurnAccepted(
-        turn=3, body=RAW, started=True, receipt="note", seed="we met", **BASE
-    ),
-    "turn.started": r.TurnStarted(turn=3, receipt="note", seed="we met", **BASE),
-    "steer.accepted": r.SteerAccepted(turn=3, body=RAW, **BASE),
-    "tools.requested": r.ToolsRequested(
-        turn=3, step=1, reply=SPOKEN, calls=(r.PendingCall("c1", "bash", "caller", "ls"),), **BASE
-    ),
-    "tools.answered": r.ToolsAnswered(turn=3, step=1, answers=(ANSWER,), **BASE),
-    "step.completed": r.StepCompleted(turn=3, step=1, reply=SPOKEN, steers=2, **BASE),
-    "turn.committed": r.TurnCommitted(
-        turn=3,
-        stop_reason="cancelled",
-        usage=USAGE,
-        reply=SPOKEN,
-        settle="cancelled",
-        error="e",
-        unrecorded_usage=UNSPOKEN,
-        exceeded=OVERRUN,
-        **BASE,
-    ),
-    "turn.aborted": r.TurnAborted(
-        turn=3, reason="user", usage=USAGE, calls=RECEIPTS, unrecorded_usage=UNSPOKEN, **BASE
-    ),
-    "turn.failed": r.TurnFailed(
-        turn=3,
-        cause="fatal",
-        error="401",
-        usage=USAGE,
-        calls=RECEIPTS,
-        unrecorded_usage=UNSPOKEN,
-        exceeded=OVERRUN,
-        **BASE,
-    ),
-    "turn.resumed": r.TurnResumed(turn=3, step=2, **BASE),
-    "turn.imported": r.TurnImported(
-        turn=3,
+    "tools.answered": record(r.ToolsAnswered, answers=(ANSWER,)),
+    "step.completed": record(r.StepCompleted, steers=2),
+    "turn.committed": record(r.TurnCommitted),
+    "turn.aborted": record(r.TurnAborted),
+    "turn.failed": record(r.TurnFailed, cause="fatal"),
+    "turn.resumed": record(r.TurnResumed),
+    "turn.imported": record(
+        r.TurnImported,
         messages=(Message(id="m", session="s", turn=3, role="user", body=RAW),),
         calls=("c1",),
-        **BASE,
     ),
-    "summaries.stored": r.SummariesStored(
-        summaries={"c1": "short"}, requests=(r.ModelRequest("m", Usage(3, 4)),), **BASE
+    "summaries.stored": record(
+        r.SummariesStored,
+        summaries={"c1": "short"},
+        requests=(r.ModelRequest("m", Usage(3, 4)),),
     ),
-    "compaction.applied": r.CompactionApplied(
+    "compaction.applied": record(
+        r.CompactionApplied,
         policy="swap",
-        reason="high",
         compacted_before=4,
         shown_results={"c1": "short"},
         tokens_before=9,
@@ -127,14 +103,13 @@ RECORDS: dict[str, r.Record] = {
         drops_thinking=True,
         trigger="window",
         figures={"cached_tokens": 9},
-        **BASE,
     ),
-    "context.warning": r.ContextWarned(turn=3, tokens=90, budget_tokens=100, **BASE),
-    "conversation.cleared": r.ConversationCleared(generation=2, purge=True, **BASE),
-    "conversation.rewound": r.ConversationRewound(to=2, generation=2, **BASE),
-    "conversation.forgotten": r.ConversationForgotten(before=2, generation=2, edge=9, **BASE),
-    "records.redacted": r.RecordsRedacted(**BASE),
-    "command.answered": r.CommandAnswered(**BASE),
+    "context.warning": record(r.ContextWarned, tokens=90, budget_tokens=100),
+    "conversation.cleared": record(r.ConversationCleared, purge=True),
+    "conversation.rewound": record(r.ConversationRewound),
+    "conversation.forgotten": record(r.ConversationForgotten, edge=9),
+    "records.redacted": record(r.RecordsRedacted),
+    "command.answered": record(r.CommandAnswered),
 }
 KINDS = list(RECORDS)
 

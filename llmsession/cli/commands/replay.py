@@ -14,8 +14,7 @@ from llmsession.compaction.policies import policy_names
 from llmsession.errors import InvalidInput
 from llmsession.session import CompactionConfig
 from llmsession.testing.replay.driver import Advanced
-from llmsession.testing.replay.remote_replay import replay_at
-from llmsession.testing.replay.replay import DriveOptions, DriveReport
+from llmsession.testing.replay.replay import DriveOptions, DriveReport, replay_at
 from llmsession.transcripts import Conversation
 
 from ..common.exit_codes import BROKEN_PROMISE, USAGE

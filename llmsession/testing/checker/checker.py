@@ -15,17 +15,12 @@ from llmsession.turns.request import Profile
 
 from ..recording.entries import Found, Recording, SessionRecording
 from ..recording.violation import INVARIANTS, Violation, Violations
-from .callers import check_callers
-from .forgotten import ForgottenRules
-from .history import HistoryRules
-from .interrupts import check_interrupts
-from .log import CompactionRules, IdRules, TurnRules
-from .owners import OwnerRules
+from .callers import check_callers, check_interrupts
+from .history import ForgottenRules, HistoryRules
+from .log import CompactionRules, IdRules, Rules, TurnRules
 from .readers import StateRules, check_histories, check_outcomes, check_subscribers
 from .requests import RequestRules
-from .rules import Rules
-from .times import TimeRules
-from .turns import CourseRules
+from .turns import CourseRules, OwnerRules, TimeRules
 
 __all__ = ["INVARIANTS", "MARGIN_S", "Violation", "check"]
 

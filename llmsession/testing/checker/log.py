@@ -15,16 +15,32 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
 from ..recording.violation import Violations, of_record
-from .rules import Rules
 
-__all__ = ["CompactionRules", "IdRules", "TurnRules"]
+__all__ = ["CompactionRules", "IdRules", "Rules", "TurnRules"]
+
+
+class Rules:
+    """Rules that walk along a log: asked before and after each record is folded.
+    A class of rules defines the methods in which it checks something."""
+
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        """*record* is next; *state* is the fold of all before it."""
+
+    def after(self, state: SessionState, record: r.Record) -> None:
+        """*record* was folded into *state*."""
+
+    def end(self, state: SessionState) -> None:
+        """The log is over."""
 
 
 class TurnRules(Rules):
     """Invariants 2 and 4: the ends of turns, and what they leave in the history."""
 
     def __init__(self, violations: Violations) -> None:
-        self._violations = violations
+        super().__init__(violations)
         self._checked = 0
 
     def before(self, state: SessionState, record: r.Record) -> None:
@@ -74,7 +90,7 @@ class IdRules(Rules):
     """Invariants 6 and 13: turn numbers, call ids and seqs are used once; epochs grow."""
 
     def __init__(self, violations: Violations) -> None:
-        self._violations = violations
+        super().__init__(violations)
         self._answered: dict[str, int] = {}
         # Not by the fold: it is one of the things that are checked.
         self._turns: set[int] = set()
@@ -131,7 +147,7 @@ class CompactionRules(Rules):
     """Invariant 9: it frees tokens, by its own count and by ours; it never goes back."""
 
     def __init__(self, violations: Violations, profile: Profile) -> None:
-        self._violations = violations
+        super().__init__(violations)
         self._profile = profile
         self._last: r.CompactionApplied | None = None
 

@@ -20,8 +20,8 @@ from ..recording.entries import (
 )
 from ..recording.fingerprints import digest, state_parts
 from ..recording.violation import Violations
-from .interrupts import status_of
-from .rules import Rules
+from .callers import status_of
+from .log import Rules
 
 __all__ = ["StateRules", "check_histories", "check_outcomes", "check_subscribers"]
 
@@ -30,7 +30,7 @@ class StateRules(Rules):
     """Invariant 12: the live state at a place in the log is the fold up to there."""
 
     def __init__(self, violations: Violations, reads: Sequence[StateRead]) -> None:
-        self._violations = violations
+        super().__init__(violations)
         self._by_seq: dict[int, list[StateRead]] = {}
         for read in reads:
             self._by_seq.setdefault(read.seq, []).append(read)

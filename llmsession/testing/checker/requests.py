@@ -21,7 +21,7 @@ from llmsession.turns.request import Frame, Profile, Request, RequestMessage, si
 from ..recording.entries import Requested
 from ..recording.fingerprints import digest
 from ..recording.violation import Violations
-from .rules import Rules
+from .log import Rules
 
 __all__ = ["RequestRules", "extends"]
 
@@ -75,7 +75,7 @@ class RequestRules(Rules):
     def __init__(
         self, violations: Violations, requests: Sequence[Requested], profile: Profile
     ) -> None:
-        self._violations = violations
+        super().__init__(violations)
         self._profile = profile
         self._by_step: dict[tuple[int, int], deque[Requested]] = {}
         for request in sorted(requests, key=_place):

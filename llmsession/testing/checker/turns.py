@@ -1,10 +1,13 @@
-"""What happens to turns between their acceptance and their end: the order in which they start, the
-notes on dropped turns that they carry, their steers, and what they cost. By the log alone, without
-the counters of its fold."""
+"""What happens to turns: the order in which they start, the notes on dropped turns that they carry,
+their steers, what they cost, and how long they take; and what a new owner does with those that it
+finds open. By the log alone, without the counters of its fold.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+
+import msgspec
 
 from llmsession.session.log.redaction import NOTHING_SAID
 from llmsession.session.log.state import SessionState
@@ -14,9 +17,9 @@ from llmsession.turns.receipts import receipt_text
 from ..recording.entries import Invoked, OutcomeSeen, SessionRecording
 from ..recording.violation import Violations, of_record
 from .callers import token_of
-from .rules import Rules
+from .log import Rules
 
-__all__ = ["CourseRules"]
+__all__ = ["CourseRules", "OwnerRules", "TimeRules"]
 
 _READ_ALL = "end_turn"
 """A turn that ends by itself has read its steers: while some wait it goes on."""
@@ -26,7 +29,7 @@ class CourseRules(Rules):
     """Invariants 2, 3 and 13 along a log, from the session's own first record on."""
 
     def __init__(self, violations: Violations, session: SessionRecording) -> None:
-        self._violations = violations
+        super().__init__(violations)
         self._sends = {call.token: call for call in session.invoked.values() if call.token}
         self._outcomes: dict[int, list[OutcomeSeen]] = {}
         for seen in session.outcomes:
@@ -150,3 +153,133 @@ class CourseRules(Rules):
         if spent != record.usage:
             text = f"turn {record.turn} says that it used {record.usage}, its requests {spent}"
             self._violations.add_of_turn(12, text, record.turn)
+
+
+_MAY_COME_FIRST = (
+    r.TurnCommitted, r.TurnAborted, r.TurnFailed, r.SessionForked, r.RecordsRedacted,
+)  # fmt: skip
+"""What a new owner may write while a turn runs that it has not resumed: ends, a fork's own first
+record, which drops what was open, and the erasing that the last owner left undone."""
+
+
+class OwnerRules(Rules):
+    """Invariants 2 and 13, where an epoch ends with a turn running."""
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        running = state.running()
+        takeover = record.epoch > state.epoch and state.head > 0
+        if isinstance(record, r.TurnResumed):
+            self._check_resumed(state, record, takeover=takeover)
+        elif running and takeover and not isinstance(record, _MAY_COME_FIRST):
+            text = f"{of_record(record)} in a new epoch, and turn {running.number} runs on unasked"
+            self._violations.add_of_turn(2, text, running.number)
+        elif isinstance(record, r.ToolsAnswered):
+            self._check_settled(state, record)
+
+    def _check_resumed(self, state: SessionState, record: r.TurnResumed, *, takeover: bool) -> None:
+        running = state.running()
+        if not takeover:
+            text = f"turn {record.turn} was resumed by the owner that it had"
+            self._violations.add_of_turn(2, text, record.turn)
+        if running is None or running.number != record.turn:
+            text = f"turn {record.turn} was resumed and was not running"
+            self._violations.add(2, text, seqs=[record.seq])
+            return
+        step = running.step if running.calls else running.step + 1
+        if record.step != step:
+            text = f"turn {record.turn} was resumed at step {record.step}; the log is at {step}"
+            self._violations.add_of_turn(2, text, record.turn)
+
+    def _check_settled(self, state: SessionState, record: r.ToolsAnswered) -> None:
+        """A crash loses what the session ran; a caller's call waits for its caller."""
+        turn = state.open.get(record.turn)
+        callers = {call.id for call in turn.calls if call.runner == "caller"} if turn else set()
+        for answer in record.answers:
+            if answer.settled == "crash" and answer.call_id in callers:
+                text = f"the caller's call {answer.call_id!r} was settled as lost in a crash"
+                self._violations.add_of_turn(13, text, record.turn)
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    name: str
+    deadline_s: float | None = None
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    max_steps: int | None = None
+    max_seconds: float | None = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The limits in a logged configuration."""
+
+    tools: tuple[_Tool, ...] = ()
+    limits: _Limits = _Limits()
+    tool_deadline_s: float | None = None
+
+    def deadline_s(self, tool: str) -> float | None:
+        own = next(
+            (definition.deadline_s for definition in self.tools if definition.name == tool), None
+        )
+        return self.tool_deadline_s if own is None else own
+
+
+class TimeRules(Rules):
+    """Invariant 2, where a turn or a call has a limit: it ends then, in the life that it began in.
+    ``late_s`` is how much later its record may be written."""
+
+    def __init__(self, violations: Violations, session: SessionRecording, late_s: float) -> None:
+        super().__init__(violations)
+        self._written = {entry.seq: entry.at for entry in session.log if entry.at}
+        self._late_s = late_s
+        self._raw = b""
+        self._config = _Config()
+        self._began: dict[int, tuple[int, float]] = {}
+        """By turn the epoch and the time in which its owner began with it."""
+        self._due: dict[str, float] = {}
+
+    def before(self, state: SessionState, record: r.Record) -> None:
+        time_s = self._written.get(record.seq)
+        if bytes(state.config) != self._raw:
+            self._raw = bytes(state.config)
+            self._config = msgspec.json.decode(self._raw, type=_Config)
+        match record:
+            case r.TurnAccepted(started=True) | r.TurnStarted() | r.TurnResumed() if time_s:
+                self._began[record.turn] = record.epoch, time_s
+                self._due.clear()
+            case r.ToolsRequested():
+                self._check_steps(record)
+                for call in record.calls:
+                    deadline_s = self._config.deadline_s(call.name)
+                    if deadline_s is not None and time_s:
+                        self._due[call.id] = time_s + deadline_s
+            case r.ToolsAnswered() if time_s:
+                for answer in record.answers:
+                    self._check_call(record, answer.call_id, time_s)
+            case r.TurnCommitted() | r.TurnAborted() | r.TurnFailed() if time_s:
+                self._check_turn(record, time_s)
+            case _:
+                pass
+
+    def _check_steps(self, record: r.ToolsRequested) -> None:
+        limit = self._config.limits.max_steps
+        if limit is not None and record.step > limit:
+            text = f"turn {record.turn} is in step {record.step}, of at most {limit}"
+            self._violations.add_of_turn(2, text, record.turn)
+
+    def _check_call(self, record: r.Record, call: str, time_s: float) -> None:
+        late_s = time_s - self._due.pop(call, time_s)
+        if late_s > self._late_s:
+            text = f"{of_record(record)}: the call {call!r} was open {late_s:.3f} s too long"
+            self._violations.add(2, text, seqs=[record.seq])
+
+    def _check_turn(self, record: r.Terminal, time_s: float) -> None:
+        epoch, began = self._began.pop(record.turn, (0, time_s))
+        if epoch != record.epoch:
+            return  # it died with its owner, and was found later
+        for call in tuple(self._due):
+            self._check_call(record, call, time_s)
+        max_s = self._config.limits.max_seconds
+        if max_s is not None and time_s - began > max_s + self._late_s:
+            text = f"turn {record.turn} took {time_s - began:.3f} s, of at most {max_s:.3f} s"
+            self._violations.add_of_turn(2, text, record.turn)

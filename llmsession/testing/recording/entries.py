@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -245,6 +245,8 @@ Entry: TypeAlias = (
     | LeftBehind
 )
 
+E = TypeVar("E", bound=EntryBase)
+
 _decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
 
 
@@ -301,50 +303,24 @@ class SessionRecording:
     """One session's entries, by kind."""
 
     def __init__(self, session: str, entries: Iterable[Entry]) -> None:
-        self.session = session
-        self.log: list[Logged] = []
-        self.rewrites: list[Rewritten] = []
-        self.invoked: dict[int, Invoked] = {}
-        self.returned: dict[int, list[Returned]] = {}
-        self.refused: dict[int, list[Refused]] = {}
-        self.abandoned: dict[int, list[Abandoned]] = {}
-        self.outcomes: list[OutcomeSeen] = []
-        self.histories: list[HistoryRead] = []
-        self.states: list[StateRead] = []
-        self.requests: list[Requested] = []
-        self.subscriptions: list[SubscriptionLog] = []
-        self.ended: list[Ended] = []
-        for entry in entries:
-            self._sort(entry)
+        entries = tuple(entries)
 
-    def _sort(self, entry: Entry) -> None:
-        match entry:
-            case Logged():
-                self.log.append(entry)
-            case Rewritten():
-                self.rewrites.append(entry)
-            case Invoked():
-                self.invoked[entry.call] = entry
-            case Returned():
-                self.returned.setdefault(entry.call, []).append(entry)
-            case Refused():
-                self.refused.setdefault(entry.call, []).append(entry)
-            case Abandoned():
-                self.abandoned.setdefault(entry.call, []).append(entry)
-            case OutcomeSeen():
-                self.outcomes.append(entry)
-            case HistoryRead():
-                self.histories.append(entry)
-            case StateRead():
-                self.states.append(entry)
-            case Requested():
-                self.requests.append(entry)
-            case SubscriptionLog():
-                self.subscriptions.append(entry)
-            case Ended():
-                self.ended.append(entry)
-            case Begun() | Found() | LeftBehind():
-                pass
+        def of(kind: type[E]) -> list[E]:
+            return [entry for entry in entries if isinstance(entry, kind)]
+
+        self.session = session
+        self.log = of(Logged)
+        self.rewrites = of(Rewritten)
+        self.invoked = {entry.call: entry for entry in of(Invoked)}
+        self.returned = _by_call(of(Returned))
+        self.refused = _by_call(of(Refused))
+        self.abandoned = _by_call(of(Abandoned))
+        self.outcomes = of(OutcomeSeen)
+        self.histories = of(HistoryRead)
+        self.states = of(StateRead)
+        self.requests = of(Requested)
+        self.subscriptions = of(SubscriptionLog)
+        self.ended = of(Ended)
 
     @cached_property
     def records(self) -> list[Record]:
@@ -355,3 +331,13 @@ class SessionRecording:
     def rewritten(self) -> dict[int, Record]:
         """What the store has now in place of some of them, by seq. Raises as ``records``."""
         return {record.seq: decode_record(bytes(record.body)) for record in self.rewrites}
+
+
+A = TypeVar("A", Returned, Refused, Abandoned)
+
+
+def _by_call(answers: Iterable[A]) -> dict[int, list[A]]:
+    by_call: dict[int, list[A]] = {}
+    for answer in answers:
+        by_call.setdefault(answer.call, []).append(answer)
+    return by_call

@@ -18,6 +18,8 @@ from llmsession.session.values.outcome import (
     InterruptOutcome,
     TurnOutcome,
 )
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import Lease, SessionRow
 from llmsession.transport.interface import SessionInterface, TurnInterface
 from llmsession.turns.request import Profile, Request, StepTag
 
@@ -37,9 +39,9 @@ from .entries import (
     StateRead,
 )
 from .fingerprints import digest, state_parts
-from .keeping_store import KeepingStore
 
 __all__ = [
+    "KeepingStore",
     "LocalRecorder",
     "Recorder",
     "compaction_answer",
@@ -287,3 +289,25 @@ def tasks_left() -> tuple[str, ...]:
     """Names of the package's tasks that are still running."""
     names = [info.name for info in anyio.get_running_tasks() if info.name is not None]
     return tuple(name for name in names if name.startswith("llmsession "))
+
+
+class KeepingStore(MemoryStore):
+    """Keeps the bodies that a rewrite replaces, so that requests and events from before the rewrite
+    can be compared with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: dict[str, dict[int, bytes]] = {}
+        """The original bodies, by session and seq."""
+
+    def row_of(self, session: str) -> SessionRow | None:
+        """The session's row, at once; None where there is none."""
+        log = self._logs.get(session)
+        return log.row if log else None
+
+    async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
+        before = {stored.seq: stored.body for stored in await self.read(lease.session)}
+        await super().rewrite(lease, bodies)
+        originals = self.replaced.setdefault(lease.session, {})
+        for seq in bodies:
+            originals.setdefault(seq, before[seq])

@@ -30,11 +30,18 @@ from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import ToolsRequested
 from llmsession.turns.request import Profile
 
-from .gated_provider import RECORDED, GatedProvider, PlannedInterrupt, ReplayedTurn, plan_interrupts
+from .gated_provider import (
+    RECORDED,
+    GatedProvider,
+    PlannedInterrupt,
+    ReplayedTurn,
+    RequestWatch,
+    orphan_calls,
+    plan_interrupts,
+)
 from .history_diff import turn_differences
 from .recorded_turns import NO_RESULT, RecordedStep, RecordedTurn, read_turns, recorded_tools
 from .report import Driven, DriveOptions, DriveReport
-from .request_watch import RequestWatch, orphan_calls
 
 __all__ = ["Advanced", "Driver"]
 

@@ -27,7 +27,7 @@ from llmsession.transport.interface import SessionInterface
 
 from ..workload.client import Client, Connection
 from ..workload.model import QUIESCENCE
-from ..workload.words import words
+from ..workload.tools import words
 from .processes import Host, Incarnation, World
 from .schedule import Change, Heard, Interrupt, Send
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 
 import anyio
@@ -26,7 +27,7 @@ from llmsession.turns import records as r
 from llmsession.turns.usage import Usage
 
 from ..checker.callers import token_of
-from ..recording.keeping_store import KeepingStore
+from ..recording.recorder import KeepingStore
 from .schedule import DiskFault
 
 __all__ = ["DiskLink", "SimDisk"]
@@ -175,80 +176,71 @@ class DiskLink:
             case _:
                 return self._disk.write(batch)
 
-    async def _way(self, *, reads: bool = False) -> None:
+    @asynccontextmanager
+    async def _trip(self, *, reads: bool = False) -> AsyncIterator[KeepingStore]:
+        """The way to the disk, and back from it if nothing fails there."""
         if self.is_cut:
             raise _dead()
-        await self._disk.latency()
-        await self.flows.wait()
-        if self.is_cut:
-            raise _dead()
+        await self._pass()
         if reads and self._disk.fault(reads=True):
             raise StoreError("the disk cannot be read", committed=False)
+        yield self._disk.truth
+        await self._pass()
 
-    async def _back(self) -> None:
+    async def _pass(self) -> None:
         await self._disk.latency()
         await self.flows.wait()
         if self.is_cut:
             raise _dead()
 
-    async def _held(self, owner: Owner, take: Callable[[], Awaitable[Lease]]) -> Lease:
-        await self._way()
-        self.owners.add(owner.name)
-        lease = await take()
-        self.epochs[lease.session] = lease.epoch
-        await self._back()
+    async def _held(self, owner: Owner, take: Callable[[KeepingStore], Awaitable[Lease]]) -> Lease:
+        async with self._trip() as truth:
+            self.owners.add(owner.name)
+            lease = await take(truth)
+            self.epochs[lease.session] = lease.epoch
         return lease
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        return await self._held(owner, lambda: self._disk.truth.create(session, owner))
+        return await self._held(owner, lambda truth: truth.create(session, owner))
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-        async def take() -> Lease:
+        async def take(truth: KeepingStore) -> Lease:
             holder = await self._disk.holder(session)
             dead = holder is not None and holder.name in self._disk.dead
-            return await self._disk.truth.acquire(session, owner, takeover=takeover or dead)
+            return await truth.acquire(session, owner, takeover=takeover or dead)
 
         return await self._held(owner, take)
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        return await self._held(owner, lambda: self._disk.truth.fork(parent, upto, session, owner))
+        return await self._held(owner, lambda truth: truth.fork(parent, upto, session, owner))
 
     async def release(self, lease: Lease) -> None:
-        await self._way()
-        await self._disk.truth.release(lease)
-        await self._back()
+        async with self._trip() as truth:
+            await truth.release(lease)
 
     async def read(
         self, session: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[StoredRecord]:
-        await self._way(reads=True)
-        records = await self._disk.truth.read(session, after=after, limit=limit)
-        await self._back()
-        return records
+        async with self._trip(reads=True) as truth:
+            return await truth.read(session, after=after, limit=limit)
 
     async def row(self, session: str) -> SessionRow:
-        await self._way(reads=True)
-        row = await self._disk.truth.row(session)
-        await self._back()
-        return row
+        async with self._trip(reads=True) as truth:
+            return await truth.row(session)
 
     async def rows(
         self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
     ) -> Sequence[SessionRow]:
-        await self._way(reads=True)
-        rows = await self._disk.truth.rows(after=after, limit=limit, search=search)
-        await self._back()
-        return rows
+        async with self._trip(reads=True) as truth:
+            return await truth.rows(after=after, limit=limit, search=search)
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
-        await self._way()
-        await self._disk.truth.rewrite(lease, bodies)
-        await self._back()
+        async with self._trip() as truth:
+            await truth.rewrite(lease, bodies)
 
     async def delete(self, session: str) -> None:
-        await self._way()
-        await self._disk.truth.delete(session)
-        await self._back()
+        async with self._trip() as truth:
+            await truth.delete(session)
 
     async def vacuum(self) -> int:
         return 0

@@ -19,10 +19,9 @@ from ..checker.checker import check
 from ..recording.entries import Begun, LeftBehind, Recording
 from ..recording.recorder import LocalRecorder, tasks_left
 from ..recording.violation import Violation
-from ..workload.config import GRACE_S, random_config
 from ..workload.model import Model
 from ..workload.subscribers import Subscribers
-from ..workload.tools import OWN_TOOLS, THREAD_TOOL, counted_tools
+from ..workload.tools import GRACE_S, OWN_TOOLS, THREAD_TOOL, counted_tools, random_config
 from .clients import SimClient
 from .coverage import Coverage
 from .disk import SimDisk

@@ -19,7 +19,7 @@ from ..recording.entries import ObservedEvent, SubscriptionLog
 from ..workload.client import FixedClient, LocalClient
 from ..workload.model import LAST
 from ..workload.subscribers import observed
-from ..workload.words import words
+from ..workload.tools import words
 from .plan import StressPlan
 
 __all__ = ["Callers", "LocalCallers"]

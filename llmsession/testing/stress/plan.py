@@ -169,6 +169,20 @@ def _count(recording: Recording) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+_COUNTED: dict[type, str] = {
+    r.TurnResumed: "turns resumed",
+    r.ContextWarned: "warnings",
+    r.SteerAccepted: "steers",
+    r.ConversationRewound: "rewinds",
+    r.ConversationForgotten: "forgets",
+    r.SessionForked: "forks",
+    r.SessionLabelled: "labels",
+    r.SessionConfigured: "configures",
+    r.SummariesStored: "summaries stored",
+}
+"""Records that are only counted, and as what."""
+
+
 def _count_record(counts: Counter[str], record: r.Record, modes: dict[str, str | None]) -> None:
     match record:
         case r.TurnAccepted():
@@ -190,31 +204,15 @@ def _count_record(counts: Counter[str], record: r.Record, modes: dict[str, str |
             counts["calls lost in crashes"] += sum(a.settled == "crash" for a in answers)
             counts["failed calls"] += sum(a.is_error for a in answers)
             counts["capped results"] += sum(a.capped is not None for a in answers)
-        case r.TurnResumed():
-            counts["turns resumed"] += 1
         case r.CompactionApplied():
             counts["compactions"] += 1
             counts[f"compacted {record.trigger}"] += 1
             counts["prefix_summaries"] += record.prefix_summary is not None
             counts["inputs shortened"] += len(record.inputs)
             counts["texts cut"] += len(record.texts)
-        case r.ContextWarned():
-            counts["warnings"] += 1
-        case r.SteerAccepted():
-            counts["steers"] += 1
         case r.ConversationCleared(purge=purge):
             counts["purges" if purge else "clears"] += 1
-        case r.ConversationRewound():
-            counts["rewinds"] += 1
-        case r.ConversationForgotten():
-            counts["forgets"] += 1
-        case r.SessionForked():
-            counts["forks"] += 1
-        case r.SessionLabelled():
-            counts["labels"] += 1
-        case r.SessionConfigured():
-            counts["configures"] += 1
-        case r.SummariesStored():
-            counts["summaries stored"] += 1
+        case _ if type(record) in _COUNTED:
+            counts[_COUNTED[type(record)]] += 1
         case _:
             pass

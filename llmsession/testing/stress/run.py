@@ -20,14 +20,12 @@ from llmsession.turns.request import Profile, Request, StepTag
 
 from ..checker.checker import MARGIN_S
 from ..recording.entries import Begun, LeftBehind, Recording
-from ..recording.keeping_store import KeepingStore
-from ..recording.recorder import LocalRecorder, tasks_left
+from ..recording.recorder import KeepingStore, LocalRecorder, tasks_left
 from ..scripted import ScriptedProvider, ScriptedReply
 from ..workload.client import LocalClient
-from ..workload.config import GRACE_S, random_config
 from ..workload.model import Model
 from ..workload.subscribers import Subscribers
-from ..workload.tools import workload_tools
+from ..workload.tools import GRACE_S, random_config, workload_tools
 from .callers import LocalCallers
 from .plan import LagMeter, StressPlan, StressReport, report_of
 

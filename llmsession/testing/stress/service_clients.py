@@ -22,9 +22,8 @@ from ..recording.entries import Begun, LeftBehind, Logged, Recording
 from ..recording.recorder import Recorder
 from ..recording.violation import Violation
 from ..workload.client import Connection, FixedClient
-from ..workload.config import GRACE_S
 from ..workload.subscribers import Subscribers
-from ..workload.tools import CALLER_TOOLS, workload_tools
+from ..workload.tools import CALLER_TOOLS, GRACE_S, workload_tools
 from .callers import Callers
 from .plan import LagMeter, StressPlan, StressReport, report_of
 

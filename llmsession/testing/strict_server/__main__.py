@@ -16,8 +16,7 @@ import anyio
 
 from llmsession.errors import InvalidInput
 
-from .fault_schedule import RandomFaults
-from .script import ServerScript, read_script
+from .script import RandomFaults, ServerScript, read_script
 from .server import StrictServer
 
 __all__ = ["main"]

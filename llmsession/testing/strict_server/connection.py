@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import h11
 
-from .model.steps import Head
+from .model.faults import Head
 from .replies.received import HttpRequest
 
 __all__ = ["ClientGone", "Wire", "listening"]

@@ -8,29 +8,34 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ..scripted import ScriptedReply, say
-from .fault_schedule import Faults, FaultSchedule
 from .model.context_edits import Context, beginning_with, find_edit
 from .model.faults import WireFault
 from .model.models import COMPLETION_MODELS, MESSAGE_MODELS, ModelRules, family_of
 from .model.prompt_cache import CacheLedger, Part, message_parts, prompt_tokens
 from .model.refusal import Api, Refusal, invalid
 from .model.request import MessageRequest
-from .model.tokens import block_tokens, text_tokens
-from .model.usage import Cost, Iteration, PromptCost, cost_of_reply, with_summaries
+from .model.usage import (
+    Cost,
+    Iteration,
+    PromptCost,
+    block_tokens,
+    cost_of_reply,
+    text_tokens,
+    with_summaries,
+)
 from .replies.answer import (
     Answer,
-    Reply,
     model_entry,
     model_list,
     refused_answer,
     reply_answer,
     value_answer,
 )
-from .replies.received import Ended, HttpRequest, Received, conversation_of, without_keys
+from .replies.received import Ended, HttpRequest, Received, Reply, conversation_of, without_keys
 from .routes import api_of, no_such_path, refuse_head, route_of
 from .rules.signatures import Signer, transformations
 from .rules.validation import no_json, validate_chat, validate_message
-from .script import ReplyScript, ServerScript
+from .script import Faults, FaultSchedule, ReplyScript, ServerScript
 
 __all__ = ["Responder", "Summaries"]
 

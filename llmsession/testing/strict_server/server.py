@@ -15,12 +15,11 @@ import anyio.lowlevel
 import h11
 
 from .connection import ClientGone, Wire, listening
-from .fault_schedule import Faults
+from .model.faults import Break, End, Head, Pause, Send, Step
 from .model.models import ModelRules
-from .model.steps import Break, End, Head, Pause, Send, Step
 from .replies.received import Ended, Received
 from .responder import Responder, Summaries
-from .script import ServerScript
+from .script import Faults, ServerScript
 
 __all__ = ["StrictServer"]
 

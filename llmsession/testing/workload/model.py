@@ -16,8 +16,7 @@ from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
 
 from ..scripted import ScriptedReply, block, call, say, think
-from .tools import CALLER_TOOLS, OWN_TOOLS
-from .words import words
+from .tools import CALLER_TOOLS, OWN_TOOLS, words
 
 __all__ = ["LAST", "QUIESCENCE", "CallMakers", "Model"]
 

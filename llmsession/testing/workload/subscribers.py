@@ -26,7 +26,7 @@ from ..recording.entries import RESTARTED, Found, ObservedEvent, SubscriptionLog
 from ..recording.fingerprints import digest
 from ..recording.recorder import Recorder
 from .client import Client, Connection
-from .words import words
+from .tools import words
 
 __all__ = ["RETRY_S", "Subscribers", "observed"]
 

@@ -12,9 +12,9 @@ from llmsession.testing.replay.gated_provider import (
     GatedProvider,
     PlannedInterrupt,
     ReplayedTurn,
+    RequestWatch,
 )
 from llmsession.testing.replay.recorded_turns import read_turns
-from llmsession.testing.replay.request_watch import RequestWatch
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.request import Profile, Request, RequestMessage, StepTag
 from llmsession.turns.stream import BlockDelta, ReplyEnded, StreamEvent

@@ -72,13 +72,6 @@ async def test_text_beside_results_is_steered_and_stands_after_them() -> None:
     assert driven.history[2].text == "quickly"
 
 
-async def test_text_after_a_reply_without_calls_is_steered_before_it_ends() -> None:
-    said = recording([[text("a")], [text("b")], [text("c") | {"by_user": 1}], [text("d")]])
-    driven = await drive(said)
-    assert [message.text for message in driven.history] == ["a", "b", "c", "d"]
-    assert (driven.report.turns, driven.report.differences) == (1, 0)
-
-
 async def test_unknown_fields_and_blocks_of_the_user_are_sent_byte_for_byte() -> None:
     said = recording(
         [
@@ -120,17 +113,59 @@ async def test_a_call_without_a_result_in_mid_turn_gets_a_neutral_one_and_is_cou
     assert (driven.report.steps, driven.report.differences) == (2, 0)
 
 
-async def test_a_turn_without_a_single_reply_is_skipped_and_says_so() -> None:
-    report = (await drive(recording([[text("a")]], [[text("b")], [text("c")]]))).report
-    assert report.skipped_reasons == Counter(no_reply=1)
-    assert (report.turns, report.differences) == (1, 0)
-    assert not report.is_broken
+async def test_text_after_a_reply_without_calls_is_steered_before_it_ends() -> None:
+    said = recording([[text("a")], [text("b")], [text("c") | {"by_user": 1}], [text("d")]])
+    driven = await drive(said)
+    assert [message.text for message in driven.history] == ["a", "b", "c", "d"]
+    assert (driven.report.turns, driven.report.differences) == (1, 0)
 
 
-async def test_texts_without_text_are_left_out_and_counted() -> None:
-    report = (await drive(recording([[text("a"), text("  ")], [text("b")]]))).report
-    assert report.skipped_reasons == Counter(blank_text=1)
-    assert report.differences == 0
+LOST = recording(
+    [[text("a")], [call("c1")], [result("c1")], [call("c2")], [result("c2"), text("quickly")],
+     [text("b")]],
+)  # fmt: skip
+WITHOUT_A_REPLY = tuple(m for m in LOST.messages if "c2" not in str(m.tool_calls))
+NOTES = (Note(1, "queue"), Note(2, "orphan_result", visible=True))
+
+REPORTED: dict[str, tuple[Conversation, dict[str, object]]] = {
+    "a turn without a single reply is skipped": (
+        recording([[text("a")]], [[text("b")], [text("c")]]),
+        {"skipped_reasons": Counter(no_reply=1), "turns": 1},
+    ),
+    "texts without text are left out": (
+        recording([[text("a"), text("  ")], [text("b")]]),
+        {"skipped_reasons": Counter(blank_text=1)},
+    ),
+    "a result that no session takes is left out, and its call repaired": (
+        recording([[text("a")], [call("c1")], [result("c1", [{"no": "type"}])], [text("b")]]),
+        {"skipped_reasons": Counter(refused_result=1), "repaired": 1},
+    ),
+    "results of a reply that was lost are left out": (
+        msgspec.structs.replace(LOST, messages=WITHOUT_A_REPLY),
+        {"skipped_reasons": Counter(orphan_result=1), "messages": 4, "repaired": 0},
+    ),
+    "what comes after a reply that ends the turn is not played": (
+        recording([[text("a")], [text("b")], [text("c")]]),
+        {"skipped_reasons": Counter(unplayed_reply=1), "messages": 2},
+    ),
+    "visible notes are skipped content, and bookkeeping is not": (
+        msgspec.structs.replace(tool_loop(), notes=NOTES),
+        {"skipped_reasons": Counter(orphan_result=1)},
+    ),
+    "a recall is answered by the session and not compared": (
+        recording([[text("a")], [call("c1", "recall", id="x")], [result("c1")], [text("b")]]),
+        {"steps": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "figures"), REPORTED.values(), ids=list(REPORTED))
+async def test_what_cannot_be_played_is_counted_and_makes_no_difference(
+    said: Conversation, figures: dict[str, object]
+) -> None:
+    report = (await drive(said)).report
+    assert {name: getattr(report, name) for name in figures} == figures
+    assert (report.differences, report.is_broken) == (0, False)
 
 
 @pytest.mark.parametrize("blocks", [[text(" ")], [call("c9")]])
@@ -143,30 +178,6 @@ async def test_a_message_that_no_session_takes_is_skipped_with_its_turn(
     assert any("recorded turn 1 was not sent" in fault for fault in report.faults)
 
 
-async def test_a_result_that_no_session_takes_is_counted_and_its_call_repaired() -> None:
-    said = recording([[text("a")], [call("c1")], [result("c1", [{"no": "type"}])], [text("b")]])
-    report = (await drive(said)).report
-    assert report.skipped_reasons == Counter(refused_result=1)
-    assert (report.repaired, report.differences) == (1, 0)
-
-
-async def test_results_of_a_reply_that_was_lost_are_left_out_and_counted() -> None:
-    whole = recording(
-        [
-            [text("a")],
-            [call("c1")],
-            [result("c1")],
-            [call("c2")],
-            [result("c2"), text("quickly")],
-            [text("b")],
-        ]
-    )
-    kept = tuple(message for message in whole.messages if "c2" not in str(message.tool_calls))
-    report = (await drive(msgspec.structs.replace(whole, messages=kept))).report
-    assert report.skipped_reasons == Counter(orphan_result=1)
-    assert (report.messages, report.repaired, report.differences) == (4, 0, 0)
-
-
 async def test_of_two_results_for_one_call_the_first_counts() -> None:
     said = recording(
         [[text("a")], [call("c1")], [result("c1", "one"), result("c1", "two")], [text("b")]]
@@ -177,13 +188,6 @@ async def test_of_two_results_for_one_call_the_first_counts() -> None:
     assert driven.report.differences == 0
 
 
-async def test_what_comes_after_a_reply_that_ends_the_turn_is_counted_as_unplayed() -> None:
-    said = recording([[text("a")], [text("b")], [text("c")]])
-    report = (await drive(said)).report
-    assert report.skipped_reasons == Counter(unplayed_reply=1)
-    assert (report.messages, report.differences) == (2, 0)
-
-
 async def test_a_reply_that_was_cut_by_its_limit_loses_its_calls_as_the_session_says() -> None:
     said = recording([[text("a")], [text("b"), call("c1")]])
     cut = msgspec.structs.replace(said.messages[1], stop_reason="max_tokens")
@@ -191,12 +195,6 @@ async def test_a_reply_that_was_cut_by_its_limit_loses_its_calls_as_the_session_
     driven = await drive(said)
     assert [type(block).__name__ for block in driven.history[1].content] == ["TextBlock"]
     assert (driven.report.differences, driven.report.repaired) == (0, 0)
-
-
-async def test_visible_notes_are_skipped_content_and_bookkeeping_is_not() -> None:
-    notes = (Note(1, "queue"), Note(2, "orphan_result", visible=True))
-    report = (await drive(msgspec.structs.replace(tool_loop(), notes=notes))).report
-    assert report.skipped_reasons == Counter(orphan_result=1)
 
 
 async def test_a_turn_that_does_not_fit_is_skipped_and_the_next_one_goes_on() -> None:
@@ -261,12 +259,6 @@ async def test_a_tool_that_no_provider_would_take_is_answered_without_being_offe
     said = recording([[text("a")], [call("c1", "not a name")], [result("c1")], [text("b")]])
     assert [tool.name for tool in recorded_tools(said)] == ["placeholder"]
     assert (await drive(said)).report.differences == 0
-
-
-async def test_a_recall_is_answered_by_the_session_and_not_compared() -> None:
-    said = recording([[text("a")], [call("c1", "recall", id="x")], [result("c1")], [text("b")]])
-    report = (await drive(said)).report
-    assert (report.steps, report.differences) == (2, 0)
 
 
 async def test_each_recorded_message_is_told_once_as_progress() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmsession.testing.replay.request_watch import MAX_NAMED, RequestWatch, orphan_calls
+from llmsession.testing.replay.gated_provider import MAX_NAMED, RequestWatch, orphan_calls
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.request import Profile, Request, RequestMessage
 from tests.testing.conversations import call, recording, result, text

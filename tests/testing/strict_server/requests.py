@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmsession.testing import ScriptedReply
 from llmsession.testing.strict_server.model.models import COMPLETION_MODELS, MESSAGE_MODELS
-from llmsession.testing.strict_server.model.refusal import Refusal
+from llmsession.testing.strict_server.model.refusal import Api, Refusal
 from llmsession.testing.strict_server.model.request import MessageRequest
+from llmsession.testing.strict_server.model.usage import Cost
+from llmsession.testing.strict_server.replies.received import Received, Reply
 from llmsession.testing.strict_server.rules.signatures import Signer
 from llmsession.testing.strict_server.rules.validation import (
     AcceptedMessage,
@@ -90,3 +93,20 @@ def chat_refused(request: Any) -> Refusal | None:
 
 def chat(*messages: dict[str, Any], model: str = "test-model", **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": list(messages), **fields}
+
+
+def received(conversation: str = "", *messages: Any, **fields: Any) -> Received:
+    """A request as the server has written it down."""
+    return Received(
+        number=0, method="POST", path="/v1/messages", headers={}, conversation=conversation,
+        body={"model": "m", "messages": list(messages), **fields},
+    )  # fmt: skip
+
+
+def reply_of(
+    api: Api, blocks: tuple[dict[str, Any], ...], cost: Cost, *, size: int = 3,
+    stop_reason: str = "end_turn", **fields: Any,
+) -> Reply:  # fmt: skip
+    """A reply on its way out, in deltas of *size* characters."""
+    script = ScriptedReply(stop_reason=stop_reason, delta_chars=size)
+    return Reply(received(), api, script, blocks, cost, **fields)

@@ -10,23 +10,9 @@ import pytest
 
 from llmsession.errors import InvalidInput
 from llmsession.testing import call, say, think
-from llmsession.testing.strict_server.replies.received import (
-    Received,
-    conversation_of,
-    without_keys,
-)
+from llmsession.testing.strict_server.replies.received import conversation_of, without_keys
 from llmsession.testing.strict_server.script import ReplyScript, echo, read_script
-
-
-def received(conversation: str = "", *messages: Any) -> Received:
-    return Received(
-        number=0,
-        method="POST",
-        path="/v1/messages",
-        headers={},
-        body={"messages": list(messages)},
-        conversation=conversation,
-    )
+from tests.testing.strict_server.requests import received
 
 
 def test_replies_come_in_order_and_then_none() -> None:

@@ -1,4 +1,6 @@
-"""What can go wrong with an answer: refused, stalled, cut, reset, failed in its middle. Pure."""
+"""What a connection does with one answer, step by step, and what can go wrong with it: refused,
+stalled, cut, reset, failed in its middle. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,41 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from .refusal import Api, Refusal, overloaded, rate_limited, server_error
-from .steps import Break, End, Pause, Send, Step
 
-__all__ = ["WireFault", "spoiled"]
+__all__ = ["Break", "End", "Head", "Pause", "Send", "Step", "WireFault", "spoiled"]
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The status line and the headers go out."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+
+
+class Send(msgspec.Struct, frozen=True):
+    """These bytes of the body go out, by themselves."""
+
+    body: bytes
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Nothing happens for so long; for ever, if it is infinite."""
+
+    seconds: float
+
+
+class End(msgspec.Struct, frozen=True):
+    """The body is whole; the connection stays."""
+
+
+class Break(msgspec.Struct, frozen=True):
+    """The connection ends here: closed, or reset."""
+
+    reset: bool
+
+
+Step: TypeAlias = Head | Send | Pause | End | Break
+
 
 FaultKind: TypeAlias = Literal["refuse", "stall", "cut", "reset", "error_event", "pings"]
 

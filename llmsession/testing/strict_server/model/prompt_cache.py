@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .canonical import canonical_block, canonical_json, canonical_tool
-from .request import MessageRequest, blocks_of
-from .tokens import BLOCK_TOKENS, MESSAGE_TOKENS, block_tokens, value_tokens
-from .usage import PromptCost
+from .request import MessageRequest, blocks_of, canonical_block, canonical_json, canonical_tool
+from .usage import BLOCK_TOKENS, MESSAGE_TOKENS, PromptCost, block_tokens, value_tokens
 
 __all__ = ["CacheLedger", "Part", "completion_parts", "message_parts", "prompt_tokens"]
 

@@ -1,4 +1,10 @@
-"""A Messages request as the rules read it: neighbours of one role are one message."""
+"""A Messages request as the rules read it: neighbours of one role are one message.
+
+The canonical form of a block or a tool is one form for what means the same: what signatures are
+bound to and prefixes are known by. Left out of it are breakpoints, fields that are null or say the
+default, and the difference between a text and a list of one text block. Keys are sorted; a block is
+what it says, not how it came.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,9 @@ __all__ = [
     "Run",
     "Spot",
     "blocks_of",
+    "canonical_block",
+    "canonical_json",
+    "canonical_tool",
     "is_server_call",
     "is_server_result",
     "read_request",
@@ -143,3 +152,42 @@ def is_server_call(kind: str) -> bool:
 def is_server_result(kind: str) -> bool:
     """Is this a result that the provider made itself?"""
     return kind.endswith("_tool_result")
+
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+_DEFAULTS: dict[str, list[Any]] = {
+    "is_error": [False],
+    "citations": [[]],
+    "caller": [{"type": "direct"}],
+}
+
+
+def canonical_json(value: Any) -> bytes:
+    """Any JSON value, its keys sorted."""
+    return _encoder.encode(value)
+
+
+def canonical_block(block: Mapping[str, Any]) -> bytes:
+    """One block of content."""
+    return canonical_json(_plain(block))
+
+
+def canonical_tool(tool: Mapping[str, Any]) -> bytes:
+    """One tool definition."""
+    fields = {name: value for name, value in tool.items() if value is not None}
+    fields.pop("cache_control", None)
+    return canonical_json(fields)
+
+
+def _plain(block: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {
+        name: value
+        for name, value in block.items()
+        if value is not None and name != "cache_control" and value not in _DEFAULTS.get(name, ())
+    }
+    # The input of a call is the model's own, whatever its fields are named.
+    if fields.get("type") == "tool_result":
+        inner = blocks_of(fields.pop("content", None) or [])
+        fields["content"] = [_plain(one) for one in inner]
+    return fields

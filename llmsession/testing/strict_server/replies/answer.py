@@ -11,18 +11,14 @@ import msgspec
 from llmsession.errors import ProviderError
 from llmsession.turns.blocks import encode_json
 
-from ...scripted import ScriptedReply
-from ..model.faults import WireFault, spoiled
+from ..model.faults import Break, End, Head, Pause, Send, Step, WireFault, spoiled
 from ..model.refusal import Api, Refusal, error_body, invalid, overloaded
-from ..model.steps import Break, End, Head, Pause, Send, Step
-from ..model.usage import Cost
-from .chat_chunks import COMMENT, CompletionReply, completion_body, completion_chunks, error_chunk
-from .message_events import PING, MessageReply, error_event, message_body, message_events
-from .received import Received
+from .chat_chunks import COMMENT, CREATED_S, completion_body, completion_chunks, error_chunk
+from .message_events import PING, error_event, message_body, message_events
+from .received import Reply
 
 __all__ = [
     "Answer",
-    "Reply",
     "model_entry",
     "model_list",
     "refused_answer",
@@ -31,27 +27,6 @@ __all__ = [
 ]
 
 Answer: TypeAlias = Sequence[Step]
-
-CREATED_S = 1_767_225_600
-"""When every completion was made: the first second of 2026. A clock would make runs differ."""
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """A script's reply on its way out: its blocks are signed, and what it costs is known."""
-
-    received: Received
-    api: Api
-    script: ScriptedReply
-    blocks: tuple[dict[str, Any], ...]
-    cost: Cost
-    transformations: list[dict[str, str]] | None = None
-    applied: tuple[dict[str, Any], ...] | None = None
-
-    @property
-    def stop_reason(self) -> str:
-        """The script's word, or the one that fits the blocks."""
-        calls = any(block.get("type") == "tool_use" for block in self.blocks)
-        return self.script.stop_reason or ("tool_use" if calls else "end_turn")
 
 
 def refused_answer(number: int, api: Api, refusal: Refusal) -> Answer:
@@ -120,40 +95,14 @@ def _whole(
 
 
 def _events(reply: Reply) -> list[bytes]:
-    if isinstance(value := _value(reply), CompletionReply):
+    if reply.api == "completions":
         options = reply.received.body.get("stream_options") or {}
-        events = completion_chunks(
-            value,
-            delta_chars=reply.script.delta_chars,
-            include_usage=bool(options.get("include_usage")),
-        )
+        events = completion_chunks(reply, include_usage=bool(options.get("include_usage")))
     else:
-        events = message_events(value, delta_chars=reply.script.delta_chars)
+        events = message_events(reply)
     if reply.script.shuffled and len(events) > 2:
         events[1], events[2] = events[2], events[1]
     return events
-
-
-def _value(reply: Reply) -> MessageReply | CompletionReply:
-    model = reply.script.model or reply.received.body["model"]
-    if reply.api == "messages":
-        return MessageReply(
-            id=f"msg_strict_{reply.received.number:06d}",
-            model=model,
-            blocks=reply.blocks,
-            stop_reason=reply.stop_reason,
-            cost=reply.cost,
-            transformations=reply.transformations,
-            applied=reply.applied,
-        )
-    return CompletionReply(
-        id=f"chatcmpl-strict-{reply.received.number:06d}",
-        model=model,
-        created=CREATED_S,
-        blocks=reply.blocks,
-        stop_reason=reply.stop_reason,
-        cost=reply.cost,
-    )
 
 
 def _streamed(reply: Reply) -> Iterator[Step]:
@@ -187,8 +136,7 @@ def _at_once(reply: Reply) -> Iterator[Step]:
         yield Pause(_silence_s(script.fault.ignores_cancellation_s))
     if script.delay_s:
         yield Pause(script.delay_s * len(_events(reply)))
-    value = _value(reply)
-    body = message_body(value) if isinstance(value, MessageReply) else completion_body(value)
+    body = message_body(reply) if reply.api == "messages" else completion_body(reply)
     yield from _whole(reply.received.number, reply.api, body)
 
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from llmsession.turns.blocks import encode_json
 
-from ..model.usage import Cost, completion_usage
+from ..model.usage import completion_usage
+from .received import Reply
 
 __all__ = [
     "COMMENT",
+    "CREATED_S",
     "DONE",
-    "CompletionReply",
     "completion_body",
     "completion_chunks",
     "error_chunk",
+    "finish_reason",
 ]
 
+CREATED_S = 1_767_225_600
+"""When every completion was made: the first second of 2026. A clock would make runs differ."""
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": ping\n\n"
 """What compatible servers send to keep a connection open; clients read over it."""
@@ -39,21 +41,9 @@ _FINISH = {
 }
 
 
-class CompletionReply(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is said of one reply. ``stop_reason`` is the Messages API's word or this API's
-    own; ``created`` is in seconds."""
-
-    id: str
-    model: str
-    created: int
-    blocks: tuple[dict[str, Any], ...]
-    stop_reason: str
-    cost: Cost
-
-    @property
-    def finish_reason(self) -> str:
-        """The stop reason in this API's word."""
-        return _FINISH.get(self.stop_reason, self.stop_reason)
+def finish_reason(reply: Reply) -> str:
+    """The stop reason in this API's word."""
+    return _FINISH.get(reply.stop_reason, reply.stop_reason)
 
 
 def error_chunk(kind: str, message: str) -> bytes:
@@ -62,10 +52,10 @@ def error_chunk(kind: str, message: str) -> bytes:
     return _data({"error": error})
 
 
-def completion_body(reply: CompletionReply) -> bytes:
+def completion_body(reply: Reply) -> bytes:
     """The answer to a request that does not stream."""
     texts = [block["text"] for block in reply.blocks if block.get("type") == "text"]
-    refused = reply.finish_reason == "content_filter"
+    refused = finish_reason(reply) == "content_filter"
     message: dict[str, Any] = {
         "role": "assistant",
         "content": "".join(texts) if texts else None,
@@ -81,19 +71,17 @@ def completion_body(reply: CompletionReply) -> bytes:
         "index": 0,
         "message": message,
         "logprobs": None,
-        "finish_reason": reply.finish_reason,
+        "finish_reason": finish_reason(reply),
     }
     fields = _envelope(reply, "chat.completion")
     return encode_json({**fields, "choices": [choice], "usage": completion_usage(reply.cost)})
 
 
-def completion_chunks(
-    reply: CompletionReply, *, delta_chars: int, include_usage: bool
-) -> list[bytes]:
+def completion_chunks(reply: Reply, *, include_usage: bool) -> list[bytes]:
     """The stream, to be ended by ``DONE``, which is part of the last event here."""
     first = _chunk(reply, {"role": "assistant", "content": "", "refusal": None}, include_usage)
-    inside = [_chunk(reply, delta, include_usage) for delta in _deltas(reply, delta_chars)]
-    end = _chunk(reply, {}, include_usage, finish_reason=reply.finish_reason)
+    inside = [_chunk(reply, delta, include_usage) for delta in _deltas(reply)]
+    end = _chunk(reply, {}, include_usage, finish_reason=finish_reason(reply))
     if include_usage:
         fields = _envelope(reply, "chat.completion.chunk")
         end += _data({**fields, "choices": [], "usage": completion_usage(reply.cost)})
@@ -104,11 +92,11 @@ def _data(fields: dict[str, Any]) -> bytes:
     return b"data: %s\n\n" % encode_json(fields)
 
 
-def _envelope(reply: CompletionReply, kind: str) -> dict[str, Any]:
+def _envelope(reply: Reply, kind: str) -> dict[str, Any]:
     return {
         "id": reply.id,
         "object": kind,
-        "created": reply.created,
+        "created": CREATED_S,
         "model": reply.model,
         "service_tier": "default",
         "system_fingerprint": None,
@@ -116,7 +104,7 @@ def _envelope(reply: CompletionReply, kind: str) -> dict[str, Any]:
 
 
 def _chunk(
-    reply: CompletionReply,
+    reply: Reply,
     delta: dict[str, Any],
     include_usage: bool,
     finish_reason: str | None = None,
@@ -139,8 +127,8 @@ def _call(block: dict[str, Any]) -> dict[str, Any]:
     return {"id": block["id"], "type": "function", "function": function}
 
 
-def _deltas(reply: CompletionReply, size: int) -> Iterator[dict[str, Any]]:
-    number = 0
+def _deltas(reply: Reply) -> Iterator[dict[str, Any]]:
+    number, size = 0, reply.script.delta_chars
     for block in reply.blocks:
         if block.get("type") == "text":
             text = block["text"]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from llmsession.turns.blocks import encode_json
 
-from ..model.usage import Cost, message_usage
+from ..model.usage import message_usage
+from .received import Reply
 
-__all__ = ["PING", "MessageReply", "error_event", "message_body", "message_events", "sse"]
+__all__ = ["PING", "error_event", "message_body", "message_events", "sse"]
 
 _EMPTY: dict[str, dict[str, Any]] = {
     "text": {"text": ""},
@@ -26,21 +25,6 @@ _EMPTY: dict[str, dict[str, Any]] = {
     "compaction": {"content": None},
 }
 """What a block that streams is opened with. Others stand whole in their opening."""
-
-
-class MessageReply(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is said of one reply. ``blocks`` are as they stand in JSON, signed."""
-
-    id: str
-    model: str
-    blocks: tuple[dict[str, Any], ...]
-    stop_reason: str
-    stop_sequence: str | None = None
-    cost: Cost
-    transformations: list[dict[str, str]] | None = None
-    """Which thinking the model did not read; None where the request does not ask."""
-    applied: tuple[dict[str, Any], ...] | None = None
-    """The edits that were made of the context; None where the request asks for none."""
 
 
 def sse(event: str, fields: Mapping[str, Any]) -> bytes:
@@ -56,41 +40,41 @@ def error_event(kind: str, message: str) -> bytes:
     return sse("error", {"error": {"type": kind, "message": message}})
 
 
-def message_body(reply: MessageReply) -> bytes:
+def message_body(reply: Reply) -> bytes:
     """The answer to a request that does not stream."""
     return encode_json(
         _opening(reply)
         | {
             "content": reply.blocks,
             "stop_reason": reply.stop_reason,
-            "stop_sequence": reply.stop_sequence,
+            "stop_sequence": None,
             "usage": message_usage(reply.cost),
             **_management(reply),
         }
     )
 
 
-def message_events(reply: MessageReply, *, delta_chars: int) -> list[bytes]:
+def message_events(reply: Reply) -> list[bytes]:
     """The stream: an event each for the start, each block's opening, each delta, each block's
     end, and the end. A ping follows the first block's opening, as it does on the real wire."""
     start = sse("message_start", {"message": _opening(reply)})
     inside: list[bytes] = []
     for index, block in enumerate(reply.blocks):
-        inside.extend(_block_events(index, block, delta_chars))
+        inside.extend(_block_events(index, block, reply.script.delta_chars))
     if inside:
         inside[0] += PING
-    delta = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
+    delta = {"stop_reason": reply.stop_reason, "stop_sequence": None}
     change = {"delta": delta, "usage": message_usage(reply.cost), **_management(reply)}
     end = sse("message_delta", change)
     return [start, *inside, end + sse("message_stop", {})]
 
 
-def _management(reply: MessageReply) -> dict[str, Any]:
+def _management(reply: Reply) -> dict[str, Any]:
     applied = reply.applied
     return {} if applied is None else {"context_management": {"applied_edits": applied}}
 
 
-def _opening(reply: MessageReply) -> dict[str, Any]:
+def _opening(reply: Reply) -> dict[str, Any]:
     transformations = reply.transformations
     return {
         **({} if transformations is None else {"input_transformations": transformations}),

@@ -1,4 +1,4 @@
-"""What the strict server writes down of a request, and what it reads of its head."""
+"""What the strict server writes down of a request, what it reads of its head, and its reply."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from ...scripted import ScriptedReply
 from ..model.faults import WireFault
-from ..model.refusal import Refusal
+from ..model.refusal import Api, Refusal
 from ..model.usage import Cost
 
-__all__ = ["Ended", "HttpRequest", "Received", "conversation_of", "without_keys"]
+__all__ = ["Ended", "HttpRequest", "Received", "Reply", "conversation_of", "without_keys"]
 
 Ended: TypeAlias = Literal["open", "whole", "closed_by_client", "cut", "reset"]
 
@@ -55,6 +56,39 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
         """The messages of the body; none where there is no list of them."""
         listed = self.body.get("messages") if isinstance(self.body, dict) else None
         return listed if isinstance(listed, list) else []
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A script's reply on its way out: its blocks are signed, and what it costs is known.
+
+    ``transformations`` say which thinking the model did not read, ``applied`` which edits were made
+    of the context; each is None where the request does not ask.
+    """
+
+    received: Received
+    api: Api
+    script: ScriptedReply
+    blocks: tuple[dict[str, Any], ...]
+    cost: Cost
+    transformations: list[dict[str, str]] | None = None
+    applied: tuple[dict[str, Any], ...] | None = None
+
+    @property
+    def id(self) -> str:
+        """The reply's own id; it says that no vendor made it."""
+        prefix = "msg_strict_" if self.api == "messages" else "chatcmpl-strict-"
+        return f"{prefix}{self.received.number:06d}"
+
+    @property
+    def model(self) -> str:
+        """The script's word, or the request's."""
+        return self.script.model or str(self.received.body["model"])
+
+    @property
+    def stop_reason(self) -> str:
+        """The script's word, or the one that fits the blocks."""
+        calls = any(block.get("type") == "tool_use" for block in self.blocks)
+        return self.script.stop_reason or ("tool_use" if calls else "end_turn")
 
 
 def without_keys(headers: Mapping[str, str]) -> dict[str, str]:

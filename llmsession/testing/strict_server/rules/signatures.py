@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..model.canonical import canonical_block, canonical_tool
-from ..model.request import THINKING, MessageRequest, Run, Spot
+from ..model.request import THINKING, MessageRequest, Run, Spot, canonical_block, canonical_tool
 from .options import BINDING_BETA
 
 __all__ = ["Broken", "Signer", "refused_signature", "transformations"]

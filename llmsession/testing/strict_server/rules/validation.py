@@ -17,10 +17,9 @@ from ..model.models import ModelRules, family_of
 from ..model.prompt_cache import Part, completion_parts, prompt_tokens
 from ..model.refusal import Refusal, invalid
 from ..model.request import MessageRequest, read_request
-from .betas import beta_faults, edit_faults
 from .chat import CHAT_RULES
 from .messages import MESSAGE_RULES
-from .options import OPTION_RULES
+from .options import OPTION_RULES, beta_faults, edit_faults
 from .shape import shape_faults
 from .signatures import Broken, Signer, refused_signature
 

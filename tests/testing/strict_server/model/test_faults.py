@@ -9,20 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsession.testing.strict_server.fault_schedule import FaultSchedule, RandomFaults
-from llmsession.testing.strict_server.model.faults import WireFault, spoiled
-from llmsession.testing.strict_server.model.steps import Break, End, Head, Pause, Send, Step
-from llmsession.testing.strict_server.replies.received import Received
+from llmsession.testing.strict_server.model.faults import (
+    Break,
+    End,
+    Head,
+    Pause,
+    Send,
+    Step,
+    WireFault,
+    spoiled,
+)
+from llmsession.testing.strict_server.script import FaultSchedule, RandomFaults
+from tests.testing.strict_server.requests import received
 
 ANSWER: list[Step] = [Head(200, ()), Send(b"abc"), Pause(1.0), Send(b"def"), End()]
 
 
 def spoil(fault: WireFault) -> list[Step]:
     return spoiled(ANSWER, fault, error_event=b"ERROR", ping=b"PING")
-
-
-def received(conversation: str = "") -> Received:
-    return Received(number=0, method="POST", path="/", headers={}, conversation=conversation)
 
 
 def test_a_cut_falls_at_its_byte_and_nothing_comes_after_it() -> None:

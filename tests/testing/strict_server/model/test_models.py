@@ -9,7 +9,7 @@ from llmsession.testing.strict_server.model.models import (
     MESSAGE_MODELS,
     family_of,
 )
-from llmsession.testing.strict_server.model.tokens import block_tokens, text_tokens, value_tokens
+from llmsession.testing.strict_server.model.usage import block_tokens, text_tokens, value_tokens
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 
 from llmsession.testing.strict_server.model.usage import Cost, PromptCost
 from llmsession.testing.strict_server.replies.chat_chunks import (
-    CompletionReply,
     completion_body,
     completion_chunks,
+    finish_reason,
 )
+from llmsession.testing.strict_server.replies.received import Reply
+from tests.testing.strict_server.requests import reply_of
 
 COST = Cost(PromptCost(new=5, read=7), 40, 4)
 TEXT = {"type": "text", "text": "abcd"}
@@ -23,14 +25,12 @@ CALLS = [
 ]
 
 
-def reply(*blocks: dict[str, Any], stop_reason: str = "end_turn") -> CompletionReply:
-    return CompletionReply(
-        id="c", model="m", created=1, blocks=blocks, stop_reason=stop_reason, cost=COST
-    )
+def reply(*blocks: dict[str, Any], stop_reason: str = "end_turn") -> Reply:
+    return reply_of("completions", blocks, COST, stop_reason=stop_reason)
 
 
 def stream(*blocks: dict[str, Any], usage: bool = False) -> list[dict[str, Any]]:
-    raw = b"".join(completion_chunks(reply(*blocks), delta_chars=3, include_usage=usage))
+    raw = b"".join(completion_chunks(reply(*blocks), include_usage=usage))
     said = [line.removeprefix("data: ") for line in raw.decode().split("\n\n")[:-1]]
     assert said.pop() == "[DONE]"
     return [json.loads(one) for one in said]
@@ -76,7 +76,7 @@ def test_thinking_is_counted_and_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop_reason", "finish_reason"),
+    ("stop_reason", "word"),
     [
         ("end_turn", "stop"),
         ("tool_use", "tool_calls"),
@@ -85,8 +85,8 @@ def test_thinking_is_counted_and_not_shown() -> None:
         ("a word of its own", "a word of its own"),
     ],
 )
-def test_stop_reasons_are_said_in_this_apis_words(stop_reason: str, finish_reason: str) -> None:
-    assert reply(stop_reason=stop_reason).finish_reason == finish_reason
+def test_stop_reasons_are_said_in_this_apis_words(stop_reason: str, word: str) -> None:
+    assert finish_reason(reply(stop_reason=stop_reason)) == word
 
 
 def test_the_body_holds_the_text_and_the_calls() -> None:

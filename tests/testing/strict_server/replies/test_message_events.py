@@ -6,19 +6,15 @@ import json
 from typing import Any
 
 from llmsession.testing.strict_server.model.usage import Cost, PromptCost
-from llmsession.testing.strict_server.replies.message_events import (
-    MessageReply,
-    message_body,
-    message_events,
-)
+from llmsession.testing.strict_server.replies.message_events import message_body, message_events
+from llmsession.testing.strict_server.replies.received import Reply
+from tests.testing.strict_server.requests import reply_of
 
 COST = Cost(PromptCost(new=5, read=7, written_5m=1, written_1h=2), 40)
 
 
-def reply(*blocks: dict[str, Any], **fields: Any) -> MessageReply:
-    return MessageReply(
-        id="msg_1", model="m", blocks=blocks, stop_reason="end_turn", cost=COST, **fields
-    )
+def reply(*blocks: dict[str, Any], size: int = 3, **fields: Any) -> Reply:
+    return reply_of("messages", blocks, COST, size=size, **fields)
 
 
 def parsed(raw: bytes) -> list[dict[str, Any]]:
@@ -32,7 +28,7 @@ def parsed(raw: bytes) -> list[dict[str, Any]]:
 
 
 def stream(*blocks: dict[str, Any], size: int = 3) -> list[dict[str, Any]]:
-    return parsed(b"".join(message_events(reply(*blocks), delta_chars=size)))
+    return parsed(b"".join(message_events(reply(*blocks, size=size))))
 
 
 def deltas(*blocks: dict[str, Any], size: int = 3) -> list[dict[str, Any]]:
@@ -132,6 +128,6 @@ def test_the_body_says_what_the_stream_says() -> None:
 def test_an_event_is_what_the_library_counts_as_one() -> None:
     call = {"type": "tool_use", "id": "c1", "name": "ls", "input": {"a": 1}}
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    events = message_events(reply(thought, call, {"type": "text", "text": "a"}), delta_chars=99)
+    events = message_events(reply(thought, call, {"type": "text", "text": "a"}, size=99))
     # Start; thinking: 2 and 2 deltas; call: 2 and 1; text: 2 and 1; end.
     assert len(events) == 1 + 4 + 3 + 3 + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -77,169 +77,142 @@ def test_a_tool_message_names_one_of_its_calls_and_each_once() -> None:
     assert told(twice) == (said, "messages.[3].tool_call_id", None)
 
 
+Told: TypeAlias = tuple[str, str | None, str | None]
+
+
+def missing(place: str) -> Told:
+    return f"Missing required parameter: '{place}'.", place, "missing_required_parameter"
+
+
+def unknown(place: str) -> Told:
+    return f"Unknown parameter: '{place}'.", place, "unknown_parameter"
+
+
+def wrong_type(place: str, expected: str, value: str) -> Told:
+    text = f"Invalid type for '{place}': expected {expected}, but got {value} instead."
+    return text, place, "invalid_type"
+
+
+def empty(place: str) -> Told:
+    text = (
+        f"Invalid '{place}': empty array. Expected an array with minimum length 1, but got an empty"
+        " array instead."
+    )
+    return text, place, "empty_array"
+
+
+def null_content(index: int) -> Told:
+    text = "Invalid value for 'content': expected a string, got null."
+    return text, f"messages.[{index}].content", None
+
+
+def without_tools(name: str) -> Told:
+    text = f"Invalid value for '{name}': '{name}' is only allowed when 'tools' are specified."
+    return text, name, None
+
+
+CALL = "messages[1].tool_calls[0]"
+
+
 @pytest.mark.parametrize(
-    ("messages", "message", "param", "code"),
+    ("messages", "refusal"),
     [
-        (
-            [],
-            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an"
-            " empty array instead.",
-            "messages",
-            "empty_array",
-        ),
-        (
-            ["hi"],
-            "Invalid type for 'messages[0]': expected an object, but got a string instead.",
-            "messages[0]",
-            "invalid_type",
-        ),
-        (
-            [{"content": "hi"}],
-            "Missing required parameter: 'messages[0].role'.",
-            "messages[0].role",
-            "missing_required_parameter",
-        ),
+        ([], empty("messages")),
+        (["hi"], wrong_type("messages[0]", "an object", "a string")),
+        ([{"content": "hi"}], missing("messages[0].role")),
         (
             [{"role": "model", "content": "hi"}],
-            "Invalid value: 'model'. Supported values are: 'system', 'assistant', 'user',"
-            " 'function', 'tool', and 'developer'.",
-            "messages[0].role",
-            "invalid_value",
+            (
+                "Invalid value: 'model'. Supported values are: 'system', 'assistant', 'user',"
+                " 'function', 'tool', and 'developer'.",
+                "messages[0].role",
+                "invalid_value",
+            ),
         ),
-        (
-            [{"role": "user", "content": None}],
-            "Invalid value for 'content': expected a string, got null.",
-            "messages.[0].content",
-            None,
-        ),
-        (
-            [USER, {"role": "assistant", "content": None}],
-            "Invalid value for 'content': expected a string, got null.",
-            "messages.[1].content",
-            None,
-        ),
+        ([{"role": "user", "content": None}], null_content(0)),
+        ([USER, {"role": "assistant", "content": None}], null_content(1)),
         (
             [{"role": "user", "content": 3}],
-            "Invalid type for 'messages[0].content': expected one of a string or array of"
-            " objects, but got an integer instead.",
-            "messages[0].content",
-            "invalid_type",
+            wrong_type("messages[0].content", "one of a string or array of objects", "an integer"),
         ),
-        (
-            [{"role": "user", "content": [{"text": "a"}]}],
-            "Missing required parameter: 'messages[0].content[0].type'.",
-            "messages[0].content[0].type",
-            "missing_required_parameter",
-        ),
-        (
-            [{**USER, "cache_control": {}}],
-            "Unknown parameter: 'messages[0].cache_control'.",
-            "messages[0].cache_control",
-            "unknown_parameter",
-        ),
+        ([{"role": "user", "content": [{"text": "a"}]}], missing("messages[0].content[0].type")),
+        ([{**USER, "cache_control": {}}], unknown("messages[0].cache_control")),
         (
             [USER, calling(call("c1")), {"role": "tool", "content": "x"}],
-            "Missing required parameter: 'messages[2].tool_call_id'.",
-            "messages[2].tool_call_id",
-            "missing_required_parameter",
+            missing("messages[2].tool_call_id"),
         ),
-        (
-            [USER, calling(content="so")],
-            "Invalid 'messages[1].tool_calls': empty array. Expected an array with minimum length"
-            " 1, but got an empty array instead.",
-            "messages[1].tool_calls",
-            "empty_array",
-        ),
+        ([USER, calling(content="so")], empty("messages[1].tool_calls")),
         (
             [USER, calling(call("c" * 41)), answer("c" * 41)],
-            "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with"
-            " maximum length 40, but got a string with length 41 instead.",
-            "messages[1].tool_calls[0].id",
-            "string_above_max_length",
+            (
+                f"Invalid '{CALL}.id': string too long. Expected a string with maximum length 40,"
+                " but got a string with length 41 instead.",
+                f"{CALL}.id",
+                "string_above_max_length",
+            ),
         ),
         (
             [USER, calling(call("c1", arguments={})), answer("c1")],
-            "Invalid type for 'messages[1].tool_calls[0].function.arguments': expected a string,"
-            " but got an object instead.",
-            "messages[1].tool_calls[0].function.arguments",
-            "invalid_type",
+            wrong_type(f"{CALL}.function.arguments", "a string", "an object"),
         ),
         (
             [USER, calling(call("c1", "a b")), answer("c1")],
-            "Invalid 'messages[1].tool_calls[0].function.name': string does not match pattern."
-            " Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
-            "messages[1].tool_calls[0].function.name",
-            "invalid_value",
+            (
+                f"Invalid '{CALL}.function.name': string does not match pattern. Expected a string"
+                " that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+                f"{CALL}.function.name",
+                "invalid_value",
+            ),
         ),
     ],
 )
-def test_messages_are_well_formed(
-    messages: list[Any], message: str, param: str, code: str | None
-) -> None:
-    assert told({"model": "test-model", "messages": messages}) == (message, param, code)
+def test_messages_are_well_formed(messages: list[Any], refusal: Told) -> None:
+    assert told({"model": "test-model", "messages": messages}) == refusal
 
 
 def test_a_request_without_model_or_messages() -> None:
     assert told({"messages": [USER]}) == ("you must provide a model parameter", None, None)
-    said = "Missing required parameter: 'messages'."
-    assert told({"model": "test-model"}) == (said, "messages", "missing_required_parameter")
+    assert told({"model": "test-model"}) == missing("messages")
 
 
 @pytest.mark.parametrize(
-    ("fields", "message", "code"),
+    ("fields", "refusal"),
     [
-        (
-            {"thinking": {}},
-            "Unknown parameter: 'thinking'.",
-            "unknown_parameter",
-        ),
+        ({"thinking": {}}, unknown("thinking")),
         (
             {"stream_options": {"include_usage": True}},
-            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
-            None,
+            (
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+                "stream_options",
+                None,
+            ),
         ),
-        (
-            {"stream": "yes"},
-            "Invalid type for 'stream': expected a boolean, but got a string instead.",
-            "invalid_type",
-        ),
+        ({"stream": "yes"}, wrong_type("stream", "a boolean", "a string")),
         (
             {"temperature": 3},
-            "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3"
-            " instead.",
-            "decimal_above_max_value",
+            (
+                "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got"
+                " 3 instead.",
+                "temperature",
+                "decimal_above_max_value",
+            ),
         ),
-        (
-            {"tools": []},
-            "Invalid 'tools': empty array. Expected an array with minimum length 1, but got an"
-            " empty array instead.",
-            "empty_array",
-        ),
-        (
-            {"tool_choice": "auto"},
-            "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are"
-            " specified.",
-            None,
-        ),
-        (
-            {"parallel_tool_calls": False},
-            "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when"
-            " 'tools' are specified.",
-            None,
-        ),
+        ({"tools": []}, empty("tools")),
+        ({"tool_choice": "auto"}, without_tools("tool_choice")),
+        ({"parallel_tool_calls": False}, without_tools("parallel_tool_calls")),
         (
             {"max_tokens": 20_000},
-            "max_tokens is too large: 20000. This model supports at most 16384 completion tokens,"
-            " whereas you provided 20000.",
-            "invalid_value",
+            (
+                "max_tokens is too large: 20000. This model supports at most 16384 completion"
+                " tokens, whereas you provided 20000.",
+                "max_tokens",
+                "invalid_value",
+            ),
         ),
     ],
 )
-def test_parameters_are_known_and_belong_together(
-    fields: dict[str, Any], message: str, code: str | None
-) -> None:
-    (param,) = fields
-    assert told(chat(USER, **fields)) == (message, param, code)
+def test_parameters_are_known_and_belong_together(fields: dict[str, Any], refusal: Told) -> None:
+    assert told(chat(USER, **fields)) == refusal
 
 
 def test_a_tool_has_a_type_a_name_and_an_object_for_its_arguments() -> None:
