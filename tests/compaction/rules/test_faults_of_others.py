@@ -62,11 +62,11 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
     # 8, Roo #10465: two results of one id.
     8: ("compaction/rules/test_repair.py", "test_r2_of_two_results_the_first_wins"),
     # 11, Cline #12996: an importer forgot the truncation.
-    11: ("transcripts/agents/test_cline_classic.py", "test_the_truncation_is_not_forgotten"),
+    11: ("transcripts/agents/test_cline_classic.py", "the truncation is not forgotten"),
     # 16, NeuroLink: parallel calls without ids.
     16: (
         "transcripts/chats/test_neurolink.py",
-        "test_parallel_calls_are_paired_in_their_order_and_nothing_is_put_in",
+        "parallel calls are paired in their order and nothing is put in",
     ),
     # 18, CodeBuddy: times as text, so that all was too old.
     18: (
@@ -76,12 +76,12 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
     # 21, Jan #8019, #1057: torn and glued lines.
     21: (
         "transcripts/chats/test_jan.py",
-        "test_torn_glued_and_broken_lines_cost_no_more_than_themselves",
+        "torn glued and broken lines cost no more than themselves",
     ),
     # 22, Jan #8357: replies without a parent after a branch switch.
     22: (
         "transcripts/chats/test_jan.py",
-        "test_replies_that_a_branch_switch_left_without_a_parent_are_put_back",
+        "replies that a branch switch left without a parent are put back",
     ),
     # 25, Jan #8646: a refusal for size that was not recognised.
     25: ("providers/test_classify.py", "test_an_overflow_is_known_with_the_figures_that_it_names"),
@@ -108,7 +108,7 @@ ELSEWHERE: dict[int, tuple[str, str]] = {
         "test_all_but_the_last_read_of_a_file_are_replaced_by_the_notice",
     ),
 }
-"""Fault -> the file under ``tests/`` and the test that has it."""
+"""Fault -> the file under ``tests/`` and the test, or the row of a table, that has it."""
 
 
 def plan_of(
@@ -430,4 +430,6 @@ def test_what_is_tested_elsewhere_is_there(fault: int) -> None:
 
 
 def _names(source: str) -> list[str]:
-    return re.findall(r"^(?:async )?def (test_\w+)\(", source, re.MULTILINE)
+    """The tests in *source*, and the rows of its tables."""
+    found = re.findall(r'^(?:async )?def (test_\w+)\(|^    "([^"]+)": ', source, re.MULTILINE)
+    return [test or row for test, row in found]
