@@ -6,12 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from prompt_toolkit.input import create_input
-from prompt_toolkit.keys import Keys
-
 __all__ = ["stop_keys"]
-
-_STOPPING = frozenset({Keys.Escape, Keys.ControlC})
 
 
 @contextmanager
@@ -21,11 +16,15 @@ def stop_keys(stop: Callable[[], None]) -> Iterator[None]:
     if not sys.stdin.isatty():
         yield
         return
-    keys = create_input()
+    # Not needed to start: prompt_toolkit takes a fifth of the time in which every command starts.
+    from prompt_toolkit.input import create_input
+    from prompt_toolkit.keys import Keys
+
+    stopping, keys = {Keys.Escape, Keys.ControlC}, create_input()
 
     def read() -> None:
         # A lone Esc may begin the code of another key, which then comes in the same read.
-        if any(press.key in _STOPPING for press in (*keys.read_keys(), *keys.flush_keys())):
+        if any(press.key in stopping for press in (*keys.read_keys(), *keys.flush_keys())):
             stop()
 
     with keys.raw_mode(), keys.attach(read):
