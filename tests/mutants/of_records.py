@@ -237,6 +237,32 @@ a purge leaves what an interrupt was answered (docs/security.md)
 
 SUBSCRIBERS = read_mutants(r"""
 in session/core/subscriptions.py, by session/core/test_subscriptions.py
+previews that a restart made void are still read (docs/embedding.md)
+    - while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
+    + while False:
+    test_a_restart_takes_the_place_of_the_previews_that_it_makes_void
+a resumed turn does not say that what was shown is void (docs/protocol.md)
+    - if before is not None and (before.turn, before.step) == (record.turn, record.step):
+    + if False:
+    test_a_resumed_turn_voids_the_previews_of_the_step_that_was_not_closed
+
+in session/actor/turn_runner.py, by session/handles/test_reply_text.py
+a step that is tried again says nothing (docs/protocol.md)
+    - if tag.attempt > 1:  # what was shown of the step is void
+    + if False:
+    test_a_subscriber_hears_at_once_that_a_step_begins_anew
+
+in session/handles/reply_text.py, by session/handles/test_reply_text.py
+text that previews did not have is left out (docs/embedding.md)
+    - yield from self._tell(whole[len(told) :])
+    + yield from self._tell("")
+    test_the_text_comes_once_whenever_reading_begins
+a reader that lags is told again what it was told (docs/embedding.md)
+    - self._heard_again = ""
+    + self._heard_again = None
+    test_what_comes_again_after_a_lag_is_not_told_again
+
+in session/core/subscriptions.py, by session/core/test_subscriptions.py
 a subscriber's buffer has no bound (rule 10)
     - if self._durable >= MAX_DURABLE:
     + if False:

@@ -33,6 +33,12 @@ previews are shown twice after the connection was lost (docs/protocol.md)
     + if False:
     test_previews_are_not_shown_twice_after_the_connection_was_lost
 
+in transport/client/subscription.py, by transport/client/test_subscription.py
+text of a resumed step is taken for text that was shown (docs/protocol.md)
+    - self._step = None  # its text begins anew, with the attempt that it had
+    + pass
+    test_text_from_before_a_kill_is_not_joined_with_that_of_the_resumed_turn
+
 in transport/server/connection.py, by transport/server/test_fuzz.py
 a client that is gone takes its commands with it (docs/protocol.md)
     -         if isinstance(command, w.Outcome):

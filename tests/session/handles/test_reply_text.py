@@ -162,6 +162,15 @@ def random_turn(random: Random) -> tuple[list[Event], str]:
     return events, whole
 
 
+def test_what_comes_again_after_a_lag_is_not_told_again() -> None:
+    reader = ReplyText()
+    pieces = list(reader.read(TextDelta(1, 1, 1, 0, "ab")))
+    reader.lagged()
+    for text in ("a", "bc", "d"):
+        pieces += reader.read(TextDelta(1, 1, 1, 0, text))
+    assert pieces == ["ab", "c", "d"]
+
+
 def come_again(events: list[Event]) -> list[Event]:
     """What who begins anew after *events* gets: the records, and the step's text so far."""
     records: list[Event] = [event for event in events if isinstance(event, r.RecordBase)]
