@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput
 from llmsession.transcripts import FORMATS, Files, detect
+
+from .terminal import TerminalConsole, complain
 
 __all__ = [
     "MAX_FOLDER_BYTES",
@@ -76,12 +76,12 @@ def one_line(error: Exception) -> str:
 
 def print_failure(path: Path | str, message: str) -> None:
     """Say on stderr why *path* was not read."""
-    print(f"llmsession: {path}: {message}", file=sys.stderr)
+    complain(f"llmsession: {path}: {message}")
 
 
 def progress_bar(figure: str) -> Progress:
     """A bar with *figure* behind it, on a terminal; it vanishes at the end. Elsewhere nothing."""
-    console = Console(stderr=True)
+    console = TerminalConsole(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
