@@ -29,6 +29,7 @@ __all__ = [
     "neutral_line",
     "say",
     "say_json",
+    "warn",
     "write_file",
 ]
 
@@ -85,6 +86,11 @@ def _json_text(text: str) -> str:
 def complain(text: str = "", *, end: str = "\n") -> None:
     """Print *text* on stderr, at once."""
     print(neutral(text), end=end, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print *text* on stderr, as what the command says of something that it does all the same."""
+    complain(f"llmsession: {text}")
 
 
 def clear_line() -> None:
