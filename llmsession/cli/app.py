@@ -25,6 +25,7 @@ from .commands.transfer import export_sessions, import_files
 from .commands.upkeep import integrity, vacuum
 from .commands.vocabulary import vocabulary
 from .common.exit_codes import HUNG_UP, USAGE
+from .common.terminal import complain
 
 __all__ = ["main", "run"]
 
@@ -75,10 +76,10 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
         message = str(getattr(error, "format_message", error.__str__)())
         # A bare command has printed its help already, and its error has no message.
         if message.strip():
-            print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+            complain(f"{name}: {' '.join(message.split())}")
         sys.exit(USAGE)
     except (SessionError, OSError) as error:
-        print(f"{name}: {_message(error)}", file=sys.stderr)
+        complain(f"{name}: {_message(error)}")
         sys.exit(USAGE)
     except SystemExit as leaving:
         # Typer and rich both leave with 1 here, which would say that a promise was broken.

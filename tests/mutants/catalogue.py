@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from .mutant import Mutant
+from .of_command_line import COMMAND_LINE
 from .of_commands import COMMANDS, INTERRUPTS, LANES
 from .of_contexts import COMPACTION, PROJECTION
 from .of_owners import OWNERS, STORES
@@ -35,6 +36,7 @@ CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "Time, tools, works": TOOLS,
     "Budgets": SPENDING,
     "The service": WIRE,
+    "The command line": COMMAND_LINE,
 }
 """By what they are about."""
 

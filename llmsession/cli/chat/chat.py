@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import anyio
 import anyio.to_thread
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from llmsession.errors import (
@@ -42,6 +41,7 @@ from ..common.service import (
     service_at,
 )
 from ..common.stores import STORE_VARIABLE, KeyFile, store_key
+from ..common.terminal import TerminalConsole
 from .commands import COMMANDS, Talk, obey
 from .keys import stop_keys
 from .recording import Recording
@@ -170,7 +170,7 @@ async def _chat(
     session_id: str | None,
     recording: Recording | None,
 ) -> None:
-    console = Console(highlight=False)
+    console = TerminalConsole()
     async with where() as place:
         session, is_new = await _session(place, session_id)
         talk = Talk(session, console)

@@ -13,6 +13,8 @@ from llmsession.turns.blocks import TextBlock, parse_blocks
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import ToolsRequested
 
+from ..common.files import read_file
+
 __all__ = ["Recording"]
 
 
@@ -21,8 +23,8 @@ class Recording:
 
     def __init__(self, path: Path, *, delay_s: float) -> None:
         try:
-            conversations = read(path.read_bytes())
-        except TranscriptError as error:
+            conversations = read(read_file(path))
+        except (InvalidInput, TranscriptError) as error:
             raise InvalidInput(f"{path}: {error}") from error
         if not conversations or not conversations[0].messages:
             raise InvalidInput(f"{path}: no conversation in it")

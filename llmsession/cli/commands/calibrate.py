@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,7 +19,15 @@ from llmsession.lab.counters import COUNTERS, find_tiktoken
 from llmsession.transcripts import read
 
 from ..common.exit_codes import USAGE
-from ..common.files import FormatName, RecordedFiles, check_format, one_line, print_failure
+from ..common.files import (
+    FormatName,
+    RecordedFiles,
+    check_format,
+    one_line,
+    print_failure,
+    read_file,
+)
+from ..common.terminal import TerminalConsole, say_json
 
 __all__ = ["calibrate", "print_rows"]
 
@@ -48,7 +55,7 @@ def calibrate(
     failed = False
     for path in files:
         try:
-            measured += measure(str(path), read(path.read_bytes(), format), tiktoken)
+            measured += measure(str(path), read(read_file(path), format), tiktoken)
         except (OSError, SessionError) as error:
             failed = True
             print_failure(path, one_line(error))
@@ -57,7 +64,7 @@ def calibrate(
     rows = [pair.row for pair in measured]
     if as_json:
         for row in rows:
-            print(msgspec.json.encode(row).decode())
+            say_json(row)
     elif rows:
         print_rows(rows)
     if failed:
@@ -66,7 +73,7 @@ def calibrate(
 
 def print_rows(rows: Sequence[Accuracy], console: Console | None = None) -> None:
     """A table of *rows*, then a line for each file with something to say."""
-    console = console or Console()
+    console = console or TerminalConsole()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     # Rich narrows all columns alike; the figures have to stay whole, so the names give way.
     room = max(NARROWEST_NAME, (console.width - _FIGURES_WIDTH) // 2)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from llmsession.errors import InvalidInput
@@ -17,6 +16,7 @@ from llmsession.testing.recording.entries import Begun, Recording, decode_lines
 from llmsession.testing.recording.violation import INVARIANTS, Violation
 
 from ..common.exit_codes import BROKEN_PROMISE
+from ..common.terminal import say, say_json
 from ..common.violations import print_violations
 
 __all__ = ["check_record"]
@@ -45,7 +45,7 @@ def check_record(
     violations = check(recording, margin_s=_margin_s(recording) if margin is None else margin)
     figures = _figures(recording, violations)
     if as_json:
-        print(msgspec.json.encode(figures).decode())
+        say_json(figures)
     else:
         _print_table(figures)
     if violations:
@@ -74,12 +74,12 @@ def _figures(recording: Recording, violations: Sequence[Violation]) -> dict[str,
 
 def _print_table(figures: dict[str, Any]) -> None:
     for name in ("sessions", "entries", "records", "seed"):
-        print(f"{name:<10} {figures[name]:>10,}")
-    print(f"{'violations':<10} {len(figures['violations']):>10,}")
+        say(f"{name:<10} {figures[name]:>10,}")
+    say(f"{'violations':<10} {len(figures['violations']):>10,}")
     if not figures["whole"]:
-        print("the recording ends before its run did: commands that were open then have no answer")
+        say("the recording ends before its run did: commands that were open then have no answer")
     if figures["missing"]:
-        print(f"{figures['missing']:,} entries of the run are missing and were not checked")
+        say(f"{figures['missing']:,} entries of the run are missing and were not checked")
     for number, invariant in INVARIANTS.items():
         times = figures["invariants"][str(number)]
-        print(f"  {number:>2}  {invariant:<90} {f'violated {times} times' if times else 'holds'}")
+        say(f"  {number:>2}  {invariant:<90} {f'violated {times} times' if times else 'holds'}")

@@ -22,6 +22,7 @@ from llmsession.turns.spending.prices import PriceTable
 
 from ..common.exit_codes import BROKEN_PROMISE, USAGE
 from ..common.files import FormatName, check_format, one_line, print_failure, progress_bar, sources
+from ..common.terminal import say_json
 from .lab_table import print_caveats, print_markdown, print_rows
 
 __all__ = ["lab"]
@@ -187,7 +188,7 @@ def _totals(results: _Results) -> list[Compared]:
 
 
 def _print_json(compared: Compared) -> None:
-    print(msgspec.json.encode(compared.row).decode(), flush=True)
+    say_json(compared.row, flush=True)
 
 
 def _exit(results: _Results) -> None:

@@ -14,6 +14,8 @@ from llmsession.lab.charts import short
 from llmsession.lab.report import CAVEATS
 from llmsession.lab.table import Row, frontier
 
+from ..common.terminal import TerminalConsole, say
+
 __all__ = ["print_caveats", "print_markdown", "print_rows"]
 
 _FIGURES = (
@@ -40,7 +42,7 @@ def _width(name: str) -> int:
 
 def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
     """A table for each file and window in *rows*. A star marks the Pareto frontier."""
-    console = console or Console()
+    console = console or TerminalConsole()
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.file, row.window), []).append(row)
@@ -88,13 +90,13 @@ def print_markdown(rows: Sequence[Row]) -> None:
         best = [
             row for window in windows for row in frontier(r for r in ours if r.window == window)
         ]
-        print(f"{Path(file).name or file}\n")
-        print(f"| policy | {' | '.join(f'{window:,}' for window in windows)} |")
-        print(f"| --- |{' --- |' * len(windows)}")
+        say(f"{Path(file).name or file}\n")
+        say(f"| policy | {' | '.join(f'{window:,}' for window in windows)} |")
+        say(f"| --- |{' --- |' * len(windows)}")
         for policy in dict.fromkeys(row.policy for row in ours):
             line = [row for row in ours if row.policy == policy]
-            print(f"| `{policy}` | {' | '.join(_cell(row, row in best) for row in line)} |")
-        print()
+            say(f"| `{policy}` | {' | '.join(_cell(row, row in best) for row in line)} |")
+        say()
 
 
 def _cell(row: Row, is_best: bool) -> str:
@@ -107,6 +109,6 @@ def _cell(row: Row, is_best: bool) -> str:
 
 def print_caveats(console: Console | None = None) -> None:
     """What a reader of the tables has to know."""
-    console = console or Console()
+    console = console or TerminalConsole()
     for caveat in ("* on the Pareto frontier of cost against retained facts.", *CAVEATS):
         console.print(escape(caveat), highlight=False)

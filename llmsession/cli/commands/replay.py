@@ -7,7 +7,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
-import msgspec
 import typer
 
 from llmsession.compaction.policies import policy_names
@@ -20,6 +19,7 @@ from llmsession.transcripts import Conversation
 from ..common.exit_codes import BROKEN_PROMISE, USAGE
 from ..common.files import FormatName, RecordedFiles, check_format, print_failure
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
+from ..common.terminal import say_json
 from .replay_table import print_table
 from .replayed import Drive, ReplayedFile, drive_files
 
@@ -99,7 +99,7 @@ def replay(
         if result.error is not None:
             print_failure(result.file, result.error)
         if as_json:
-            print(msgspec.json.encode(result.figures()).decode(), flush=True)
+            say_json(result.figures(), flush=True)
     if not as_json:
         print_table(replayed)
     _exit(replayed)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..common.terminal import TerminalConsole
 from .replayed import ReplayedFile
 
 __all__ = ["print_table"]
@@ -42,7 +43,7 @@ _Rows: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 
 def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None) -> None:
     """A row a file, a sum below several, then a line for each file with something to say."""
-    console = console or Console()
+    console = console or TerminalConsole()
     rows = [(Path(result.file).name, result.figures()) for result in replayed if not result.error]
     if not rows:
         return

@@ -16,7 +16,7 @@ from llmsession.errors import InvalidInput, SessionError
 from llmsession.testing.replay.replay import DriveOptions, DriveReport, replay_conversation
 from llmsession.transcripts import FORMATS, Conversation, detect, read
 
-from ..common.files import one_line, progress_bar
+from ..common.files import one_line, progress_bar, read_file
 
 __all__ = ["Drive", "ReplayedFile", "drive_files"]
 
@@ -85,7 +85,7 @@ def _replay_file(
     file = ReplayedFile(file=str(path), format=format)
     started = time.perf_counter()
     try:
-        written = path.read_bytes()
+        written = read_file(path)
         file.format = format or detect(written)
         conversations = read(written, file.format, strict=strict)
     except (OSError, SessionError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,8 @@ from ..common.stores import store_key
 
 if TYPE_CHECKING:
     from llmsession.transport.hosting.config import ServerConfig
+
+from ..common.terminal import neutral, say
 
 __all__ = ["serve"]
 
@@ -101,7 +103,7 @@ def serve(
     overrides = {name: value for name, value in options.items() if value is not None}
     settings = load_server_config(config, os.environ, overrides)
     if show:
-        print(print_config(settings), end="")
+        say(print_config(settings).rstrip("\n"))
         return
     _serve(settings)
 
@@ -119,8 +121,8 @@ def _serve(config: ServerConfig) -> None:
 
 def _ready(addresses: Sequence[str]) -> None:
     for address in addresses:
-        print(f"listening at {address}")
-    print("ready", flush=True)
+        say(f"listening at {address}")
+    say("ready", flush=True)
 
 
 def _log_as(config: ServerConfig) -> None:
@@ -135,7 +137,11 @@ def _log_as(config: ServerConfig) -> None:
     ]
     rendered: list[Any] = [structlog.processors.JSONRenderer(default=str)]
     if config.log == "text":
-        rendered = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        rendered = [
+            structlog.processors.format_exc_info,
+            _neutral_fields,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ]
     else:
         rendered.insert(0, structlog.processors.format_exc_info)
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -148,3 +154,13 @@ def _log_as(config: ServerConfig) -> None:
     root.addHandler(lines)
     root.setLevel(logging.WARNING)
     logging.getLogger("llmsession").setLevel(config.log_level.upper())
+
+
+def _neutral_fields(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
+    """What clients and models named, as a terminal may show it; JSON escapes it by itself."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = neutral(value)
+        elif isinstance(value, BaseException):
+            event[name] = neutral(str(value))
+    return event

@@ -12,7 +12,6 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
 from llmsession.session.values.outcome import SessionUsage
 from llmsession.session.values.price_file import load_prices
+from llmsession.session.values.validation import checked_search
 from llmsession.store import Search, SessionRow, Store
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner
@@ -42,6 +42,7 @@ from ..common.service import (
     using_service,
 )
 from ..common.stores import KeyFile, parse_labels, parse_span, using_store
+from ..common.terminal import TerminalConsole, neutral_line, say, say_json
 
 __all__ = ["delete", "list_sessions", "show"]
 
@@ -69,7 +70,7 @@ def list_sessions(
     held."""
     service = service_at(connect, token_file, ca, store=store)
     before = datetime.now(UTC).timestamp() - parse_span(idle) if parse_span(idle) else None
-    search = Search(labels={**parse_labels(label)}, touched_before=before)
+    search = checked_search(Search(labels={**parse_labels(label)}, touched_before=before))
     if service is not None:
         rows = using_service(service, lambda there: _all_rows(partial(there.list, search=search)))
     else:
@@ -80,14 +81,14 @@ def list_sessions(
         )
     if as_json:
         for row in rows:
-            print(msgspec.json.encode(row).decode())
+            say_json(row)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("session", "records", "last record", "labels", "held by", "fork of"):
         table.add_column(title, justify="right" if title == "records" else "left")
     for row in rows:
         table.add_row(*map(escape, _cells(row)))
-    Console().print(table if rows else "no sessions", highlight=False)
+    TerminalConsole().print(table if rows else "no sessions", highlight=False)
 
 
 async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> list[SessionRow]:
@@ -103,7 +104,8 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
     holder = ""
     if row.owner and not _is_dead(row.owner):  # a tenant is told no process
         holder = f"pid {row.owner.pid}" if row.owner.pid else row.owner.name
-    return row.session, str(row.head), _moment(row.touched_at), labels, holder, row.parent or ""
+    cells = row.session, str(row.head), _moment(row.touched_at), labels, holder, row.parent or ""
+    return tuple(map(neutral_line, cells))
 
 
 def _is_dead(owner: Owner) -> bool:
@@ -157,12 +159,12 @@ def show(
         report = _shown(row, state, table)
     if as_json:
         for message in report.messages:
-            print(msgspec.json.encode(message).decode())
+            say_json(message)
         return
     for line in _headlines(report):
-        print(line)
+        say(line)
     for message in report.messages:
-        print()
+        say()
         _print_message(message, full=full)
 
 
@@ -174,7 +176,7 @@ def _described(row: SessionRow) -> tuple[str, ...]:
     """What the store says of a session."""
     cells = _cells(row)
     lines = [
-        f"session {row.session}" + (f", fork of {row.parent}" if row.parent else ""),
+        f"session {cells[0]}" + (f", fork of {cells[5]}" if cells[5] else ""),
         f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}",
     ]
     if cells[3]:
@@ -238,13 +240,13 @@ def _headlines(report: Shown) -> Iterable[str]:
 def _print_message(message: Message, *, full: bool) -> None:
     when = _moment(message.created_at)
     said = f"{message.turn_id} {message.role}"
-    print(" · ".join(part for part in (said, message.model or "", when) if part))
+    say(" · ".join(part for part in (said, message.model or "", when) if part))
     for index, block in enumerate(message.content):
         mark = " (written by the session)" if index in message.synthetic else ""
         for line in _block_text(block, full).splitlines() or [""]:
-            print(f"  {line}")
+            say(f"  {line}")
         if mark:
-            print(f" {mark}")
+            say(f" {mark}")
 
 
 def _block_text(block: Block, full: bool) -> str:
@@ -303,7 +305,7 @@ async def _delete(store: Store, sessions: list[str], force: bool) -> None:
             raise Refused(f"{reason}; --force deletes it all the same")
     for session in sessions:
         await store.delete(session)
-        print(f"deleted {session}")
+        say(f"deleted {session}")
 
 
 async def _delete_there(there: ManagerInterface, sessions: list[str], force: bool) -> None:
@@ -314,4 +316,4 @@ async def _delete_there(there: ManagerInterface, sessions: list[str], force: boo
             raise Refused(f"{reason}; --force deletes it all the same")
     for session in sessions:
         await there.delete(session)
-        print(f"deleted {session}")
+        say(f"deleted {session}")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
-import msgspec
 import typer
 
 from llmsession.errors import InvalidInput
@@ -22,6 +21,7 @@ from llmsession.testing.stress.service_clients import run_stress_at
 from ..common.confirm import confirm
 from ..common.exit_codes import BROKEN_PROMISE
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, model_at, service_at
+from ..common.terminal import clear_line, complain, say, say_json
 from ..common.violations import print_violations
 
 __all__ = ["stress"]
@@ -119,12 +119,12 @@ def _confirm(service: ServiceAt, plan: StressPlan) -> None:
 def _print_stress(report: StressReport, *, as_json: bool) -> None:
     figures = _stress_figures(report)
     if as_json:
-        print(msgspec.json.encode(figures).decode())
+        say_json(figures)
     else:
         _print_figures(figures, "sessions", "turns", "interrupts", "violations", "seed")
-        print(f"{'turns a second':<18} {report.turns_per_second:>10,.1f}")
-        print(f"{'interrupt p50':<18} {report.interrupt_p50_ms:>10,.1f} ms")
-        print(f"{'interrupt p99':<18} {report.interrupt_p99_ms:>10,.1f} ms")
+        say(f"{'turns a second':<18} {report.turns_per_second:>10,.1f}")
+        say(f"{'interrupt p50':<18} {report.interrupt_p50_ms:>10,.1f} ms")
+        say(f"{'interrupt p99':<18} {report.interrupt_p99_ms:>10,.1f} ms")
         _print_counts(report.counts)
     if report.violations:
         print_violations(report.violations, of=f"with seed {report.plan.seed}")
@@ -160,21 +160,19 @@ def _simulate(plan: SimulationPlan, *, as_json: bool, record: Path | None) -> No
     is written is the one of the shortest schedule that failed, else the one of the last."""
     report = simulate(plan, on_progress=_print_progress)
     if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+        clear_line()
     _write(record, (report.failures[0].run if report.failures else report.last).recording)
     figures = _simulation_figures(report)
     if as_json:
-        print(msgspec.json.encode(figures).decode())
+        say_json(figures)
     else:
         _print_figures(figures, "seeds", "turns", "violations", "seed")
-        print(
-            f"{'took':<18} {report.seconds:>10,.1f} s for {report.virtual_s:,.0f} virtual seconds"
-        )
+        say(f"{'took':<18} {report.seconds:>10,.1f} s for {report.virtual_s:,.0f} virtual seconds")
         _print_counts(figures["reached"], width=48)
         if report.unreached:
-            print("not reached, so not tested:")
+            say("not reached, so not tested:")
             for name in report.unreached:
-                print(f"  {name}")
+                say(f"  {name}")
     for failure in report.failures:
         _print_failure(failure)
     if report.failures:
@@ -183,7 +181,8 @@ def _simulate(plan: SimulationPlan, *, as_json: bool, record: Path | None) -> No
 
 def _print_progress(done: int) -> None:
     if sys.stderr.isatty():
-        print(f"\r{done} schedules", end="", file=sys.stderr, flush=True)
+        clear_line()
+        complain(f"{done} schedules", end="")
 
 
 def _simulation_figures(report: SimulationReport) -> dict[str, Any]:
@@ -213,13 +212,12 @@ def _simulation_figures(report: SimulationReport) -> dict[str, Any]:
 
 def _print_failure(failure: Failure) -> None:
     before, after = len(failure.schedule.steps), len(failure.run.schedule.steps)
-    print(
+    complain(
         f"seed {failure.schedule.seed} violates an invariant; shrunk from {before} steps to {after}"
-        f" ({failure.tried} schedules tried):",
-        file=sys.stderr,
+        f" ({failure.tried} schedules tried):"
     )
     for line in str(failure.run.schedule).splitlines():
-        print(f"  {line}", file=sys.stderr)
+        complain(f"  {line}")
     print_violations(failure.violations, of="in that schedule")
 
 
@@ -232,10 +230,10 @@ def _write(record: Path | None, recording: Recording) -> None:
 def _print_figures(figures: Mapping[str, Any], *names: str) -> None:
     for name in names:
         figure = figures[name]
-        print(f"{name:<18} {len(figure) if isinstance(figure, list) else figure:>10,}")
+        say(f"{name:<18} {len(figure) if isinstance(figure, list) else figure:>10,}")
 
 
 def _print_counts(counts: Mapping[str, int], *, width: int = 40) -> None:
-    print("reached:")
+    say("reached:")
     for name, times in counts.items():
-        print(f"  {name:<{width}} {times:>8,}")
+        say(f"  {name:<{width}} {times:>8,}")

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import anyio
-import msgspec
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from llmsession.errors import InvalidInput
 from llmsession.transport.wire.messages import ServiceSnapshot
 
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, service_at
+from ..common.terminal import TerminalConsole, say_json
 from .top_view import Look, look_at, table_of
 
 __all__ = ["top"]
@@ -56,13 +55,13 @@ async def _watch(
     service: ServiceAt, interval_s: float, limit: int, once: bool, as_json: bool
 ) -> None:
     looks = _looks(service, interval_s, limit)
-    console = Console(highlight=False)
+    console = TerminalConsole()
     try:
         if once or as_json:
             await anext(looks)  # a first one, without rates
             async for look in looks:
                 if as_json:
-                    print(msgspec.json.encode(look).decode(), flush=True)
+                    say_json(look, flush=True)
                 else:
                     console.print(table_of(look, console.width))
                 if once:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +31,7 @@ from ..common.service import (
     using_service,
 )
 from ..common.stores import KeyFile, StoreAddress, using_store
+from ..common.terminal import say, say_json, write_file
 
 __all__ = ["export_sessions", "import_files"]
 
@@ -131,16 +131,16 @@ def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
         "lost": lost,
     }
     if as_json:
-        print(msgspec.json.encode(figures).decode())
+        say_json(figures)
         return
     fork = f", a branch of {conversation.parent}" if conversation.parent else ""
-    print(
+    say(
         f"{session}: {figures['turns']} turns, {figures['messages']} messages"
         f" ({conversation.format}{fork})"
     )
     if notes:
         counts = ", ".join(f"{what} {count}" for what, count in notes.items())
-        print(f"  notes: {counts}" + (f"; {lost} of them lost something said" if lost else ""))
+        say(f"  notes: {counts}" + (f"; {lost} of them lost something said" if lost else ""))
 
 
 def export_sessions(
@@ -181,7 +181,7 @@ def export_sessions(
         if len(files) > 1:
             message = f"{len(files)} files do not go into one output; name a folder with --output"
             raise InvalidInput(message)
-        sys.stdout.buffer.write(next(iter(files.values())))
+        write_file(next(iter(files.values())))
         return
     for name in files:
         if (output / name).exists():
@@ -191,7 +191,7 @@ def export_sessions(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.write(raw)
-        print(path)
+        say(str(path))
 
 
 async def _conversations(store: Store, sessions: list[str] | None) -> list[Conversation]:

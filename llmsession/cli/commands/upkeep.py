@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import aclosing
 from typing import Annotated
 
-import msgspec
 import typer
 
 from llmsession.errors import InvalidInput, StoreDamaged
@@ -18,6 +16,7 @@ from llmsession.store import Store
 
 from ..common.exit_codes import BROKEN_PROMISE
 from ..common.stores import KeyFile, StoreAddress, parse_labels, parse_span, using_store
+from ..common.terminal import complain, say, say_json
 
 __all__ = ["integrity", "vacuum"]
 
@@ -36,7 +35,7 @@ def integrity(
     try:
         whole = using_store(store, key_file, lambda opened: _examine(opened, as_json))
     except StoreDamaged as error:
-        print(f"llmsession: {error}", file=sys.stderr)
+        complain(f"llmsession: {error}")
         whole = False
     if not whole:
         raise typer.Exit(BROKEN_PROMISE)
@@ -46,18 +45,18 @@ async def _examine(store: Store, as_json: bool) -> bool:
     sessions = records = damaged = 0
     complaints = await store.check()
     for complaint in complaints:
-        print(f"llmsession: the store: {complaint}", file=sys.stderr)
+        complain(f"llmsession: the store: {complaint}")
     async with aclosing(examine(store)) as results:
         async for result in results:
             sessions += 1
             records += result.records
             damaged += not result.is_whole
             if as_json:
-                print(msgspec.json.encode(result).decode(), flush=True)
+                say_json(result, flush=True)
             elif not result.is_whole:
-                print(_damage(result), flush=True)
+                say(_damage(result), flush=True)
     if not as_json:
-        print(f"{sessions} sessions, {records} records, {damaged} sessions damaged")
+        say(f"{sessions} sessions, {records} records, {damaged} sessions damaged")
     return not damaged and not complaints
 
 
@@ -97,17 +96,17 @@ def vacuum(
         raise InvalidInput("--dry-run needs --delete-idle or --forget-after")
     report, freed = using_store(store, key_file, lambda opened: _vacuum(opened, rules, dry_run))
     if as_json:
-        print(msgspec.json.encode({"freed_bytes": freed, "retention": report}).decode())
+        say_json({"freed_bytes": freed, "retention": report})
         return
     would = "would be " if dry_run else ""
     for session in report.deleted:
-        print(f"{session}: {would}deleted")
+        say(f"{session}: {would}deleted")
     for session, turns in report.forgotten.items():
-        print(f"{session}: {turns} turns {would}forgotten")
+        say(f"{session}: {turns} turns {would}forgotten")
     for session, why in report.skipped.items():
-        print(f"llmsession: {session}: left as it is: {why}", file=sys.stderr)
+        complain(f"llmsession: {session}: left as it is: {why}")
     if not dry_run:
-        print(f"{freed:,} bytes freed")
+        say(f"{freed:,} bytes freed")
 
 
 def _rules(

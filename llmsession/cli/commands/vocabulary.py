@@ -11,6 +11,7 @@ from llmsession.providers.counting.vocabulary import VOCABULARIES, vocabulary_fo
 from llmsession.providers.counting.vocabulary_sources import Fetched, fetch_vocabularies
 
 from ..common.exit_codes import BROKEN_PROMISE
+from ..common.terminal import say
 
 __all__ = ["vocabulary"]
 
@@ -31,7 +32,7 @@ def vocabulary(
     """
     sources = () if check else None
     fetched = fetch_vocabularies(tuple(VOCABULARIES.values()), vocabulary_folder(), sources)
-    print(msgspec.json.encode(fetched).decode() if as_json else _told(fetched, looked_only=check))
+    say(msgspec.json.encode(fetched).decode() if as_json else _told(fetched, looked_only=check))
     if check and fetched.missing:
         raise typer.Exit(BROKEN_PROMISE)
 

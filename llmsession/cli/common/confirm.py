@@ -6,15 +6,17 @@ import sys
 
 from llmsession.errors import Refused
 
+from .terminal import complain
+
 __all__ = ["confirm"]
 
 
 def confirm(question: str, otherwise: str) -> None:
     """Ask *question* on stderr. Raises Refused, which says *otherwise*, unless somebody says
     yes."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    complain(f"{question} [y/N] ", end="")
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):  # nobody is there
-        print(file=sys.stderr)
+        complain()
     if answer.strip().lower() not in ("y", "yes"):
         raise Refused(otherwise)

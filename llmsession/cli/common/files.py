@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import os
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput
 from llmsession.transcripts import FORMATS, Files, detect
+
+from .terminal import TerminalConsole, complain
 
 __all__ = [
     "MAX_FOLDER_BYTES",
@@ -21,6 +24,7 @@ __all__ = [
     "one_line",
     "print_failure",
     "progress_bar",
+    "read_file",
     "sources",
 ]
 
@@ -36,30 +40,79 @@ FormatName: TypeAlias = Annotated[
 
 MAX_FOLDER_BYTES = 2 << 30
 """A folder that holds more is surely not the one that was meant."""
+MAX_NAMED = 3
+"""Of the files that are left out for one reason."""
 
 
 def sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
     """What is read at once: a file, or a folder that a format keeps one history in; else each
-    file of the folder is its own, and those of no known format are named on stderr and left out.
+    file of the folder is its own. Files of a folder that cannot be read, or have no known format,
+    are left out: one line on stderr counts them by reason and names the first ones.
 
-    Raises InvalidInput for a folder that is too large, and OSError.
+    Raises InvalidInput for a folder that is too large and for what is no file, such as a named
+    pipe, and OSError.
     """
     if not path.is_dir():
-        return [(path, {path.name: path.read_bytes()})]
-    below = sorted(file for file in path.rglob("*") if file.is_file())
-    if sum(file.stat().st_size for file in below) > MAX_FOLDER_BYTES:
-        raise InvalidInput(f"{path}: more than {MAX_FOLDER_BYTES >> 30} GiB in it")
-    files = {file.relative_to(path).as_posix(): file.read_bytes() for file in below}
-    if format is not None or detect(files) is not None:
-        return [(path, files)]
-    alone: list[tuple[Path, Files]] = [
-        (file, {file.name: files[file.relative_to(path).as_posix()]}) for file in below
-    ]
-    known = [source for source in alone if detect(source[1]) is not None]
-    for where, _ in alone:
-        if where not in {file for file, _ in known}:
-            print_failure(where, "no known transcript format; left out")
+        try:
+            return [(path, {path.name: read_file(path)})]
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}: {error}") from error
+    below, unreadable = _files_below(path)
+    files: dict[str, bytes] = {}
+    for file in below:
+        try:
+            files[file.relative_to(path).as_posix()] = read_file(file)
+        except (OSError, InvalidInput) as error:
+            unreadable.append((file, one_line(error)))
+    left_out = [(file, f"cannot be read: {why}") for file, why in unreadable]
+    known: list[tuple[Path, Files]] = []
+    if files and (format is not None or detect(files) is not None):
+        known = [(path, files)]
+    else:
+        for name, raw in files.items():
+            source: tuple[Path, Files] = (path / name, {(path / name).name: raw})
+            if detect(source[1]) is not None:
+                known.append(source)
+            else:
+                left_out.append((path / name, "of no known transcript format"))
+    if left_out:
+        print_failure(path, _left_out_line(path, left_out, len(below)))
     return known
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of the file at *path*. Raises InvalidInput for what is no file: reading a named
+    pipe could wait for ever. Raises OSError."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is an error of its own
+        kind = "a named pipe (FIFO)" if stat.S_ISFIFO(mode) else "a socket or a device"
+        raise InvalidInput(f"{kind} is not read; write what comes from it to a file first")
+    return path.read_bytes()
+
+
+def _files_below(folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """The files in *folder* and below, and the folders that cannot be listed, with the reason."""
+    unlisted: list[tuple[Path, str]] = []
+    note = lambda error: unlisted.append((Path(error.filename), one_line(error)))  # noqa: E731
+    files = sorted(
+        Path(where) / name for where, _, names in os.walk(folder, onerror=note) for name in names
+    )
+    sizes = (file.lstat().st_size for file in files)
+    if sum(sizes) > MAX_FOLDER_BYTES:
+        raise InvalidInput(f"{folder}: more than {MAX_FOLDER_BYTES >> 30} GiB in it")
+    return files, unlisted
+
+
+def _left_out_line(folder: Path, left_out: Sequence[tuple[Path, str]], total: int) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for file, reason in left_out:
+        name = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file)
+        by_reason.setdefault(reason, []).append(name)
+    reasons = []
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        reasons.append(f"{len(names)} {reason} ({', '.join(names[:MAX_NAMED])}{more})")
+    return f"{len(left_out)} of {total} files left out: {'; '.join(reasons)}"
 
 
 def check_format(format: str | None) -> None:
@@ -76,12 +129,12 @@ def one_line(error: Exception) -> str:
 
 def print_failure(path: Path | str, message: str) -> None:
     """Say on stderr why *path* was not read."""
-    print(f"llmsession: {path}: {message}", file=sys.stderr)
+    complain(f"llmsession: {path}: {message}")
 
 
 def progress_bar(figure: str) -> Progress:
     """A bar with *figure* behind it, on a terminal; it vanishes at the end. Elsewhere nothing."""
-    console = Console(stderr=True)
+    console = TerminalConsole(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

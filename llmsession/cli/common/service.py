@@ -13,8 +13,10 @@ import msgspec
 import typer
 
 from llmsession.errors import InvalidInput
+from llmsession.transport.wire.secret_files import read_secret
 
 from .stores import STORE_VARIABLE
+from .terminal import warn
 
 if TYPE_CHECKING:
     from llmsession.transport import RemoteManager
@@ -93,11 +95,11 @@ def _token(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
-        token = file.read_text("utf-8").strip()
+        token = read_secret(file, "token file", warn=warn).decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{file} holds no token: it is no text") from error
+        raise InvalidInput(f"token file {str(file)!r} holds no token: it is no text") from error
     if not token:
-        raise InvalidInput(f"{file} holds no token: it is empty")
+        raise InvalidInput(f"token file {str(file)!r} holds no token: it is empty")
     return token
 
 

@@ -13,6 +13,9 @@ import typer
 
 from llmsession.errors import InvalidInput
 from llmsession.store import Store, open_store
+from llmsession.transport.wire.secret_files import read_secret
+
+from .terminal import warn
 
 __all__ = [
     "STORE_VARIABLE",
@@ -51,16 +54,17 @@ KeyFile: TypeAlias = Annotated[
 def store_key(file: Path | None) -> bytes | str | None:
     """The key in *file*: 32 bytes, or text; without a file that in the environment, if any.
 
-    Raises InvalidInput for a file that holds neither.
+    Raises InvalidInput for a file that holds neither, InvalidConfig for one that cannot be read or
+    that others may write to. One that everybody may read is a warning on stderr.
     """
     # Never an option of its own: everybody on the machine may read a command's arguments.
     if file is None:
         return os.environ.get(KEY_VARIABLE) or None
-    key = file.read_bytes()
+    key = read_secret(file, "key file", warn=warn)
     try:
         return key if len(key) == 32 else key.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{file} holds neither 32 bytes nor text") from error
+        raise InvalidInput(f"key file {str(file)!r} holds neither 32 bytes nor text") from error
 
 
 def using_store(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from llmsession.testing.recording.entries import encode_lines
 from llmsession.testing.recording.violation import Violation
+
+from .terminal import complain
 
 __all__ = ["print_violations"]
 
@@ -17,15 +18,15 @@ def print_violations(violations: Sequence[Violation], *, of: str) -> None:
     """Print each violation, and the entries that prove the one with the shortest proof. *of* says
     where they were found."""
     plural = "" if len(violations) == 1 else "s"
-    print(f"{len(violations)} violation{plural} {of}:", file=sys.stderr)
+    complain(f"{len(violations)} violation{plural} {of}:")
     for violation in violations[:MAX_PRINTED]:
-        print(f"  {violation}", file=sys.stderr)
+        complain(f"  {violation}")
     if len(violations) > MAX_PRINTED:
-        print(f"  and {len(violations) - MAX_PRINTED} more", file=sys.stderr)
+        complain(f"  and {len(violations) - MAX_PRINTED} more")
     shortest = min(violations, key=_size)
-    print(f"shortest proof ({shortest}):", file=sys.stderr)
+    complain(f"shortest proof ({shortest}):")
     for line in encode_lines(shortest.proof):
-        print(f"  {line.decode().rstrip()}", file=sys.stderr)
+        complain(f"  {line.decode().rstrip()}")
 
 
 def _size(violation: Violation) -> int:

@@ -105,7 +105,8 @@ def checked_labels(labels: Any) -> dict[str, str]:
 
 
 def checked_search(search: Any) -> Search:
-    """*search*. Raises InvalidInput for a label or a time of a wrong type."""
+    """*search*. Raises InvalidInput for a label or a time of a wrong type, and for more labels than
+    a session can have."""
     if not isinstance(search, Search):
         raise InvalidInput(f"search is a Search, not {type(search).__name__}")
     try:
@@ -113,6 +114,9 @@ def checked_search(search: Any) -> Search:
     except msgspec.ValidationError as error:
         rule = "labels are texts, times are in seconds since the epoch (datetime.timestamp())"
         raise InvalidInput(f"search: {error}; {rule}") from error
+    if len(search.labels) > MAX_LABELS:
+        count = len(search.labels)
+        raise InvalidInput(f"search: {count} labels; a session has at most {MAX_LABELS}")
     return search
 
 

@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import tomllib
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -16,7 +15,7 @@ from llmsession.errors import InvalidConfig, InvalidInput, Unauthenticated
 from llmsession.session.values.labels import checked_tenant
 
 from ..wire.addresses import Address
-from ..wire.tls import FilePath
+from ..wire.secret_files import FilePath, read_secret
 
 __all__ = [
     "Authenticator",
@@ -73,7 +72,8 @@ class TokenFile:
         tenant = "anna"     # sees its own sessions only; or: operator = true, who sees all
 
     Each token stands there once; a tenant may have many. Reads the file: make it, and ``reload``
-    it, outside of event loops. Raises InvalidConfig, which quotes no token.
+    it, outside of event loops. Raises InvalidConfig, which quotes no token, also for a file that
+    its group or everybody may write to; one that everybody may read is a warning in the log.
     """
 
     def __init__(self, path: FilePath) -> None:
@@ -121,9 +121,7 @@ def _digest(token: str) -> bytes:
 def _read_tokens(path: FilePath) -> tuple[tuple[bytes, str | None], ...]:
     name = os.fspath(path)
     try:
-        text = Path(path).read_text("utf-8")
-    except OSError as error:
-        raise InvalidConfig(f"token file {name!r} cannot be read: {error.strerror}") from error
+        text = read_secret(path, "token file").decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidConfig(f"token file {name!r} is no UTF-8 text") from None
     # Without the errors' own texts, here and below: they may quote a token.

@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import stat
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,10 @@ BACKLOG = 1024
 """Two hundred clients that connect at once are too many for the usual 100."""
 ACCEPT_AGAIN_S = 1.0
 """After a connection could not be accepted."""
+MAX_LOCK_S = 5.0
+"""How long a start waits for the lock of the socket's folder; another server holds it for
+milliseconds."""
+LOCK_AGAIN_S = 0.02
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024
 """How much is joined into one write, and how much may wait in the transport before no more is
@@ -371,16 +376,15 @@ def _peer_name(peer: object) -> str:
 def _bind_unix(path: str) -> tuple[socket.socket, tuple[int, int]]:
     """A socket bound to *path*, for its owner alone before anybody can connect to it.
 
-    Raises InvalidInput where there is another kind of file, or somebody listens.
+    Raises InvalidInput where there is another kind of file, somebody listens, or the folder stays
+    locked.
     """
     folder = Path(path).absolute().parent
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX
-            )  # of two servers that start at once, one sees the other
+            _lock(lock, folder)  # of two servers that start at once, one sees the other
             _remove_stale_socket(path)
             listener.bind(path)
             os.chmod(path, 0o600)  # nobody can connect yet: it does not listen
@@ -396,6 +400,24 @@ def _bind_unix(path: str) -> tuple[socket.socket, tuple[int, int]]:
         raise
     listener.setblocking(False)
     return listener, (status.st_dev, status.st_ino)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Lock *folder*, and wait for a server that starts there, but not for ever: any process may
+    hold the lock. Raises InvalidInput."""
+    deadline = time.monotonic() + MAX_LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise InvalidInput(
+                    f"cannot listen in {str(folder)!r}: another process holds the lock of this"
+                    f" folder for {MAX_LOCK_S:g} s; end it (lsof {folder}), or use another folder"
+                ) from None
+            time.sleep(LOCK_AGAIN_S)
+        else:
+            return
 
 
 def _remove_stale_socket(path: str) -> None:

@@ -9,13 +9,13 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from llmsession.errors import InvalidConfig
 
-__all__ = ["ClientTls", "FilePath", "ServerIdentity", "ServerTls"]
+from .secret_files import FilePath, read_secret
 
-FilePath: TypeAlias = str | os.PathLike[str]
+__all__ = ["ClientTls", "FilePath", "ServerIdentity", "ServerTls"]
 
 _FAULTS = {9: "is not valid yet", 10: "has expired", 26: "is not for this use"}
 """By OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED and
@@ -58,7 +58,7 @@ class ServerTls:
 
 
 def _identity(certificate: FilePath, key: FilePath, client_ca: FilePath | None) -> ServerIdentity:
-    pem, key_pem = _certificates(certificate), _read(key, "TLS key")
+    pem, key_pem = _certificates(certificate), read_secret(key, "TLS key")
     client_ca_pem = None if client_ca is None else _certificates(client_ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -89,7 +89,7 @@ class ClientTls:
             raise InvalidConfig("a client's TLS certificate goes with its key: give both, or none")
         self.ca_pem = None if ca is None else _certificates(ca)
         self.certificate_pem = None if certificate is None else _certificates(certificate)
-        self.key_pem = None if key is None else _read(key, "TLS key")
+        self.key_pem = None if key is None else read_secret(key, "TLS key")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if ca is None:

@@ -186,12 +186,38 @@ def test_the_commands_work_on_a_server_too(postgres_server: PostgresServer, run:
 # Keys
 
 
+def test_a_key_that_others_may_read_is_a_warning_and_one_that_they_may_write_is_refused(
+    tmp_path: Path, run: Run
+) -> None:
+    path, key_file = tmp_path / "s.db", tmp_path / "key"
+    make_store(path, key=KEY)
+    key_file.write_bytes(KEY)
+    command = ("list", "--json", "--store", f"sqlite:{path}", "--key-file", key_file)
+    key_file.chmod(0o644)
+    ran = run(*command)
+    assert (ran.code, len(ran.figures)) == (0, 3)
+    (line,) = ran.err.splitlines()
+    assert "can be read by every user" in line
+    assert f"chmod o-r {key_file}" in line
+    key_file.chmod(0o640)
+    assert run(*command).err == ""
+    for mode, who in ((0o620, "its group"), (0o602, "every user")):
+        key_file.chmod(mode)
+        is_refused(run(*command), str(key_file), f"written by {who}", "chmod go-w")
+
+
+def test_a_list_with_more_labels_than_a_session_can_have_is_refused(run_here: Run) -> None:
+    labels = [option for number in range(600) for option in ("--label", f"l{number}=x")]
+    is_refused(run_here("list", *labels), "600 labels", "at most 64")
+
+
 def test_an_encrypted_store_needs_its_key_from_a_file_or_the_environment(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, key_file = tmp_path / "s.db", tmp_path / "key"
     make_store(path, key=KEY)
     key_file.write_bytes(KEY)
+    key_file.chmod(0o600)
     address = f"sqlite:{path}"
     ran = run("show", "alpha", "--store", address, "--key-file", key_file)
     assert "answer 2" in ran.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -105,7 +106,33 @@ def test_a_folder_of_files_is_imported_and_what_is_no_history_is_named(
     (folder / "notes.txt").write_text("no history")
     ran = run("import", folder, "--json")
     assert (ran.code, len(ran.figures)) == (0, 1)
-    assert "notes.txt: no known transcript format" in ran.err
+    assert "1 of no known transcript format (notes.txt)" in ran.err
+
+
+def test_what_cannot_be_read_in_a_folder_is_one_line_that_counts_it(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    file.rename(folder / "a.jsonl")
+    for number in range(5):
+        (folder / f"{number}.txt").write_text("no history")
+    (folder / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "pipe")  # reading it would wait for ever
+    ran = run("import", folder, "--json")
+    assert (ran.code, len(ran.figures)) == (0, 1)
+    (line,) = ran.err.splitlines()
+    assert "7 of 8 files left out" in line
+    assert "5 of no known transcript format (0.txt, 1.txt, 2.txt and 2 more)" in line
+    assert "1 cannot be read: No such file or directory (gone)" in line
+    assert "(pipe)" in line
+
+
+def test_a_named_pipe_is_not_imported(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for command in ("import", "replay"):
+        line = run(command, tmp_path / "pipe").err
+        assert f"{tmp_path / 'pipe'}: a named pipe (FIFO) is not read" in line
 
 
 def test_a_file_that_is_there_is_not_overwritten(run: Run, file: Path, tmp_path: Path) -> None:

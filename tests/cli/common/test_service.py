@@ -243,7 +243,10 @@ def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
         (["stress", "--yes"], "--yes need --connect"),
         (["list", "--connect", "tcp://192.0.2.1:1", "--token-file", "TOKEN"], "in the clear"),
         (["list", "--connect", "unix:x", "--token-file", "EMPTY"], "it is empty"),
-        (["list", "--connect", "unix:x", "--token-file", "/nowhere/t"], "/nowhere/t: No such"),
+        (
+            ["list", "--connect", "unix:x", "--token-file", "/nowhere/t"],
+            "'/nowhere/t' cannot be read",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
@@ -252,6 +255,8 @@ def test_what_cannot_be_meant_is_one_line(
     monkeypatch.delenv("LLMSESSION_STORE", raising=False)
     (tmp_path / "TOKEN").write_text("secret-token\n")
     (tmp_path / "EMPTY").write_text("\n")
+    for name in ("TOKEN", "EMPTY"):
+        (tmp_path / name).chmod(0o600)
     files = {name: str(tmp_path / name) for name in ("TOKEN", "EMPTY")}
     line = run(*(files.get(each, each) for each in arguments)).refusal
     assert told in line

@@ -104,6 +104,7 @@ async def test_labels_of_the_largest_size_are_taken() -> None:
         ({"touched_after": datetime(2026, 1, 5, tzinfo=UTC)}, r"touched_after.*timestamp\(\)"),
         ({"labels": {"user": 7}}, "labels"),
         ({"created_before": "monday"}, "created_before"),
+        ({"labels": {f"l{number}": "x" for number in range(65)}}, "65 labels.*at most 64"),
     ],
 )
 async def test_a_search_by_what_is_no_time_or_label_is_refused_by_name(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
+import os
 import socket
 import stat
 import tracemalloc
@@ -29,6 +31,7 @@ from llmsession import (
 )
 from llmsession.testing.scripted import Script, never, say
 from llmsession.transport import Limits, Service, SocketServer
+from llmsession.transport.server import socket_server
 from llmsession.transport.wire import messages as w
 from tests.transport.places import CONFIG, place_at, serving, unserved, until
 from tests.transport.server.test_fuzz import HELLO, Raw
@@ -300,6 +303,22 @@ async def test_a_socket_that_was_left_behind_is_replaced_and_a_file_is_not(tmp_p
                     pass
         with pytest.raises(InvalidInput):
             SocketServer(service, "grpc://127.0.0.1:0")
+
+
+async def test_a_start_does_not_hang_where_the_sockets_folder_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_server, "MAX_LOCK_S", 0.05)
+    address = f"unix:{tmp_path / 's.sock'}"
+    held = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    async with unserved() as service:
+        with pytest.raises(InvalidInput, match=f"{tmp_path}.*another process holds the lock"):
+            async with SocketServer(service, address):
+                pass
+        os.close(held)
+        async with SocketServer(service, address), connect(address) as sessions:
+            assert await sessions.list() == ()
 
 
 async def test_two_hundred_clients_connect_at_once() -> None:
