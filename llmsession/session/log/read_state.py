@@ -11,10 +11,11 @@ from llmsession.store.protocol import EVERYTHING, Search, SessionRow, Store, Sto
 from llmsession.turns import records as r
 
 from ..values.commands import command_digest, remembered
+from ..values.labels import tenant_of
 from .reader import read_record
 from .state import SessionState
 
-__all__ = ["begun_rows", "read_state", "was_created_by", "with_command"]
+__all__ = ["begun_rows", "check_belongs", "read_state", "was_created_by", "with_command"]
 
 PAGE = 1000
 """Records read at a time when a session is loaded."""
@@ -70,6 +71,20 @@ async def read_state(
     if not state.head:
         raise SessionNotFound(session)
     return state
+
+
+def check_belongs(state: SessionState, row: SessionRow) -> None:
+    """Raises RecordDamaged if the log whose fold is *state* is not that of *row*: its records name
+    another session, or another tenant. *row* is as it was after the last record of *state*."""
+    if state.session != row.session:
+        # A fork whose own first record was never written begins as its parent.
+        if row.parent != state.session:
+            why = f"its records are those of session {state.session!r}"
+            raise RecordDamaged(row.session, 1, why)
+        return
+    if tenant_of(state.labels) != tenant_of(row.labels):
+        why = "its row has a label of another tenant than its records"
+        raise RecordDamaged(row.session, state.head, why)
 
 
 def _fold_page(

@@ -12,8 +12,9 @@ import apsw
 
 from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
-from ..cipher import Cipher, Key, check_installed, check_key, lock, unlock
-from .schema import Foreign, Newer, Older, is_empty, migrate
+from ..cipher import Cipher, Key, check_installed, check_key, lock, note_of_sealed_rows, unlock
+from .schema import Foreign, Newer, Older, add_seals, is_empty, migrate
+from .session_tables import seal_rows
 
 __all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
 
@@ -169,11 +170,18 @@ class SqliteFile:
         """Make the tables, or bring them up to date. *locked* is for a file that is still empty."""
         if locked is not None and is_empty(db):
             migrate(db)
+            add_seals(db)
             db.execute("INSERT INTO meta VALUES ('key', ?)", (locked[1],))
             return locked[0]
         migrate(db)
+        add_seals(db)
         note = db.execute("SELECT value FROM meta WHERE name = 'key'").get
-        return unlock(self._key, note, f"the store {self.path}")
+        cipher = unlock(self._key, note, f"the store {self.path}")
+        new_note = note_of_sealed_rows(cipher, note)
+        if new_note is not None:
+            seal_rows(db, cipher)
+            db.execute("UPDATE meta SET value = ? WHERE name = 'key'", (new_note,))
+        return cipher
 
     def _make_private(self) -> None:
         """A new file is for its owner alone; SQLite would go by the umask. It gives the rights of

@@ -17,7 +17,7 @@ from ..protocol import Search, SessionRow, StoredRecord
 from ..segments import Segment, unused, within
 from .records import Records
 from .rows import Values, place_of, row_of, search_sql, seq_at
-from .session_tables import find_row, read_segments
+from .session_tables import find_row, find_sealed_row, read_segments
 
 __all__ = ["Reading"]
 
@@ -28,6 +28,7 @@ class Reading:
     def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
         self.db = db
         self._records = Records(db, cipher)
+        self._cipher = cipher
 
     def close(self) -> None:
         """Let the connection go."""
@@ -48,7 +49,7 @@ class Reading:
         """As ``Store.read``."""
         self.db.execute("BEGIN")
         try:
-            values = find_row(self.db, session)
+            values = find_sealed_row(self.db, session, self._cipher)
             head, log = values[2], values[-2]
             upto = head if limit is None else min(head, after + limit)
             parts = within(read_segments(self.db, log, head), after + 1, upto)

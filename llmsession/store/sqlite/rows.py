@@ -24,7 +24,7 @@ Values: TypeAlias = "tuple[Any, ...]"
 
 SELECT_ROW = """
 SELECT s.id, s.epoch, s.head, s.created_at, s.touched_at, s.labels, s.parent,
-       s.owner, o.pid, o.started, o.host, s.log, o.lease_until
+       s.owner, o.pid, o.started, o.host, s.origin_seal, s.head_seal, s.log, o.lease_until
 FROM session AS s LEFT JOIN owner AS o ON o.name = s.owner
 """
 
