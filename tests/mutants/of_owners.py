@@ -184,6 +184,19 @@ a commit that failed in its sync is told as not written (invariant 5)
     + committed: Literal[False] | None = False
     test_a_commit_that_fails_in_its_sync_is_not_known
 
+in store/sqlite/writer.py, by store/sqlite/test_faults.py
+a file that went during a commit is told as written (docs/stores.md)
+    -         self._check_place()
+    -         return outcomes
+    +         return outcomes
+    test_a_file_that_goes_while_a_group_is_committed_is_not_told_as_written
+
+in store/sqlite/file.py, by store/sqlite/test_faults.py
+a WAL that was deleted beneath its store is not missed (docs/stores.md)
+    -             if inode is not None:
+    +             if inode is None:
+    test_a_file_that_is_replaced_or_deleted_beneath_its_store_is_lost
+
 in store/sqlite/records.py, by store/sqlite/test_records.py
 a large block outlives the last record that uses it (docs/security.md)
     -         self._let_go(packed for (packed,) in rows)

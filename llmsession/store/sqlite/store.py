@@ -60,9 +60,10 @@ class SqliteStore:
     are gone for every reader at once, and from the file after ``vacuum``.
 
     The file is made at first use, for its owner alone to read; its folder must be there. A
-    relative *path* means the folder that the process is in then. What is wrong with the file is
-    said at first use, by a StoreError with the path. Raises InvalidConfig for a path or a key
-    that cannot be one. *vfs* names one of SQLite's file systems: for tests of failing disks.
+    relative *path* means the folder that the process is in then. A file that is replaced or deleted
+    while it is open is lost: each later call raises StoreError (or gives ``Lost``). What
+    is wrong with the file is said at first use, by a StoreError with the path. Raises InvalidConfig
+    for a path or a key that cannot be one. *vfs* names one of SQLite's file systems: for tests of failing disks.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class _Readers:
     def _take(self) -> Reading:
         if self._closed:
             raise StoreError(f"the store {self._file.path} was closed", committed=False)
+        self._file.check_place(committed=False)
         try:
             return self._idle.pop()
         except IndexError:
