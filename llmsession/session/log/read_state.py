@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from llmsession.errors import RecordDamaged, SessionNotFound, error_text
-from llmsession.store.protocol import EVERYTHING, Search, SessionRow, Store, StoredRecord
+from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store, StoredRecord
 from llmsession.turns import records as r
 
 from ..values.commands import command_digest, remembered
@@ -22,11 +22,11 @@ PAGE = 1000
 
 
 async def begun_rows(
-    store: Store, *, after: str = "", limit: int, search: Search = EVERYTHING
+    store: Store, *, after: str = "", limit: int, filter: SessionFilter = EVERYTHING
 ) -> Sequence[SessionRow]:
     """As ``Store.rows``, without the sessions that have no record. Such a session is being created,
     or its creator died: it does not exist yet, or never did. Raises StoreError."""
-    while rows := await store.rows(after=after, limit=limit, search=search):
+    while rows := await store.rows(after=after, limit=limit, filter=filter):
         begun = [row for row in rows if row.head]
         if begun:
             return begun

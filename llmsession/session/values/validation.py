@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from llmsession.errors import InvalidInput, InvalidMessage
-from llmsession.store.protocol import Search
+from llmsession.store.protocol import SessionFilter
 from llmsession.turns.blocks import (
     KNOWN_TYPES,
     MAX_CONTENT_BYTES,
@@ -30,9 +30,9 @@ from .commands import IfBusy
 from .labels import MAX_LABEL_CHARS, RESERVED
 
 __all__ = [
+    "checked_filter",
     "checked_if_busy",
     "checked_labels",
-    "checked_search",
     "checked_seed",
     "checked_session_id",
     "checked_summary",
@@ -104,16 +104,16 @@ def checked_labels(labels: Any) -> dict[str, str]:
     return dict(labels)
 
 
-def checked_search(search: Any) -> Search:
-    """*search*. Raises InvalidInput for a label or a time of a wrong type."""
-    if not isinstance(search, Search):
-        raise InvalidInput(f"search is a Search, not {type(search).__name__}")
+def checked_filter(filter: Any) -> SessionFilter:
+    """*filter*. Raises InvalidInput for a label or a time of a wrong type."""
+    if not isinstance(filter, SessionFilter):
+        raise InvalidInput(f"filter is a SessionFilter, not {type(filter).__name__}")
     try:
-        msgspec.convert(msgspec.structs.asdict(search), Search)
+        msgspec.convert(msgspec.structs.asdict(filter), SessionFilter)
     except msgspec.ValidationError as error:
         rule = "labels are texts, times are in seconds since the epoch (datetime.timestamp())"
-        raise InvalidInput(f"search: {error}; {rule}") from error
-    return search
+        raise InvalidInput(f"filter: {error}; {rule}") from error
+    return filter
 
 
 def checked_seed(seed: Seed | str | None) -> Seed | None:

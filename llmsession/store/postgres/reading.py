@@ -8,7 +8,7 @@ from typing import Any
 from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
 
 from ..cipher import PLAIN, Cipher, Unreadable
-from ..protocol import Batch, Search, SessionRow, StoredRecord
+from ..protocol import Batch, SessionFilter, SessionRow, StoredRecord
 from .connections import Connections, is_damage
 from .schema import OPEN
 from .sql import Statements, check_seals, label_marks, record_of, row_of
@@ -93,20 +93,20 @@ class Reading:
         return {row["id"]: row_of(row, cipher) for row in rows}
 
     async def rows(
-        self, after: str, limit: int, search: Search, cipher: Cipher
+        self, after: str, limit: int, filter: SessionFilter, cipher: Cipher
     ) -> list[SessionRow]:
         """See ``Store.rows``."""
-        marks = label_marks(search.labels, cipher) if search.labels else None
+        marks = label_marks(filter.labels, cipher) if filter.labels else None
         rows = await self._connections.run(
             lambda it: it.fetch(
                 self._statements.rows,
                 after,
                 max(0, limit),
                 marks,
-                search.created_after,
-                search.created_before,
-                search.touched_after,
-                search.touched_before,
+                filter.created_after,
+                filter.created_before,
+                filter.touched_after,
+                filter.touched_before,
             )
         )
         return [row_of(row, cipher) for row in rows]

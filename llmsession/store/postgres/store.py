@@ -19,7 +19,7 @@ from ..protocol import (
     Conflict,
     Lease,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     StoredRecord,
 )
@@ -124,11 +124,11 @@ class PostgresStore:
         return await self._look(partial(self._reading.row, session))
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         if not _is_text(after):
             raise InvalidInput(f"no session can have an id like {after!r}")
-        return await self._look(partial(self._reading.rows, after, limit, search))
+        return await self._look(partial(self._reading.rows, after, limit, filter))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(lease.session)

@@ -13,10 +13,10 @@ from llmsession.errors import RecordDamaged
 
 from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
-from ..protocol import Search, SessionRow, StoredRecord
+from ..protocol import SessionFilter, SessionRow, StoredRecord
 from ..segments import Segment, unused, within
 from .records import Records
-from .rows import Values, place_of, row_of, search_sql, seq_at
+from .rows import Values, filter_sql, place_of, row_of, seq_at
 from .session_tables import find_row, find_sealed_row, read_segments
 
 __all__ = ["Reading"]
@@ -39,9 +39,9 @@ class Reading:
         """As ``Store.row``."""
         return row_of(find_row(self.db, session))
 
-    def rows(self, after: str, limit: int, search: Search) -> list[SessionRow]:
+    def rows(self, after: str, limit: int, filter: SessionFilter) -> list[SessionRow]:
         """As ``Store.rows``."""
-        query, bound = search_sql(after, limit, search)
+        query, bound = filter_sql(after, limit, filter)
         value_rows: list[Values] = self.db.execute(query, bound).fetchall()
         return [row_of(values) for values in value_rows]
 

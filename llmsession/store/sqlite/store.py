@@ -20,7 +20,7 @@ from ..protocol import (
     Batch,
     Lease,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     StoredRecord,
 )
@@ -63,7 +63,8 @@ class SqliteStore:
     relative *path* means the folder that the process is in then. A file that is replaced or deleted
     while it is open is lost: each later call raises StoreError (or gives ``Lost``). What
     is wrong with the file is said at first use, by a StoreError with the path. Raises InvalidConfig
-    for a path or a key that cannot be one. *vfs* names one of SQLite's file systems: for tests of failing disks.
+    for a path or a key that cannot be one. *vfs* names one of SQLite's file systems: for
+    tests of failing disks.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class SqliteStore:
         return await self._readers.run(lambda look: look.row(session))
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
-        return await self._readers.run(lambda look: look.rows(after, limit, search))
+        return await self._readers.run(lambda look: look.rows(after, limit, filter))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
