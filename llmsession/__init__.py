@@ -89,7 +89,7 @@ from llmsession.session import (
     WhenBusy,
     load_prices,
 )
-from llmsession.store import MemoryStore, Search, SessionRow, SqliteStore, Store
+from llmsession.store import MemoryStore, SessionFilter, SessionRow, SqliteStore, Store
 from llmsession.turns import (
     PRICES,
     Block,
@@ -208,13 +208,13 @@ __all__ = [
     "RetentionReport",
     "Role",
     "RoutedProvider",
-    "Search",
     "Seed",
     "SessionBusy",
     "SessionClosed",
     "SessionConfig",
     "SessionError",
     "SessionExists",
+    "SessionFilter",
     "SessionInUse",
     "SessionManager",
     "SessionMoved",

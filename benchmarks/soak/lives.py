@@ -18,7 +18,7 @@ from llmsession.errors import (
     SessionError,
     TurnEnded,
 )
-from llmsession.store import Search
+from llmsession.store import SessionFilter
 from llmsession.testing.workload.tools import words
 from llmsession.transport import RemoteManager, RemoteSession
 from llmsession.turns.machine import TurnLimits
@@ -109,8 +109,8 @@ class _Life:
     async def _enter(self, sessions: RemoteManager) -> RemoteSession:
         random = self._random
         if random.random() < 0.6:
-            mine = Search(labels={**LABELS})
-            rows = await self._ask("list", sessions.list(limit=200, search=mine))
+            mine = SessionFilter(labels={**LABELS})
+            rows = await self._ask("list", sessions.list(limit=200, filter=mine))
             if rows:
                 self._tale.counts["came back"] += 1
                 return await self._ask("open", sessions.open(random.choice(rows).session))

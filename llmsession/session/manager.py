@@ -11,7 +11,7 @@ import anyio
 
 from llmsession.errors import InvalidInput, SessionError, SessionExists, SessionNotFound
 from llmsession.providers.protocol import Provider
-from llmsession.store.protocol import EVERYTHING, Owner, Search, SessionRow, Store
+from llmsession.store.protocol import EVERYTHING, Owner, SessionFilter, SessionRow, Store
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import Price
@@ -28,7 +28,7 @@ from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
-from .values.validation import checked_labels, checked_search, checked_seed, checked_session_id
+from .values.validation import checked_filter, checked_labels, checked_seed, checked_session_id
 
 __all__ = ["SessionManager"]
 
@@ -225,13 +225,13 @@ class SessionManager:
         return LLMSession(self._runtime, actor)
 
     async def list(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions of the store that *search* finds, ordered by id: at most *limit* with an id
+        """The sessions of the store that *filter* finds, ordered by id: at most *limit* with an id
         greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
         """
-        search = checked_search(search)
-        return await begun_rows(self.store, after=after, limit=limit, search=search)
+        filter = checked_filter(filter)
+        return await begun_rows(self.store, after=after, limit=limit, filter=filter)
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,

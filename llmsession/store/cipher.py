@@ -32,6 +32,7 @@ __all__ = [
     "check_installed",
     "check_key",
     "lock",
+    "note_of_sealed_rows",
     "unlock",
     "unseal_block",
 ]
@@ -46,6 +47,9 @@ _SALT_BYTES = 16
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 2**17, 8, 1
 _MAX_BYTES = 2**31 - 1  # of one body, by AESGCM
 _CHECK, _CHECK_PLACE = b"llmsession", b"key check"
+# Says that each row of the store has its seals: one without them was changed. A store that was
+# made before there were any gets them, and this note, when it is first opened.
+_CHECK_WITH_SEALS = b"llmsession with sealed rows"
 
 
 class Unreadable(Exception):
@@ -67,6 +71,9 @@ class Cipher(Protocol):
     def matches(self, content: bytes, name: bytes) -> bool:
         """Is *content*, which was unsealed for the place *name*, the one that has that name?"""
 
+    def sign(self, facts: bytes) -> bytes | None:
+        """What only somebody with the key can compute from *facts*; None without a key."""
+
 
 class _Plain:
     """Seals nothing; a content is named by its SHA-256."""
@@ -83,6 +90,9 @@ class _Plain:
     def matches(self, content: bytes, name: bytes) -> bool:
         return self.name(content) == name
 
+    def sign(self, facts: bytes) -> bytes | None:
+        return None
+
 
 PLAIN: Cipher = _Plain()
 """For a store without a key."""
@@ -95,6 +105,7 @@ class _Sealing:
     def __init__(self, key: bytes) -> None:
         self._aead = _aesgcm()(_subkey(key, b"seal"))
         self._naming = _subkey(key, b"name")
+        self._signing = _subkey(key, b"sign")
 
     def __repr__(self) -> str:
         return "<a cipher>"
@@ -116,6 +127,9 @@ class _Sealing:
 
     def matches(self, content: bytes, name: bytes) -> bool:
         return True  # the seal is bound to its name
+
+    def sign(self, facts: bytes) -> bytes | None:
+        return hmac.digest(self._signing, facts, "sha256")
 
 
 def unseal_block(cipher: Cipher, sealed: bytes | None, name: bytes) -> bytes:
@@ -168,9 +182,23 @@ def lock(key: Key) -> tuple[Cipher, str]:
         salt = base64.b64encode(os.urandom(_SALT_BYTES)).decode()
         draft = _Note("", salt, _SCRYPT_N, _SCRYPT_R, _SCRYPT_P)
     cipher = _Sealing(_key_bytes(key, draft))
-    check = base64.b64encode(cipher.seal(_CHECK, _CHECK_PLACE)).decode()
-    note = msgspec.structs.replace(draft, check=check)
-    return cipher, msgspec.json.encode(note).decode()
+    return cipher, _note_text(cipher, draft)
+
+
+def _note_text(cipher: Cipher, draft: _Note) -> str:
+    check = base64.b64encode(cipher.seal(_CHECK_WITH_SEALS, _CHECK_PLACE)).decode()
+    return msgspec.json.encode(msgspec.structs.replace(draft, check=check)).decode()
+
+
+def note_of_sealed_rows(cipher: Cipher, note: str | None) -> str | None:
+    """The note that is to replace *note*, of *cipher*, once all rows of the store are sealed; None
+    if they are, or if the store has no key."""
+    if note is None:
+        return None
+    kept = msgspec.json.decode(note, type=_Note)
+    if cipher.unseal(base64.b64decode(kept.check), _CHECK_PLACE) == _CHECK_WITH_SEALS:
+        return None
+    return _note_text(cipher, kept)
 
 
 def unlock(key: Key | None, note: str | None, where: str) -> Cipher:
@@ -191,7 +219,7 @@ def unlock(key: Key | None, note: str | None, where: str) -> Cipher:
         key_type = str if sealed.salt else bytes
         if isinstance(key, key_type):
             cipher = _Sealing(_key_bytes(key, sealed))
-            if cipher.unseal(check, _CHECK_PLACE) == _CHECK:
+            if cipher.unseal(check, _CHECK_PLACE) in (_CHECK, _CHECK_WITH_SEALS):
                 return cipher
     except Unreadable:
         pass

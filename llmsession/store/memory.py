@@ -23,7 +23,7 @@ from .protocol import (
     Conflict,
     Lease,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     StoredRecord,
 )
@@ -141,14 +141,14 @@ class MemoryStore:
         return self._log(session).row
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         matches: list[SessionRow] = []
         for name in self._names[bisect_right(self._names, after) :]:
             if len(matches) >= limit:
                 break
             row = self._logs[name].row
-            if search.finds(row):
+            if filter.finds(row):
                 matches.append(row)
         return matches
 

@@ -24,7 +24,7 @@ __all__ = [
     "Lease",
     "Lost",
     "Owner",
-    "Search",
+    "SessionFilter",
     "SessionRow",
     "Store",
     "StoredRecord",
@@ -76,7 +76,7 @@ class SessionRow(msgspec.Struct, frozen=True):
     parent: str | None = None
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to find: those that have all of ``labels`` (None as a value matches any
     value), with times at or after ``..._after`` and before ``..._before``. None is no limit."""
 
@@ -148,7 +148,7 @@ class Lost(msgspec.Struct, frozen=True):
 AppendResult: TypeAlias = Appended | Conflict | Lost
 
 
-EVERYTHING = Search()
+EVERYTHING = SessionFilter()
 """Finds every session."""
 
 
@@ -205,9 +205,9 @@ class Store(Protocol):
         """The session's row. Acquires nothing. Raises SessionNotFound."""
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions that match *search*, ordered by id, with ids greater than *after*; at most
+        """The sessions that match *filter*, ordered by id, with ids greater than *after*; at most
         *limit*."""
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:

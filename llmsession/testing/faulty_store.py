@@ -18,7 +18,7 @@ from llmsession.store.protocol import (
     Lease,
     Lost,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     Store,
     StoredRecord,
@@ -131,9 +131,9 @@ class FaultyStore:
         return await self.inner.row(session)
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        return await self.inner.rows(after=after, limit=limit, search=search)
+        return await self.inner.rows(after=after, limit=limit, filter=filter)
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         return await self.inner.fork(parent, upto, session, owner)

@@ -27,7 +27,7 @@ from llmsession.session import (
 )
 from llmsession.session.handles.reply_text import TextPiece
 from llmsession.session.values.commands import IfBusy
-from llmsession.store import Search, SessionRow
+from llmsession.store import SessionFilter, SessionRow
 from llmsession.store.protocol import EVERYTHING
 from llmsession.transcripts import Conversation
 from llmsession.turns import (
@@ -153,7 +153,7 @@ class ManagerInterface(Protocol):
         recovery: Recovery | None = None,
     ) -> SessionInterface: ...
     async def list(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]: ...
     async def row(self, session_id: str) -> SessionRow: ...
     async def export_conversation(self, session_id: str) -> Conversation: ...

@@ -158,11 +158,44 @@ a commit of SQLite is not synced to the disk (invariant 5)
     + ("synchronous", "NORMAL"),
     test_commits_are_synchronous_and_in_a_wal
 
+in store/row_seals.py, by store/test_row_seals.py
+a row of an encrypted store may be swapped for another's (docs/security.md)
+    - if not _fits(seal_origin(cipher, session, place, parent, parts), origin):
+    + if False:
+    test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
+the last record of an encrypted session may be cut off (docs/security.md)
+    - if not _fits(seal_head(cipher, place, head), end):
+    + if False:
+    test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
+the records that a fork shares are not in its seal (docs/security.md)
+    - ["origin", session, place, parent, parts]
+    + ["origin", session, place, parent]
+    test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
+
+in session/log/read_state.py, by store/test_row_seals.py
+a session's tenant may be changed in its row (docs/security.md)
+    - if tenant_of(state.labels) != tenant_of(row.labels):
+    + if False:
+    test_a_row_with_the_label_of_another_tenant_is_damaged
+
 in store/sqlite/writer.py, by store/sqlite/test_faults.py
 a commit that failed in its sync is told as not written (invariant 5)
     - committed: Literal[False] | None = False if surely_unwritten(error) else None
     + committed: Literal[False] | None = False
     test_a_commit_that_fails_in_its_sync_is_not_known
+
+in store/sqlite/writer.py, by store/sqlite/test_faults.py
+a file that went during a commit is told as written (docs/stores.md)
+    -         self._check_place()
+    -         return outcomes
+    +         return outcomes
+    test_a_file_that_goes_while_a_group_is_committed_is_not_told_as_written
+
+in store/sqlite/file.py, by store/sqlite/test_faults.py
+a WAL that was deleted beneath its store is not missed (docs/stores.md)
+    -             if inode is not None:
+    +             if inode is None:
+    test_a_file_that_is_replaced_or_deleted_beneath_its_store_is_lost
 
 in store/sqlite/records.py, by store/sqlite/test_records.py
 a large block outlives the last record that uses it (docs/security.md)

@@ -21,12 +21,12 @@ from llmsession import (
     MemoryStore,
     OpaqueBlock,
     ProviderError,
-    Search,
     Seed,
     SessionBusy,
     SessionClosed,
     SessionConfig,
     SessionExists,
+    SessionFilter,
     SessionNotFound,
     StepRestarted,
     TextDelta,
@@ -443,8 +443,8 @@ async def test_sessions_are_listed_by_labels_and_deleted(at: At) -> None:
             await place.sessions.create(CONFIG, session_id=name, labels={"user": name})
         session = await place.sessions.open("c")
         await session.label({"user": "a"})
-        search = Search(labels={"user": "a"})
-        assert [row.session for row in await place.sessions.list(search=search)] == ["a", "c"]
+        filter = SessionFilter(labels={"user": "a"})
+        assert [row.session for row in await place.sessions.list(filter=filter)] == ["a", "c"]
         assert [row.session for row in await place.sessions.list(after="a", limit=1)] == ["b"]
         await place.sessions.delete("a")
         assert [row.session for row in await place.sessions.list()] == ["b", "c"]

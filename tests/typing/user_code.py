@@ -25,9 +25,9 @@ from llmsession import (
     Request,
     Retention,
     RetentionReport,
-    Search,
     Seed,
     SessionConfig,
+    SessionFilter,
     SessionManager,
     SessionRow,
     SessionStatus,
@@ -210,7 +210,7 @@ async def history(manager: SessionManager, session: LLMSession) -> None:
     assert_type(again, LLMSession)
     names = await manager.import_conversations([conversation], lambda each: session.config)
     assert_type(names, tuple[str, ...])
-    rows = await manager.list(search=Search(labels={"of": None}, touched_before=0.0))
+    rows = await manager.list(filter=SessionFilter(labels={"of": None}, touched_before=0.0))
     assert_type(rows, Sequence[SessionRow])
     rules = [Retention(labels={"of": None}, forget_after_s=86_400.0), Retention(delete_idle_s=1e7)]
     assert_type(await manager.apply_retention(rules, dry_run=True), RetentionReport)

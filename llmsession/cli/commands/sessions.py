@@ -21,8 +21,8 @@ from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
 from llmsession.session.values.outcome import SessionUsage
 from llmsession.session.values.price_file import load_prices
-from llmsession.session.values.validation import checked_search
-from llmsession.store import Search, SessionRow, Store
+from llmsession.session.values.validation import checked_filter
+from llmsession.store import SessionFilter, SessionRow, Store
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner
 from llmsession.transport.interface import ManagerInterface
@@ -70,14 +70,14 @@ def list_sessions(
     held."""
     service = service_at(connect, token_file, ca, store=store)
     before = datetime.now(UTC).timestamp() - parse_span(idle) if parse_span(idle) else None
-    search = checked_search(Search(labels={**parse_labels(label)}, touched_before=before))
+    filter = checked_filter(SessionFilter(labels={**parse_labels(label)}, touched_before=before))
     if service is not None:
-        rows = using_service(service, lambda there: _all_rows(partial(there.list, search=search)))
+        rows = using_service(service, lambda there: _all_rows(partial(there.list, filter=filter)))
     else:
         rows = using_store(
             a_store(store),
             key_file,
-            lambda opened: _all_rows(partial(begun_rows, opened, search=search)),
+            lambda opened: _all_rows(partial(begun_rows, opened, filter=filter)),
         )
     if as_json:
         for row in rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from llmsession.errors import RecordDamaged, SessionNotFound
-from llmsession.store.protocol import Search, Store
+from llmsession.store.protocol import SessionFilter, Store
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.spending.spending import Spending
@@ -65,8 +65,12 @@ class TenantLogs:
             await self.sum_up(tenant)
 
     async def _read(self, tenant: str) -> dict[str, Spending]:
-        search, spent, after = Search(labels={TENANT_LABEL: tenant}), dict[str, Spending](), ""
-        while rows := await begun_rows(self._store, after=after, limit=PAGE, search=search):
+        filter, spent, after = (
+            SessionFilter(labels={TENANT_LABEL: tenant}),
+            dict[str, Spending](),
+            "",
+        )
+        while rows := await begun_rows(self._store, after=after, limit=PAGE, filter=filter):
             for row in rows:
                 spent[row.session] = await self._spent_by(row.session)
             after = rows[-1].session

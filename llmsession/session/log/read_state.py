@@ -7,25 +7,26 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from llmsession.errors import RecordDamaged, SessionNotFound, error_text
-from llmsession.store.protocol import EVERYTHING, Search, SessionRow, Store, StoredRecord
+from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store, StoredRecord
 from llmsession.turns import records as r
 
 from ..values.commands import command_digest, remembered
+from ..values.labels import tenant_of
 from .reader import read_record
 from .state import SessionState
 
-__all__ = ["begun_rows", "read_state", "was_created_by", "with_command"]
+__all__ = ["begun_rows", "check_belongs", "read_state", "was_created_by", "with_command"]
 
 PAGE = 1000
 """Records read at a time when a session is loaded."""
 
 
 async def begun_rows(
-    store: Store, *, after: str = "", limit: int, search: Search = EVERYTHING
+    store: Store, *, after: str = "", limit: int, filter: SessionFilter = EVERYTHING
 ) -> Sequence[SessionRow]:
     """As ``Store.rows``, without the sessions that have no record. Such a session is being created,
     or its creator died: it does not exist yet, or never did. Raises StoreError."""
-    while rows := await store.rows(after=after, limit=limit, search=search):
+    while rows := await store.rows(after=after, limit=limit, filter=filter):
         begun = [row for row in rows if row.head]
         if begun:
             return begun
@@ -70,6 +71,20 @@ async def read_state(
     if not state.head:
         raise SessionNotFound(session)
     return state
+
+
+def check_belongs(state: SessionState, row: SessionRow) -> None:
+    """Raises RecordDamaged if the log whose fold is *state* is not that of *row*: its records name
+    another session, or another tenant. *row* is as it was after the last record of *state*."""
+    if state.session != row.session:
+        # A fork whose own first record was never written begins as its parent.
+        if row.parent != state.session:
+            why = f"its records are those of session {state.session!r}"
+            raise RecordDamaged(row.session, 1, why)
+        return
+    if tenant_of(state.labels) != tenant_of(row.labels):
+        why = "its row has a label of another tenant than its records"
+        raise RecordDamaged(row.session, state.head, why)
 
 
 def _fold_page(

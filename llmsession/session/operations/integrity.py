@@ -9,7 +9,7 @@ import msgspec
 from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store.protocol import SessionRow, Store
 
-from ..log.read_state import begun_rows, read_state
+from ..log.read_state import begun_rows, check_belongs, read_state
 
 __all__ = ["Examined", "examine"]
 
@@ -52,6 +52,8 @@ async def examine(store: Store, *, after: str = "") -> AsyncGenerator[Examined, 
 async def _examine(store: Store, row: SessionRow) -> Examined:
     try:
         state = await read_state(store, row.session)
+        if state.head == row.head:  # else it was appended to meanwhile
+            check_belongs(state, row)
     except RecordDamaged as error:
         return Examined(
             session=row.session, records=error.seq - 1, damaged=error.seq, why=error.why

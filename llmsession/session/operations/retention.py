@@ -11,7 +11,7 @@ import msgspec
 
 from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
 from llmsession.store.liveness import owner_is_dead
-from llmsession.store.protocol import Search, SessionRow
+from llmsession.store.protocol import SessionFilter, SessionRow
 from llmsession.turns.records import SessionCreated
 
 from ..handles.session import LLMSession
@@ -100,7 +100,7 @@ class _Sweep:
 
     async def look_at(self, row: SessionRow) -> None:
         """Apply the rules to one session. An error of it is noted in ``skipped``."""
-        rules = [rule for rule in self._rules if Search(labels=rule.labels).finds(row)]
+        rules = [rule for rule in self._rules if SessionFilter(labels=rule.labels).finds(row)]
         idle_s = min((r.delete_idle_s for r in rules if r.delete_idle_s is not None), default=None)
         age_s = min((r.forget_after_s for r in rules if r.forget_after_s is not None), default=None)
         try:

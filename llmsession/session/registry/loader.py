@@ -17,7 +17,7 @@ from ..core.subscriptions import Subscriptions
 from ..log.erasing import erase
 from ..log.fork_records import Branch, fork_records, shared_history
 from ..log.journal import Journal, Written
-from ..log.read_state import read_state
+from ..log.read_state import check_belongs, read_state
 from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..tasks.promise import Promise
@@ -125,9 +125,12 @@ class Loader:
             if state.head != lease.head:
                 message = f"session {session!r} has {state.head} of {lease.head} records"
                 raise StoreError(message, committed=False)
+            row = await self._store.row(session)
+            if row.epoch == lease.epoch:  # else another owner has it, and may have changed it
+                check_belongs(state, row)
             self._subscriptions.reached(session, state.head)
             if state.session != session:  # a fork whose own first record is missing
-                parent = (await self._store.row(session)).parent or state.session
+                parent = row.parent or state.session
                 records = fork_records(state, session, parent, state.labels)
                 await self.write(state, lease, records)
             await self._erase(state, lease)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from llmsession.errors import InvalidInput, InvalidMessage
-from llmsession.store.protocol import Search
+from llmsession.store.protocol import SessionFilter
 from llmsession.turns.blocks import (
     KNOWN_TYPES,
     MAX_CONTENT_BYTES,
@@ -30,9 +30,9 @@ from .commands import IfBusy
 from .labels import MAX_LABEL_CHARS, RESERVED
 
 __all__ = [
+    "checked_filter",
     "checked_if_busy",
     "checked_labels",
-    "checked_search",
     "checked_seed",
     "checked_session_id",
     "checked_summary",
@@ -104,20 +104,20 @@ def checked_labels(labels: Any) -> dict[str, str]:
     return dict(labels)
 
 
-def checked_search(search: Any) -> Search:
-    """*search*. Raises InvalidInput for a label or a time of a wrong type, and for more labels than
+def checked_filter(filter: Any) -> SessionFilter:
+    """*filter*. Raises InvalidInput for a label or a time of a wrong type, and for more labels than
     a session can have."""
-    if not isinstance(search, Search):
-        raise InvalidInput(f"search is a Search, not {type(search).__name__}")
+    if not isinstance(filter, SessionFilter):
+        raise InvalidInput(f"filter is a SessionFilter, not {type(filter).__name__}")
     try:
-        msgspec.convert(msgspec.structs.asdict(search), Search)
+        msgspec.convert(msgspec.structs.asdict(filter), SessionFilter)
     except msgspec.ValidationError as error:
         rule = "labels are texts, times are in seconds since the epoch (datetime.timestamp())"
-        raise InvalidInput(f"search: {error}; {rule}") from error
-    if len(search.labels) > MAX_LABELS:
-        count = len(search.labels)
-        raise InvalidInput(f"search: {count} labels; a session has at most {MAX_LABELS}")
-    return search
+        raise InvalidInput(f"filter: {error}; {rule}") from error
+    if len(filter.labels) > MAX_LABELS:
+        count = len(filter.labels)
+        raise InvalidInput(f"filter: {count} labels; a session has at most {MAX_LABELS}")
+    return filter
 
 
 def checked_seed(seed: Seed | str | None) -> Seed | None:

@@ -11,6 +11,7 @@ from ..caller import Caller
 from ..cipher import PLAIN, Cipher
 from ..large_blocks import LARGE_BYTES
 from ..protocol import AppendResult, Batch
+from ..row_seals import seal_head
 from .blobs import Blobs
 from .sql import body_place, label_marks, seal_labels
 
@@ -144,7 +145,7 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
         *zip(*bodies, strict=True),
     )
     labels = [unit.labels for unit in units]
-    if not blobs and not any(entry is not None for entry in labels):
+    if cipher is PLAIN and not blobs and not any(entry is not None for entry in labels):
         return True, columns
     sealed = [
         None if entry is None else seal_labels(entry, first.session, cipher)
@@ -156,6 +157,7 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
         [None if entry is None else _array(label_marks(entry, cipher)) for entry in labels],
         *zip(*larges, strict=True),
         *blobs.columns(),
+        [seal_head(cipher, unit.first.session, unit.head) for unit in units],
     )
 
 

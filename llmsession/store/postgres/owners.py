@@ -7,11 +7,14 @@ from contextlib import suppress
 
 from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, StoreError
 
+from ..cipher import PLAIN, Cipher
 from ..liveness import this_host
 from ..ownership import still_holds
 from ..protocol import Lease, Owner
+from ..row_seals import seal_head, seal_origin
 from .connections import FAILURES, Connection, Connections
-from .sql import Statements, owner_of, owner_values
+from .schema import OPEN
+from .sql import Statements, check_seals, owner_of, owner_values
 
 __all__ = ["Owners"]
 
@@ -56,12 +59,18 @@ class Owners:
             with suppress(StoreError):  # they run out
                 await self._connections.execute(self._statements.end_leases, sorted(self._leased))
 
-    async def create(self, session: str, owner: Owner) -> Lease:
+    async def create(self, session: str, owner: Owner, cipher: Cipher) -> Lease:
         """See ``Store.create``."""
         await self.lease(owner)
+        seals = (
+            seal_origin(cipher, session, session, None, [(1, OPEN, session)]),
+            seal_head(cipher, session, 0),
+        )
 
         async def act(connection: Connection, in_doubt: bool) -> Lease:
-            row = await connection.fetchrow(self._statements.create, session, *owner_values(owner))
+            row = await connection.fetchrow(
+                self._statements.create, session, *owner_values(owner), *seals
+            )
             if row is None and in_doubt:
                 row = await connection.fetchrow(
                     self._statements.just_made, session, *owner_values(owner), None, 0
@@ -72,7 +81,7 @@ class Owners:
 
         return await self._connections.change(act)
 
-    async def acquire(self, session: str, owner: Owner, takeover: bool) -> Lease:
+    async def acquire(self, session: str, owner: Owner, takeover: bool, cipher: Cipher) -> Lease:
         """See ``Store.acquire``. Looks, decides, and takes what is still as it was seen."""
         await self.lease(owner)
         while True:
@@ -84,6 +93,11 @@ class Owners:
             is_kept = until is not None and still_holds(holder, until, taker=owner, now=row["now"])
             if is_kept and holder is not None and not takeover:
                 raise SessionInUse(session, _holder_text(holder))
+            if cipher is not PLAIN:
+                sealed = await self._connections.fetchrow(self._statements.seals, session)
+                if sealed is None:
+                    raise SessionNotFound(session)
+                check_seals(sealed, session, cipher)
             new_row = await self._connections.fetchrow(
                 self._statements.take, session, *owner_values(owner), row["epoch"], row["owner"]
             )

@@ -7,11 +7,11 @@ from typing import Any
 
 from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
 
-from ..cipher import Cipher, Unreadable
-from ..protocol import Batch, Search, SessionRow, StoredRecord
+from ..cipher import PLAIN, Cipher, Unreadable
+from ..protocol import Batch, SessionFilter, SessionRow, StoredRecord
 from .connections import Connections, is_damage
 from .schema import OPEN
-from .sql import Statements, label_marks, record_of, row_of
+from .sql import Statements, check_seals, label_marks, record_of, row_of
 
 __all__ = ["Reading"]
 
@@ -27,6 +27,8 @@ class Reading:
         self, session: str, after: int, limit: int | None, cipher: Cipher
     ) -> list[StoredRecord]:
         """See ``Store.read``."""
+        if after == 0:  # whoever reads further on has seen the beginning, or taken the session
+            await self.check_seals(session, cipher)
         upto = OPEN if limit is None else after + limit
         try:
             rows = await self._fetch(session, after, upto)
@@ -35,6 +37,16 @@ class Reading:
                 raise
             return await self._up_to_damage(session, after, upto, cipher)
         return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
+
+    async def check_seals(self, session: str, cipher: Cipher) -> None:
+        """Raises RecordDamaged if the session's row is not what was sealed, and
+        SessionNotFound."""
+        if cipher is PLAIN:
+            return
+        row = await self._connections.fetchrow(self._statements.seals, session)
+        if row is None:
+            raise SessionNotFound(session)
+        check_seals(row, session, cipher)
 
     async def _fetch(self, session: str, after: int, upto: int) -> Sequence[Any]:
         rows = await self._connections.run(
@@ -81,20 +93,20 @@ class Reading:
         return {row["id"]: row_of(row, cipher) for row in rows}
 
     async def rows(
-        self, after: str, limit: int, search: Search, cipher: Cipher
+        self, after: str, limit: int, filter: SessionFilter, cipher: Cipher
     ) -> list[SessionRow]:
         """See ``Store.rows``."""
-        marks = label_marks(search.labels, cipher) if search.labels else None
+        marks = label_marks(filter.labels, cipher) if filter.labels else None
         rows = await self._connections.run(
             lambda it: it.fetch(
                 self._statements.rows,
                 after,
                 max(0, limit),
                 marks,
-                search.created_after,
-                search.created_before,
-                search.touched_after,
-                search.touched_before,
+                filter.created_after,
+                filter.created_before,
+                filter.touched_after,
+                filter.touched_before,
             )
         )
         return [row_of(row, cipher) for row in rows]

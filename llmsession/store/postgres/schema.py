@@ -12,7 +12,8 @@ import re
 
 from llmsession.errors import InvalidConfig, StoreError
 
-from ..cipher import Cipher, Key, lock, unlock
+from ..cipher import Cipher, Key, lock, note_of_sealed_rows, unlock
+from ..row_seals import seal_head, seal_origin
 from .connections import Connection
 
 __all__ = ["FIRST_VERSION", "MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
@@ -82,6 +83,17 @@ INSERT INTO {s}.store (version) VALUES (0);
 """
 
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
+_HAS_SEALS = """
+SELECT EXISTS (
+    SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+      JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = $1::text AND c.relname = 'session' AND a.attname = 'origin_seal')
+"""
+_ROWS_TO_SEAL = """
+SELECT s.id, s.parent, s.head, array_agg(p.first ORDER BY p.first) AS firsts,
+       array_agg(p.last ORDER BY p.first) AS lasts, array_agg(p.born ORDER BY p.first) AS borns
+  FROM {s}.session s LEFT JOIN {s}.span p ON p.session = s.id GROUP BY s.id
+"""
 _HAS_TABLES = """
 SELECT EXISTS (
     SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -120,6 +132,10 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
             if tables is None or FIRST_VERSION <= tables[0] < newest:
                 return await _bring_up(connection, schema, tables, key, where)
     version, note = tables
+    if version == newest and not await connection.fetchval(_HAS_SEALS, schema):
+        async with connection.transaction():
+            await lock_structure(connection, schema)
+            return await _add_seals(connection, schema, unlock(key, note, where), note)
     if version > newest:
         raise StoreError(
             f"{where} has tables of version {version}, and this llmsession knows those up to"
@@ -134,6 +150,29 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
             committed=False,
         )
     return unlock(key, note, where)
+
+
+async def _add_seals(
+    connection: Connection, schema: str, cipher: Cipher, note: str | None
+) -> Cipher:
+    """Add the columns of the seals (see ``row_seals``), which the tables of this version did not
+    have at first, and seal what is there. Returns *cipher*."""
+    s = f'"{schema}"'
+    for column in ("origin_seal", "head_seal"):
+        await connection.execute(f"ALTER TABLE {s}.session ADD COLUMN IF NOT EXISTS {column} bytea")
+    new_note = note_of_sealed_rows(cipher, note)
+    if new_note is None:
+        return cipher
+    for row in await connection.fetch(_ROWS_TO_SEAL.format(s=s)):
+        parts = list(zip(row["firsts"], row["lasts"], row["borns"], strict=True))
+        await connection.execute(
+            f"UPDATE {s}.session SET origin_seal = $2, head_seal = $3 WHERE id = $1",
+            row["id"],
+            seal_origin(cipher, row["id"], row["id"], row["parent"], parts),
+            seal_head(cipher, row["id"], row["head"]),
+        )
+    await connection.execute(f"UPDATE {s}.store SET key_note = $1", new_note)
+    return cipher
 
 
 async def lock_structure(connection: Connection, schema: str) -> None:
@@ -176,4 +215,4 @@ async def _bring_up(
         FIRST_VERSION + len(MIGRATIONS) - 1,
         note,
     )
-    return cipher
+    return await _add_seals(connection, schema, cipher, note)

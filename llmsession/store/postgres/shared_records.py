@@ -19,14 +19,15 @@ from llmsession.errors import (
     SessionNotFound,
 )
 
-from ..cipher import Cipher
+from ..cipher import PLAIN, Cipher
 from ..large_blocks import unpack_places
 from ..protocol import Lease, Owner
+from ..row_seals import seal_head, seal_origin
 from ..segments import Segment, moved
 from .blobs import Blobs
 from .connections import Connection
-from .schema import lock_structure
-from .sql import Statements, body_place, owner_values
+from .schema import OPEN, lock_structure
+from .sql import Statements, body_place, check_seals, owner_values
 
 __all__ = ["SharedRecords"]
 
@@ -41,6 +42,8 @@ class SharedRecords:
         self._lock_session = f"SELECT epoch, head FROM {s}.session WHERE id = $1 FOR UPDATE"
         self._spans = f"""
             SELECT first, last, log, born FROM {s}.span WHERE session = $1 ORDER BY first"""
+        self._parent_of = f"SELECT parent FROM {s}.session WHERE id = $1"
+        self._seal_origin = f"UPDATE {s}.session SET origin_seal = $2 WHERE id = $1"
         self._drop_spans = f"DELETE FROM {s}.span WHERE session = $1"
         self._add_spans = f"""
             INSERT INTO {s}.span (session, first, last, log, born)
@@ -94,6 +97,7 @@ class SharedRecords:
         session: str,
         owner: Owner,
         *,
+        cipher: Cipher,
         in_doubt: bool,
     ) -> Lease:
         """See ``Store.fork``. *in_doubt*: an earlier attempt may have done it."""
@@ -103,6 +107,14 @@ class SharedRecords:
                 raise SessionNotFound(parent)
             if not 0 <= upto <= row["head"]:
                 raise InvalidInput(f"session {parent!r} has no record {upto}")
+            await self._check_seals(connection, parent, cipher)
+            spans = await connection.fetch(self._spans, parent)
+            parts = [
+                (span["first"], min(span["last"], upto), span["born"])
+                for span in spans
+                if span["first"] <= upto
+            ]
+            parts.append((upto + 1, OPEN, session))
             epoch = await connection.fetchval(
                 self._statements.fork,
                 session,
@@ -111,6 +123,8 @@ class SharedRecords:
                 upto,
                 row["epoch"],
                 row["touched_at"],
+                seal_origin(cipher, session, session, parent, parts),
+                seal_head(cipher, session, upto),
             )
             if epoch is None and in_doubt:
                 epoch = await connection.fetchval(
@@ -136,6 +150,7 @@ class SharedRecords:
             for seq in bodies:
                 if not 1 <= seq <= row["head"]:
                     raise InvalidInput(f"session {session!r} has no record {seq}")
+            await self._check_seals(connection, session, cipher)
             records = await connection.fetch(self._records, session, sorted(bodies))
             for seq in sorted(bodies.keys() - {record["seq"] for record in records}):
                 raise RecordDamaged(session, seq, "it is not there")
@@ -146,7 +161,8 @@ class SharedRecords:
                 log = await connection.fetchval(self._new_log)
                 places = [(record, log, session) for record in shared]
                 await connection.execute(self._insert, *_rows(places, bodies, cipher, blobs))
-                await self._move(connection, session, [record["seq"] for record in shared], log)
+                seqs = [record["seq"] for record in shared]
+                await self._move(connection, session, seqs, log, cipher)
             if own:
                 places = [(record, record["log"], record["born"]) for record in own]
                 await connection.execute(self._replace, *_rows(places, bodies, cipher, blobs))
@@ -172,7 +188,12 @@ class SharedRecords:
             await connection.execute(self._drop_session, session)
 
     async def _move(
-        self, connection: Connection, session: str, seqs: Sequence[int], log: int
+        self,
+        connection: Connection,
+        session: str,
+        seqs: Sequence[int],
+        log: int,
+        cipher: Cipher,
     ) -> None:
         """From now on the records *seqs* of *session* are in its new *log*."""
         spans = await connection.fetch(self._spans, session)
@@ -187,6 +208,16 @@ class SharedRecords:
             [part.source for part in parts],
             [born[part.source] for part in parts],
         )
+        if cipher is not PLAIN:
+            parent = await connection.fetchval(self._parent_of, session)
+            sealed = [(part.first, part.upto, born[part.source]) for part in parts]
+            seal = seal_origin(cipher, session, session, parent, sealed)
+            await connection.execute(self._seal_origin, session, seal)
+
+    async def _check_seals(self, connection: Connection, session: str, cipher: Cipher) -> None:
+        if cipher is not PLAIN:
+            row = await connection.fetchrow(self._statements.seals, session)
+            check_seals(row, session, cipher)
 
     async def _let_go(self, connection: Connection, larges: Sequence[bytes | None]) -> None:
         """The blobs that *larges* name have as many references less."""

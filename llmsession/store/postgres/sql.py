@@ -12,6 +12,7 @@ from llmsession.errors import StoreError
 from ..cipher import Cipher, Unreadable, unseal_block
 from ..large_blocks import NAME_BYTES, join_large, unpack_places
 from ..protocol import Owner, SessionRow, StoredRecord
+from ..row_seals import check_row
 from .schema import OPEN
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "PLACED_BYTES",
     "Statements",
     "body_place",
+    "check_seals",
     "label_marks",
     "owner_of",
     "owner_values",
@@ -43,8 +45,10 @@ class Statements:
         # waits here for a deletion gets an epoch above the deleted session's.
         highest = f"SELECT highest_epoch FROM {s}.store FOR SHARE"
         inserted = f"""
-            INSERT INTO {s}.session (id, log, epoch, head, {OWNER_COLUMNS})
-            SELECT $1, nextval('{s}.log_number'), highest_epoch + 1, 0, $2, $3, $4, $5
+            INSERT INTO {s}.session (
+                id, log, epoch, head, {OWNER_COLUMNS}, origin_seal, head_seal)
+            SELECT $1, nextval('{s}.log_number'), highest_epoch + 1, 0, $2, $3, $4, $5,
+                   $6::bytea, $7::bytea
               FROM ({highest}) h
             ON CONFLICT (id) DO NOTHING
             RETURNING log, epoch"""
@@ -92,14 +96,22 @@ class Statements:
         self.forget_owners = f"""
             DELETE FROM {s}.owner WHERE lease_until < now() - interval '1 day'"""
         self.read = _read(s)
+        self.seals = f"""
+            SELECT s.head, s.parent, s.origin_seal, s.head_seal,
+                   array_agg(p.first ORDER BY p.first) AS firsts,
+                   array_agg(p.last ORDER BY p.first) AS lasts,
+                   array_agg(p.born ORDER BY p.first) AS borns
+              FROM {s}.session s LEFT JOIN {s}.span p ON p.session = s.id
+             WHERE s.id = $1 GROUP BY s.id"""
         # A key share lock: the parent cannot be deleted or rewritten meanwhile, only appended to.
         self.parent = f"SELECT epoch, head, touched_at FROM {s}.session WHERE id = $1 FOR KEY SHARE"
         self.fork = f"""
             WITH made AS (
                 INSERT INTO {s}.session (
-                    id, log, epoch, head, {OWNER_COLUMNS}, created_at, touched_at, parent)
+                    id, log, epoch, head, {OWNER_COLUMNS}, created_at, touched_at, parent,
+                    origin_seal, head_seal)
                 SELECT $1, nextval('{s}.log_number'), greatest(highest_epoch, $8) + 1, $7::bigint,
-                       $2, $3, $4, $5, $9::float8, $9, $6::text
+                       $2, $3, $4, $5, $9::float8, $9, $6::text, $10::bytea, $11::bytea
                   FROM ({highest}) h
                 ON CONFLICT (id) DO NOTHING
                 RETURNING log, epoch),
@@ -123,14 +135,16 @@ def _append(s: str, *, plain: bool) -> str:
     cannot know the size.
     """
     columns = "session, epoch, head, at, body, starts, lengths"
+    set_seal = ""
     arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::float8[], $5::bytea[], $6::text[],
                 $7::text[]"""
     cuts = "f.starts::int[], f.lengths::int[]"
     cut = "start, length"
     set_labels, insert_blobs, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
     if not plain:
-        columns += ", labels, marks, large, large_starts, large_lengths"
-        arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[]"
+        columns += ", labels, marks, large, large_starts, large_lengths, seal"
+        arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[], $17::bytea[]"
+        set_seal = ", head_seal = u.seal"
         cuts += ", f.large_starts::int[], f.large_lengths::int[]"
         cut += ", large_start, large_length"
         large_of_one = "f.large"
@@ -158,7 +172,7 @@ def _append(s: str, *, plain: bool) -> str:
                                         ELSE cardinality(u.starts::int[]) END,
                    touched_at = u.at,
                    created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END
-                   {set_labels}
+                   {set_seal}{set_labels}
               FROM unit u
              WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
             RETURNING s.log, u.*
@@ -252,6 +266,20 @@ def label_marks(labels: Mapping[str, str | None], cipher: Cipher) -> list[bytes]
     marks = [cipher.name(msgspec.json.encode([name])) for name in labels]
     pairs = ([name, value] for name, value in labels.items() if value is not None)
     return marks + [cipher.name(msgspec.json.encode(pair)) for pair in pairs]
+
+
+def check_seals(row: Mapping[str, Any], session: str, cipher: Cipher) -> None:
+    """Raises RecordDamaged if *row*, of ``Statements.seals``, is not what was sealed."""
+    parts = list(zip(row["firsts"], row["lasts"], row["borns"], strict=True))
+    check_row(
+        cipher,
+        session,
+        session,
+        parent=row["parent"],
+        parts=parts,
+        head=row["head"],
+        seals=(row["origin_seal"], row["head_seal"]),
+    )
 
 
 def body_place(born: str, epoch: int, seq: int) -> bytes:

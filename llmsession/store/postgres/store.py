@@ -19,7 +19,7 @@ from ..protocol import (
     Conflict,
     Lease,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     StoredRecord,
 )
@@ -89,17 +89,19 @@ class PostgresStore:
 
     async def create(self, session: str, owner: Owner) -> Lease:
         _check_new(session, owner)
-        return await self._take(lambda: self._owners.create(session, owner))
+        return await self._take(lambda cipher: self._owners.create(session, owner, cipher))
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         _check_known(session)
         _check_new(session, owner)
-        return await self._take(lambda: self._owners.acquire(session, owner, takeover))
+        return await self._take(
+            lambda cipher: self._owners.acquire(session, owner, takeover, cipher)
+        )
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         _check_known(parent)
         _check_new(session, owner)
-        return await self._change(lambda _: self._fork(parent, upto, session, owner))
+        return await self._change(lambda cipher: self._fork(parent, upto, session, owner, cipher))
 
     async def release(self, lease: Lease) -> None:
         if _is_text(lease.session):
@@ -122,11 +124,11 @@ class PostgresStore:
         return await self._look(partial(self._reading.row, session))
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         if not _is_text(after):
             raise InvalidInput(f"no session can have an id like {after!r}")
-        return await self._look(partial(self._reading.rows, after, limit, search))
+        return await self._look(partial(self._reading.rows, after, limit, filter))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(lease.session)
@@ -157,11 +159,11 @@ class PostgresStore:
                 await self._thread.run(self._end)
                 await self._thread.end()
 
-    async def _take(self, work: Callable[[], Coroutine[Any, Any, Lease]]) -> Lease:
+    async def _take(self, work: Callable[[Cipher], Coroutine[Any, Any, Lease]]) -> Lease:
         """The lease that *work* takes. Wakes the writer, so that it is ready for its appends."""
 
-        async def take(_: Cipher) -> Lease:
-            lease = await work()
+        async def take(cipher: Cipher) -> Lease:
+            lease = await work(cipher)
             self._writer.wake()
             return lease
 
@@ -204,11 +206,13 @@ class PostgresStore:
             await self._owners.end()
         await self._connections.close()
 
-    async def _fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
+    async def _fork(
+        self, parent: str, upto: int, session: str, owner: Owner, cipher: Cipher
+    ) -> Lease:
         await self._owners.lease(owner)
         return await self._connections.change(
             lambda it, in_doubt: self._shared_records.fork(
-                it, parent, upto, session, owner, in_doubt=in_doubt
+                it, parent, upto, session, owner, cipher=cipher, in_doubt=in_doubt
             )
         )
 

@@ -20,7 +20,8 @@ __all__ = ["append_all"]
 
 _SELECT_POSITION = "SELECT id, epoch, head, log FROM session WHERE id = ?"
 _ADVANCE = """
-UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at)
+UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at),
+    head_seal = ?
 WHERE id = ?
 """
 
@@ -80,7 +81,8 @@ def _write(sessions: SessionTables, positions: dict[str, _Position]) -> None:
     for name, position in positions.items():
         if not position.is_written:
             position.is_written = True
-            changed.append((position.head, position.touched_at, position.began_at, name))
+            seal = sessions.head_seal(position.log, position.head)
+            changed.append((position.head, position.touched_at, position.began_at, seal, name))
     sessions.db.executemany(_ADVANCE, changed)
 
 

@@ -82,6 +82,7 @@ class Checkpoints:
         try:
             if self._db is None:
                 self._db = self._file.writer()[0]
+            self._file.check_place(committed=False)
             _checkpoint(self._db)
             # Whether it could is not asked: the last pass syncs by the writer's connection.
             sync_file(self._db)
@@ -96,8 +97,7 @@ class Checkpoints:
             self._copying.join()
             self._copying = None
         if self._db is not None:
-            with suppress(apsw.Error):
-                self._db.close(True)
+            self._file.close(self._db)
             self._db = None
 
 

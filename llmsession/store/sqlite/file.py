@@ -12,8 +12,9 @@ import apsw
 
 from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
-from ..cipher import Cipher, Key, check_installed, check_key, lock, unlock
-from .schema import Foreign, Newer, Older, is_empty, migrate
+from ..cipher import Cipher, Key, check_installed, check_key, lock, note_of_sealed_rows, unlock
+from .schema import Foreign, Newer, Older, add_seals, is_empty, migrate
+from .session_tables import seal_rows
 
 __all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
 
@@ -87,6 +88,9 @@ class SqliteFile:
         self._busy_s = busy_s
         self._vfs = vfs
         self._cipher: Cipher | None = None
+        self._inodes: dict[str, _Inode] = {}
+        """Of the file, and of its WAL while the writer has it open."""
+        self._is_lost = False
         self._lock = threading.Lock()
 
     def writer(self) -> tuple[apsw.Connection, Cipher]:
@@ -104,10 +108,54 @@ class SqliteFile:
                 # It stays the same file when the process changes its folder.
                 self.path = os.path.abspath(self.path)
                 self._cipher = self._prepare()
+        self.check_place(committed=False)
         try:
-            return self._connect(flags), self._cipher
+            db = self._connect(flags)
         except apsw.Error as error:
             raise self.error(error, committed=False) from error
+        try:
+            self.check_place(committed=False)  # it was opened by its path
+        except StoreError:
+            db.close(True)
+            raise
+        return db, self._cipher
+
+    # Is it still there?
+
+    def check_place(self, *, committed: Literal[False] | None) -> None:
+        """Raises StoreError if another file is at the path now, or none, or another WAL beside it:
+        then what is written goes where nobody will find it. From then on it always raises, because
+        an owner in the new file may have the epochs of one in the old file."""
+        if not self._is_lost:
+            if all(_inode(path) == inode for path, inode in tuple(self._inodes.items())):
+                return
+            self._is_lost = True
+        raise StoreError(
+            f"the store {self.path} was replaced or deleted while it was open, so what is written"
+            " to it would be lost: restart whatever uses it",
+            committed=committed,
+        )
+
+    def close(self, db: apsw.Connection) -> None:
+        """Close a connection that writes, and roll back what is open. Raises nothing."""
+        with suppress(apsw.Error):
+            if self._is_lost:
+                # SQLite would delete the WAL by its name, and it may be the new file's.
+                db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            db.close(True)
+
+    def note_wal(self) -> None:
+        """The WAL that is beside the file now is the one to be there until ``forget_wal``. To be
+        called after a commit, by whoever keeps the connection that made it."""
+        wal = f"{self.path}-wal"
+        if wal not in self._inodes and self._vfs is None:
+            inode = _inode(wal)
+            if inode is not None:
+                self._inodes[wal] = inode
+
+    def forget_wal(self) -> None:
+        """The connection is closed: SQLite may delete the WAL, and make a new one."""
+        self._inodes.pop(f"{self.path}-wal", None)
 
     def _connect(self, flags: int) -> apsw.Connection:
         db = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
@@ -159,9 +207,14 @@ class SqliteFile:
             while True:
                 with _transaction(db):
                     if not is_empty(db) or self._key is None or locked is not None:
-                        return self._bring_up(db, locked)
+                        cipher = self._bring_up(db, locked)
+                        break
                 # Outside of the transaction: a passphrase takes a while.
                 locked = lock(self._key)
+            inode = _inode(self.path)
+            if inode is not None and self._vfs is None:  # else a file system of tests
+                self._inodes[self.path] = inode
+            return cipher
         finally:
             db.close()
 
@@ -169,11 +222,18 @@ class SqliteFile:
         """Make the tables, or bring them up to date. *locked* is for a file that is still empty."""
         if locked is not None and is_empty(db):
             migrate(db)
+            add_seals(db)
             db.execute("INSERT INTO meta VALUES ('key', ?)", (locked[1],))
             return locked[0]
         migrate(db)
+        add_seals(db)
         note = db.execute("SELECT value FROM meta WHERE name = 'key'").get
-        return unlock(self._key, note, f"the store {self.path}")
+        cipher = unlock(self._key, note, f"the store {self.path}")
+        new_note = note_of_sealed_rows(cipher, note)
+        if new_note is not None:
+            seal_rows(db, cipher)
+            db.execute("UPDATE meta SET value = ? WHERE name = 'key'", (new_note,))
+        return cipher
 
     def _make_private(self) -> None:
         """A new file is for its owner alone; SQLite would go by the umask. It gives the rights of
@@ -233,6 +293,18 @@ class SqliteFile:
             case apsw.IOError():
                 return f"cannot be read or written: {_io_text(error)}"
         return f"failed: {type(error).__name__}: {error}"
+
+
+_Inode = tuple[int, int]
+
+
+def _inode(path: str) -> _Inode | None:
+    """The device and the inode of the file at *path*; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _io_text(error: apsw.Error) -> str:

@@ -13,11 +13,11 @@ from llmsession.errors import RecordDamaged
 
 from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
-from ..protocol import Search, SessionRow, StoredRecord
+from ..protocol import SessionFilter, SessionRow, StoredRecord
 from ..segments import Segment, unused, within
 from .records import Records
-from .rows import Values, place_of, row_of, search_sql, seq_at
-from .session_tables import find_row, read_segments
+from .rows import Values, filter_sql, place_of, row_of, seq_at
+from .session_tables import find_row, find_sealed_row, read_segments
 
 __all__ = ["Reading"]
 
@@ -28,6 +28,7 @@ class Reading:
     def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
         self.db = db
         self._records = Records(db, cipher)
+        self._cipher = cipher
 
     def close(self) -> None:
         """Let the connection go."""
@@ -38,9 +39,9 @@ class Reading:
         """As ``Store.row``."""
         return row_of(find_row(self.db, session))
 
-    def rows(self, after: str, limit: int, search: Search) -> list[SessionRow]:
+    def rows(self, after: str, limit: int, filter: SessionFilter) -> list[SessionRow]:
         """As ``Store.rows``."""
-        query, bound = search_sql(after, limit, search)
+        query, bound = filter_sql(after, limit, filter)
         value_rows: list[Values] = self.db.execute(query, bound).fetchall()
         return [row_of(values) for values in value_rows]
 
@@ -48,7 +49,7 @@ class Reading:
         """As ``Store.read``."""
         self.db.execute("BEGIN")
         try:
-            values = find_row(self.db, session)
+            values = find_sealed_row(self.db, session, self._cipher)
             head, log = values[2], values[-2]
             upto = head if limit is None else min(head, after + limit)
             parts = within(read_segments(self.db, log, head), after + 1, upto)

@@ -6,16 +6,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..protocol import Owner, Search, SessionRow
+from ..protocol import Owner, SessionFilter, SessionRow
 
 __all__ = [
     "SELECT_ROW",
     "Values",
+    "filter_sql",
     "labels_text",
     "place_of",
     "read_labels",
     "row_of",
-    "search_sql",
     "seq_at",
 ]
 
@@ -24,7 +24,7 @@ Values: TypeAlias = "tuple[Any, ...]"
 
 SELECT_ROW = """
 SELECT s.id, s.epoch, s.head, s.created_at, s.touched_at, s.labels, s.parent,
-       s.owner, o.pid, o.started, o.host, s.log, o.lease_until
+       s.owner, o.pid, o.started, o.host, s.origin_seal, s.head_seal, s.log, o.lease_until
 FROM session AS s LEFT JOIN owner AS o ON o.name = s.owner
 """
 
@@ -69,20 +69,20 @@ def read_labels(text: str) -> dict[str, str]:
     return _labels.decode(text) if text != "{}" else {}
 
 
-def search_sql(after: str, limit: int, search: Search) -> tuple[str, list[Any]]:
+def filter_sql(after: str, limit: int, filter: SessionFilter) -> tuple[str, list[Any]]:
     """The query for the rows that are looked for, and what is bound to it."""
     conditions: list[tuple[str, list[Any]]] = [("s.id > ?", [after])]
-    for name, value in search.labels.items():
+    for name, value in filter.labels.items():
         if value is None:
             conditions.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))
         else:
             query = "s.id IN (SELECT session FROM label WHERE name = ? AND value = ?)"
             conditions.append((query, [name, value]))
     for condition, time in (
-        ("s.created_at >= ?", search.created_after),
-        ("s.created_at < ?", search.created_before),
-        ("s.touched_at >= ?", search.touched_after),
-        ("s.touched_at < ?", search.touched_before),
+        ("s.created_at >= ?", filter.created_after),
+        ("s.created_at < ?", filter.created_before),
+        ("s.touched_at >= ?", filter.touched_after),
+        ("s.touched_at < ?", filter.touched_before),
     ):
         if time is not None:
             conditions.append((condition, [time]))

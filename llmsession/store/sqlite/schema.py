@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import apsw
 
-__all__ = ["APPLICATION_ID", "STEPS", "Foreign", "Newer", "is_empty", "migrate"]
+__all__ = ["APPLICATION_ID", "STEPS", "Foreign", "Newer", "add_seals", "is_empty", "migrate"]
 
 APPLICATION_ID = 0x4C4C4D53
 """Says that a SQLite file is one of ours: "LLMS" in PRAGMA application_id."""
@@ -119,6 +119,15 @@ def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
         db.execute(step).fetchall()  # all of it: apsw stops at a row, and goes on when it is read
     db.pragma("application_id", APPLICATION_ID)
     db.pragma("user_version", newest)
+
+
+def add_seals(db: apsw.Connection) -> None:
+    """Add the columns of the seals (see ``row_seals``), unless they are there. No step does it:
+    older programs of this version write rows without them, and need not know of them."""
+    columns = {row[1] for row in db.execute("PRAGMA table_info(session)").fetchall()}
+    for column in ("origin_seal", "head_seal"):
+        if column not in columns:
+            db.execute(f"ALTER TABLE session ADD COLUMN {column} BLOB")
 
 
 def _number(db: apsw.Connection, query: str) -> int:

@@ -19,14 +19,15 @@ from llmsession.errors import (
     SessionNotFound,
 )
 
-from ..cipher import Cipher
+from ..cipher import PLAIN, Cipher
 from ..ownership import still_holds
 from ..protocol import Lease, Owner, SessionRow
+from ..row_seals import Part, check_row, seal_head, seal_origin
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
 from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
 
-__all__ = ["SessionTables", "find_row", "read_segments"]
+__all__ = ["SessionTables", "find_row", "find_sealed_row", "read_segments", "seal_rows"]
 
 MAX_LOGS = 2**31 - 1
 
@@ -39,12 +40,43 @@ def find_row(db: apsw.Connection, session: str) -> Values:
     return rows[0]
 
 
+def find_sealed_row(db: apsw.Connection, session: str, cipher: Cipher) -> Values:
+    """As ``find_row``. Raises RecordDamaged too, if the row is not the one that was sealed."""
+    values = find_row(db, session)
+    if cipher is not PLAIN:
+        row, log = row_of(values), values[-2]
+        parts = _parts(_stored_segments(db, log))
+        seals = (values[-4], values[-3])
+        check_row(cipher, session, log, parent=row.parent, parts=parts, head=row.head, seals=seals)
+    return values
+
+
+def seal_rows(db: apsw.Connection, cipher: Cipher) -> None:
+    """Seal every row as it is, in a file that was made before rows had seals."""
+    rows: list[Values] = db.execute("SELECT id, log, parent, head FROM session").fetchall()
+    for session, log, parent, head in rows:
+        parts = _parts(_stored_segments(db, log))
+        db.execute(
+            "UPDATE session SET origin_seal = ?, head_seal = ? WHERE id = ?",
+            (seal_origin(cipher, session, log, parent, parts), seal_head(cipher, log, head),
+             session),
+        )  # fmt: skip
+
+
 def read_segments(db: apsw.Connection, log: int, head: int) -> list[Segment]:
     """Where the records of the session with the log *log* lie."""
+    return layout(_stored_segments(db, log), log, head)
+
+
+def _stored_segments(db: apsw.Connection, log: int) -> list[Segment]:
     rows: Iterable[Values] = db.execute(
         "SELECT first, upto, source FROM segment WHERE log = ? ORDER BY first", (log,)
     )
-    return layout([Segment(*values) for values in rows], log, head)
+    return [Segment(*values) for values in rows]
+
+
+def _parts(segments: Iterable[Segment]) -> list[Part]:
+    return [(part.first, part.upto, part.source) for part in segments]
 
 
 class SessionTables:
@@ -56,6 +88,7 @@ class SessionTables:
     ) -> None:
         self.db = db
         self.records = Records(db, cipher)
+        self._cipher = cipher
         self._now = now
         self._lease_s = lease_s
 
@@ -86,12 +119,12 @@ class SessionTables:
         self._check_free(session)
         epoch = self._meta("highest_epoch") + 1
         self.note_owner(owner)
-        self._add(SessionRow(session, epoch, 0, owner), self._new_log())
+        self._add(SessionRow(session, epoch, 0, owner), self._new_log(), ())
         return Lease(session, epoch, 0)
 
     def acquire(self, session: str, owner: Owner, takeover: bool) -> Lease:
         """As ``Store.acquire``."""
-        values = find_row(self.db, session)
+        values = self._sealed_row(session)
         row = row_of(values)
         if not takeover and still_holds(row.owner, values[-1] or 0.0, taker=owner, now=self._now()):
             assert row.owner is not None  # somebody holds it
@@ -104,7 +137,7 @@ class SessionTables:
 
     def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """As ``Store.fork``."""
-        values = find_row(self.db, parent)
+        values = self._sealed_row(parent)
         row, log = row_of(values), values[-2]
         if not 0 <= upto <= row.head:
             raise InvalidInput(f"session {parent!r} has no record {upto}")
@@ -112,9 +145,11 @@ class SessionTables:
         epoch = max(self._meta("highest_epoch"), row.epoch) + 1
         self.note_owner(owner)
         time = row.touched_at
+        segments = cut(read_segments(self.db, log, row.head), upto)
         own = self._new_log()
-        self._add(SessionRow(session, epoch, upto, owner, time, time, parent=parent), own)
-        self._put_segments(own, cut(read_segments(self.db, log, row.head), upto))
+        fork = SessionRow(session, epoch, upto, owner, time, time, parent=parent)
+        self._add(fork, own, segments)
+        self._put_segments(own, segments)
         return Lease(session, epoch, upto)
 
     def release(self, lease: Lease) -> None:
@@ -128,13 +163,27 @@ class SessionTables:
         if self.db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).get is not None:
             raise SessionExists(session)
 
-    def _add(self, row: SessionRow, log: int) -> None:
+    def _sealed_row(self, session: str) -> Values:
+        return find_sealed_row(self.db, session, self._cipher)
+
+    def head_seal(self, log: int, head: int) -> bytes | None:
+        """What the row of the session with the log *log* keeps beside its *head*."""
+        return seal_head(self._cipher, log, head)
+
+    def _origin_seal(
+        self, session: str, log: int, parent: str | None, segments: Iterable[Segment]
+    ) -> bytes | None:
+        return seal_origin(self._cipher, session, log, parent, _parts(segments))
+
+    def _add(self, row: SessionRow, log: int, segments: Iterable[Segment]) -> None:
         assert row.owner is not None  # who makes a session holds it
         self.db.execute(
             "INSERT INTO session (id, epoch, head, log, created_at, touched_at, owner, parent,"
-            " labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}')",
+            " labels, origin_seal, head_seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}', ?, ?)",
             (row.session, row.epoch, row.head, log, row.created_at, row.touched_at,
-             row.owner.name, row.parent),
+             row.owner.name, row.parent,
+             self._origin_seal(row.session, log, row.parent, segments),
+             self.head_seal(log, row.head)),
         )  # fmt: skip
 
     def _new_log(self) -> int:
@@ -182,7 +231,7 @@ class SessionTables:
 
     def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. What others share is written anew, into a log of its own."""
-        values = find_row(self.db, lease.session)
+        values = self._sealed_row(lease.session)
         row, log = row_of(values), values[-2]
         if row.epoch != lease.epoch:
             raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
@@ -203,7 +252,12 @@ class SessionTables:
             if not there:
                 raise RecordDamaged(lease.session, seq, "it is missing")
         if apart is not None:
-            self._put_segments(log, stored(moved(segments, copied, apart), log))
+            segments = stored(moved(segments, copied, apart), log)
+            self._put_segments(log, segments)
+            self.db.execute(
+                "UPDATE session SET origin_seal = ? WHERE id = ?",
+                (self._origin_seal(row.session, log, row.parent, segments), row.session),
+            )
 
     def delete(self, session: str) -> None:
         """As ``Store.delete``."""

@@ -20,7 +20,7 @@ from ..protocol import (
     Batch,
     Lease,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     StoredRecord,
 )
@@ -60,9 +60,11 @@ class SqliteStore:
     are gone for every reader at once, and from the file after ``vacuum``.
 
     The file is made at first use, for its owner alone to read; its folder must be there. A
-    relative *path* means the folder that the process is in then. What is wrong with the file is
-    said at first use, by a StoreError with the path. Raises InvalidConfig for a path or a key
-    that cannot be one. *vfs* names one of SQLite's file systems: for tests of failing disks.
+    relative *path* means the folder that the process is in then. A file that is replaced or deleted
+    while it is open is lost: each later call raises StoreError (or gives ``Lost``). What
+    is wrong with the file is said at first use, by a StoreError with the path. Raises InvalidConfig
+    for a path or a key that cannot be one. *vfs* names one of SQLite's file systems: for
+    tests of failing disks.
     """
 
     def __init__(
@@ -109,10 +111,10 @@ class SqliteStore:
         return await self._readers.run(lambda look: look.row(session))
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
-        return await self._readers.run(lambda look: look.rows(after, limit, search))
+        return await self._readers.run(lambda look: look.rows(after, limit, filter))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
@@ -190,6 +192,7 @@ class _Readers:
     def _take(self) -> Reading:
         if self._closed:
             raise StoreError(f"the store {self._file.path} was closed", committed=False)
+        self._file.check_place(committed=False)
         try:
             return self._idle.pop()
         except IndexError:

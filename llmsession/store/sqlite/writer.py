@@ -151,6 +151,7 @@ class SqliteWriter:
         except apsw.Error as error:
             committed: Literal[False] | None = False if surely_unwritten(error) else None
             raise self._give_up(error, committed=committed) from error
+        self._check_place()
         return outcomes
 
     def _run_alone(self, item: Item) -> Outcome:
@@ -165,7 +166,19 @@ class SqliteWriter:
 
     # The connection.
 
+    def _check_place(self) -> None:
+        """After a commit. Raises StoreError if it went into a file that is at its place no more:
+        whether anybody will find it there is unknown."""
+        self._file.check_place(committed=None)
+        self._file.note_wal()
+
     def _open(self) -> SessionTables:
+        if self._sessions is not None:
+            try:
+                self._file.check_place(committed=False)
+            except StoreError:
+                self._drop()
+                raise
         if self._sessions is None:
             db, cipher = self._file.writer()
             self._checkpoints.watch(db)
@@ -191,9 +204,9 @@ class SqliteWriter:
 
     def _drop(self) -> None:
         if self._sessions is not None:
-            with suppress(apsw.Error):
-                self._sessions.db.close(True)  # rolls back what is open
+            self._file.close(self._sessions.db)
             self._sessions = None
+            self._file.forget_wal()
 
     # Leases.
 
@@ -214,6 +227,8 @@ class SqliteWriter:
         try:
             for owner in self._owners.values():
                 self._open().note_owner(owner, lease_s)
+            if self._owners:
+                self._check_place()
         except apsw.Error:  # another time; the fence is what is right
             self._drop()
         except SessionError:

@@ -19,7 +19,7 @@ from llmsession.store.protocol import (
     Lease,
     Lost,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     StoredRecord,
 )
@@ -229,10 +229,10 @@ class DiskLink:
             return await truth.row(session)
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         async with self._trip(reads=True) as truth:
-            return await truth.rows(after=after, limit=limit, search=search)
+            return await truth.rows(after=after, limit=limit, filter=filter)
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         async with self._trip() as truth:

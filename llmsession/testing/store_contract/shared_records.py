@@ -4,7 +4,7 @@ sessions: forks, rewriting, search."""
 from __future__ import annotations
 
 from llmsession.errors import InvalidInput, SessionExists, SessionMoved, SessionNotFound
-from llmsession.store.protocol import Appended, Batch, Conflict, Lease, Search, Store
+from llmsession.store.protocol import Appended, Batch, Conflict, Lease, SessionFilter, Store
 
 from .actions import Answer, StoreStage, append, bodies_of, raised, written
 
@@ -204,11 +204,11 @@ class SharedRecordsContract(StoreStage):
             await self._append(store, Batch("e", old.epoch, old.head, (b"2",), 350.0))
 
             async def matching(**filters: object) -> str:
-                search = Search(**filters)  # type: ignore[arg-type]  # what each caller gives
-                names = [row.session for row in await store.rows(search=search)]
+                filter = SessionFilter(**filters)  # type: ignore[arg-type]  # what each caller gives
+                names = [row.session for row in await store.rows(filter=filter)]
                 paged: list[str] = []
                 while page := await store.rows(
-                    after=paged[-1] if paged else "", limit=1, search=search
+                    after=paged[-1] if paged else "", limit=1, filter=filter
                 ):
                     paged += [row.session for row in page]
                 assert paged == names

@@ -30,9 +30,9 @@ from llmsession.session.handles.turn import text_or_raise
 from llmsession.session.values.commands import IfBusy
 from llmsession.session.values.config import store_config
 from llmsession.session.values.validation import (
+    checked_filter,
     checked_if_busy,
     checked_labels,
-    checked_search,
     checked_seed,
     checked_session_id,
     checked_summary,
@@ -40,7 +40,7 @@ from llmsession.session.values.validation import (
     turn_or_moment,
     turn_or_none_before,
 )
-from llmsession.store import Search, SessionRow
+from llmsession.store import SessionFilter, SessionRow
 from llmsession.store.protocol import EVERYTHING
 from llmsession.transcripts import Conversation
 from llmsession.turns import (
@@ -140,11 +140,11 @@ class RemoteManager:
         return RemoteSession(self._link, opened)
 
     async def list(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         """As ``SessionManager.list``; at most 1,000 at once."""
-        search = checked_search(search)
-        return await self._perform(w.ListSessions, after=after, limit=limit, search=search)
+        filter = checked_filter(filter)
+        return await self._perform(w.ListSessions, after=after, limit=limit, filter=filter)
 
     async def row(self, session_id: str) -> SessionRow:
         """As ``SessionManager.row``."""

@@ -250,7 +250,7 @@ class Admission:
     async def list(self, tenant: str | None, command: w.ListSessions) -> Sequence[SessionRow]:
         """The sessions that the tenant may see."""
         limit = max(1, min(command.limit, MAX_LISTED))
-        rows = await self.manager.list(after=command.after, limit=limit, search=command.search)
+        rows = await self.manager.list(after=command.after, limit=limit, filter=command.filter)
         return tenancy.visible_rows(tenant, rows)
 
     async def row(self, tenant: str | None, command: w.Row) -> SessionRow:

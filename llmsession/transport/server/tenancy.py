@@ -47,9 +47,9 @@ def in_namespace(tenant: str | None, command: C) -> C:
         return command
     space = namespace_of(tenant)
     if isinstance(command, w.ListSessions):
-        labels = {**command.search.labels, TENANT_LABEL: tenant}
-        search = msgspec.structs.replace(command.search, labels=labels)
-        return msgspec.structs.replace(command, after=max(command.after, space), search=search)
+        labels = {**command.filter.labels, TENANT_LABEL: tenant}
+        filter = msgspec.structs.replace(command.filter, labels=labels)
+        return msgspec.structs.replace(command, after=max(command.after, space), filter=filter)
     if isinstance(command, w.Fork) and command.fork is not None:
         command = msgspec.structs.replace(command, fork=_in(space, command.fork))
     assert isinstance(command, w.Create | w.SessionCommand)

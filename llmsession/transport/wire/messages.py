@@ -24,7 +24,7 @@ from llmsession.session import (
 )
 from llmsession.session.stats import SessionStats
 from llmsession.session.values.commands import IfBusy
-from llmsession.store import Search, SessionRow
+from llmsession.store import SessionFilter, SessionRow
 from llmsession.transcripts import Conversation as ExportedConversation
 from llmsession.turns import InterruptPolicy, Message, Request, Seed, ToolUse
 
@@ -362,7 +362,7 @@ class ListSessions(Command[tuple[SessionRow, ...]], Query, frozen=True, kw_only=
 
     after: str = ""
     limit: int = 1000
-    search: Search = Search()
+    filter: SessionFilter = SessionFilter()
 
 
 class Delete(SessionCommand[None], frozen=True, kw_only=True, tag="delete"):

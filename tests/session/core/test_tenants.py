@@ -19,8 +19,8 @@ from llmsession import (
     Price,
     ProviderError,
     Retention,
-    Search,
     SessionConfig,
+    SessionFilter,
     SessionManager,
     Spending,
     SpendingBudget,
@@ -73,7 +73,7 @@ async def test_a_tenant_is_a_label_of_the_sessions_own_that_stays() -> None:
         await session.label({})
         assert session.tenant == "acme"
         assert (await manager.create(CONFIG)).tenant is None
-        found = await manager.list(search=Search(labels={TENANT_LABEL: "acme"}))
+        found = await manager.list(filter=SessionFilter(labels={TENANT_LABEL: "acme"}))
         assert [row.session for row in found] == [session.id]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmsession import InvalidInput, MemoryStore, Search, SessionConfig
+from llmsession import InvalidInput, MemoryStore, SessionConfig, SessionFilter
 from llmsession.turns import records as r
 from tests.session.actors import stage
 
@@ -21,7 +21,9 @@ async def test_a_session_is_made_with_labels_and_found_by_them() -> None:
         assert one.labels == {"user": "7", "kind": "a"}
 
         async def found(**labels: str | None) -> list[str]:
-            return [row.session for row in await on.manager.list(search=Search(labels=labels))]
+            return [
+                row.session for row in await on.manager.list(filter=SessionFilter(labels=labels))
+            ]
 
         assert await found(user="7") == ["one"]
         assert await found(user=None) == ["one", "two"]
@@ -112,4 +114,4 @@ async def test_a_search_by_what_is_no_time_or_label_is_refused_by_name(
 ) -> None:
     async with stage() as on:
         with pytest.raises(InvalidInput, match=message):
-            await on.manager.list(search=Search(**fields))
+            await on.manager.list(filter=SessionFilter(**fields))

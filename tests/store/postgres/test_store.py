@@ -20,7 +20,7 @@ from llmsession.store import (
     Lost,
     Owner,
     PostgresStore,
-    Search,
+    SessionFilter,
     Store,
 )
 from llmsession.testing import StoreContract
@@ -182,11 +182,11 @@ async def test_labels_may_hold_any_text_and_are_found_by_it(
         assert (await store.row("s")).labels == labels
         for name, value in labels.items():
             for wanted in (value, None):
-                found = await store.rows(search=Search(labels={name: wanted}))
+                found = await store.rows(filter=SessionFilter(labels={name: wanted}))
                 assert [row.session for row in found] == ["s"]
-            assert await store.rows(search=Search(labels={name: value + "?"})) == []
+            assert await store.rows(filter=SessionFilter(labels={name: value + "?"})) == []
         # The name and the value are no single text.
-        assert await store.rows(search=Search(labels={"quot": "e'\"{}\\,"})) == []
+        assert await store.rows(filter=SessionFilter(labels={"quot": "e'\"{}\\,"})) == []
 
 
 # Keeping large blocks once, and what is encrypted.

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import apsw
 import pytest
+from anyio.lowlevel import checkpoint
 
 from llmsession.errors import (
     InvalidInput,
@@ -17,12 +18,12 @@ from llmsession.errors import (
     StoreDamaged,
     StoreError,
 )
-from llmsession.store import Appended, Batch, Conflict, SqliteStore
+from llmsession.store import Appended, Batch, Conflict, Lost, SqliteStore
 from llmsession.store.sqlite.jobs import Job
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
-from tests.store.sqlite.stage import ANN, held_back, opened, raw, standing_still
+from tests.store.sqlite.stage import ANN, BOB, held_back, opened, raw, standing_still
 
 pytestmark = pytest.mark.real_time
 
@@ -110,6 +111,91 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             assert str(tmp_path / "s.db") in str(error)
             disk.repair()
             assert await bodies_of(store, "s") == [b"1"]
+
+
+async def copied(path: Path) -> Path:
+    """A copy of the store at *path*, as a restored backup is."""
+    copy = path.with_name("copy.db")
+    with raw(path) as db:
+        db.execute("VACUUM INTO ?", (str(copy),))
+    return copy
+
+
+def deleted(path: Path) -> None:
+    for name in ("", "-wal", "-shm"):
+        path.with_name(path.name + name).unlink(missing_ok=True)
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("moved.db"))
+
+
+@pytest.mark.parametrize("how", ["replaced", "deleted", "moved", "without its WAL"])
+async def test_a_file_that_is_replaced_or_deleted_beneath_its_store_is_lost(
+    path: Path, how: str
+) -> None:
+    async with opened(path) as store:
+        lease = await written(store, await store.create("s", ANN), b"1")
+        assert await bodies_of(store, "s") == [b"1"]
+        copy = await copied(path)
+        if how == "without its WAL":
+            path.with_name(path.name + "-wal").unlink()
+        elif how == "moved":
+            moved(path)
+        else:
+            deleted(path)
+        if how == "replaced":
+            copy.rename(path)
+        lost = await append(store, lease, b"2").lost()
+        assert (lost.committed, "was replaced or deleted" in lost.error) == (False, True)
+        assert str(path) in lost.error
+        for call in (
+            lambda: store.read("s"),
+            lambda: store.create("t", ANN),
+            lambda: store.acquire("s", ANN),
+            store.vacuum,
+            store.check,
+        ):
+            error = await raised(StoreError, call)
+            assert "was replaced or deleted" in str(error)
+
+
+async def test_who_works_in_the_file_that_is_there_now_keeps_what_was_written(path: Path) -> None:
+    async with opened(path) as store:
+        lease = await written(store, await store.create("s", ANN), b"1")
+        copy = await copied(path)
+        deleted(path)
+        copy.rename(path)
+        async with opened(path) as second:
+            theirs = await written(second, await second.acquire("s", BOB, takeover=True), b"2")
+            assert isinstance(await append(store, lease, b"lost").lost(), Lost)
+            await store.aclose()
+            await written(second, theirs, b"3")
+            assert await bodies_of(second, "s") == [b"1", b"2", b"3"]
+    async with opened(path) as third:
+        assert await bodies_of(third, "s") == [b"1", b"2", b"3"]
+
+
+async def test_a_file_that_goes_while_a_group_is_committed_is_not_told_as_written(
+    path: Path,
+) -> None:
+    async with opened(path) as store:
+        lease = await written(store, await store.create("s", ANN), b"1")
+        async with held_back(store):
+            answer = append(store, lease, b"2")
+            # After the writer has looked for the file, and before it commits.
+            gone = Job[None](lambda _: deleted(path))
+            store._writer._thread.put(gone)
+        lost = await answer.lost()
+        assert (lost.committed, "was replaced or deleted" in lost.error) == (None, True)
+
+
+async def test_a_file_that_is_gone_is_missed_when_a_lease_is_renewed(path: Path) -> None:
+    async with opened(path, lease_s=0.03) as store:
+        await written(store, await store.create("s", ANN), b"1")
+        deleted(path)
+        while not store._file._is_lost:  # nobody asks anything of the store
+            await checkpoint()
 
 
 def tear(path: Path, page: int) -> bytes:

@@ -17,7 +17,7 @@ from llmsession.store import (
     Lease,
     MemoryStore,
     Owner,
-    Search,
+    SessionFilter,
     SessionRow,
     Store,
     StoredRecord,
@@ -154,10 +154,10 @@ class StoresText(MemoryStore):
 
 class RowsAsTheyCame(MemoryStore):
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         rows = [
-            log.row for name, log in self._logs.items() if name > after and search.finds(log.row)
+            log.row for name, log in self._logs.items() if name > after and filter.finds(log.row)
         ]
         return rows[:limit]
 

@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from llmsession.store import AppendResult, Batch, Lease, MemoryStore, Owner, Search, SessionRow
+from llmsession.store import (
+    AppendResult,
+    Batch,
+    Lease,
+    MemoryStore,
+    Owner,
+    SessionFilter,
+    SessionRow,
+)
 from llmsession.store.protocol import EVERYTHING
 from tests.testing.store_contract.test_contract import violations
 
@@ -189,47 +197,47 @@ class CreatedWhenTouched(MemoryStore):
 class _Searches(MemoryStore):
     """Finds by another search than it was asked for."""
 
-    def other(self, search: Search) -> Search:
+    def other(self, filter: SessionFilter) -> SessionFilter:
         raise NotImplementedError
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        return await super().rows(after=after, limit=limit, search=self.other(search))
+        return await super().rows(after=after, limit=limit, filter=self.other(filter))
 
 
 class FindsEverything(_Searches):
-    def other(self, search: Search) -> Search:
+    def other(self, filter: SessionFilter) -> SessionFilter:
         return EVERYTHING
 
 
 class FindsAnyValue(_Searches):
-    def other(self, search: Search) -> Search:
-        return replace(search, labels=dict.fromkeys(search.labels))
+    def other(self, filter: SessionFilter) -> SessionFilter:
+        return replace(filter, labels=dict.fromkeys(filter.labels))
 
 
 class FindsByOneLabel(_Searches):
-    def other(self, search: Search) -> Search:
-        return replace(search, labels=dict([*search.labels.items()][:1]))
+    def other(self, filter: SessionFilter) -> SessionFilter:
+        return replace(filter, labels=dict([*filter.labels.items()][:1]))
 
 
 class FindsTheUpperBound(_Searches):
-    def other(self, search: Search) -> Search:
-        ends = search.touched_before
-        return replace(search, touched_before=None if ends is None else ends + 1e-6)
+    def other(self, filter: SessionFilter) -> SessionFilter:
+        ends = filter.touched_before
+        return replace(filter, touched_before=None if ends is None else ends + 1e-6)
 
 
 class MissesTheLowerBound(_Searches):
-    def other(self, search: Search) -> Search:
-        begins = search.touched_after
-        return replace(search, touched_after=None if begins is None else begins + 1e-6)
+    def other(self, filter: SessionFilter) -> SessionFilter:
+        begins = filter.touched_after
+        return replace(filter, touched_after=None if begins is None else begins + 1e-6)
 
 
 class ConfusesTheTimes(_Searches):
-    def other(self, search: Search) -> Search:
+    def other(self, filter: SessionFilter) -> SessionFilter:
         return replace(
-            search, created_after=search.touched_after, created_before=search.touched_before,
-            touched_after=search.created_after, touched_before=search.created_before,
+            filter, created_after=filter.touched_after, created_before=filter.touched_before,
+            touched_after=filter.created_after, touched_before=filter.created_before,
         )  # fmt: skip
 
 
@@ -237,10 +245,10 @@ class FindsInThePageOnly(MemoryStore):
     """Looks for the sessions among the first *limit*."""
 
     async def rows(
-        self, *, after: str = "", limit: int = 1000, search: Search = EVERYTHING
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         page = await super().rows(after=after, limit=limit)
-        return [row for row in page if search.finds(row)]
+        return [row for row in page if filter.finds(row)]
 
 
 class NeverSatisfied(MemoryStore):

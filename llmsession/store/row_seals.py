@@ -1,0 +1,67 @@
+"""What binds the row of an encrypted session to its records: two seals that need the key.
+
+A record's own seal says where it lies, and nothing says which session may read that place: that
+is in the row, in the open. So the row has an *origin seal* (its id, its parent, and where its
+records lie), which changes with forks and rewriting, and a *head seal* (how many records there
+are), which changes with every append. A row that was swapped, renamed, cut or pointed at another
+session's records has no seal that fits. A store without a key has neither. Pure.
+
+Not covered: who has an earlier copy of a store can put back a session's row together with its
+records as they were then, and nobody without the key can be kept from deleting.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+import msgspec
+
+from llmsession.errors import RecordDamaged
+
+from .cipher import PLAIN, Cipher
+
+__all__ = ["Part", "check_row", "seal_head", "seal_origin"]
+
+Part = tuple[int, int, int | str]
+"""Records from the first to the second seq, and where they lie: as the store names the place."""
+
+
+def seal_origin(
+    cipher: Cipher, session: str, place: int | str, parent: str | None, parts: Sequence[Part]
+) -> bytes | None:
+    """The seal of a row: *session* appends at *place*, and *parts* are what it has elsewhere."""
+    if cipher is PLAIN:
+        return None
+    return cipher.sign(msgspec.json.encode(["origin", session, place, parent, parts]))
+
+
+def seal_head(cipher: Cipher, place: int | str, head: int) -> bytes | None:
+    """The seal of *head*, the number of records of the session that appends at *place*."""
+    if cipher is PLAIN:
+        return None
+    return cipher.sign(b"head" + msgspec.json.encode([place, head]))
+
+
+def check_row(
+    cipher: Cipher,
+    session: str,
+    place: int | str,
+    *,
+    parent: str | None,
+    parts: Sequence[Part],
+    head: int,
+    seals: tuple[bytes | None, bytes | None],
+) -> None:
+    """Raises RecordDamaged if *seals*, of the origin and of the head, do not fit the row."""
+    origin, end = seals
+    if not _fits(seal_origin(cipher, session, place, parent, parts), origin):
+        why = "the session's row was changed without the store's key: these are not its records"
+        raise RecordDamaged(session, 1, why)
+    if not _fits(seal_head(cipher, place, head), end):
+        why = "the number of records was changed without the store's key: some were cut off"
+        raise RecordDamaged(session, head + 1, why)
+
+
+def _fits(seal: bytes | None, kept: bytes | None) -> bool:
+    return seal is None or hmac.compare_digest(seal, kept or b"")
