@@ -90,7 +90,8 @@ class Toolbox:
         core = self._core
 
         async def work() -> None:
-            output = await run_callable(tool, call_input, threads=core.services.tool_threads)
+            threads = core.services.tool_threads
+            output = await run_callable(tool, call_input, threads=threads, name=name)
             result = ToolResult(call.id, output.content, output.is_error, output.compact_summary)
             try:
                 answers = await prepare_answers((result,), compaction=core.capping)

@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import msgspec
-from anyio import CapacityLimiter
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
@@ -24,18 +23,20 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.records import Answer
 
+from ..tasks.tool_threads import ToolThreads
 from ..values.config import CAP_CHARS, CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
 
 __all__ = ["make_answer", "make_error", "prepare_answers", "run_callable"]
 
 
 async def run_callable(
-    tool: Tool, call_input: Any, *, threads: CapacityLimiter | None = None
+    tool: Tool, call_input: Any, *, threads: ToolThreads | None = None, name: str = "a tool"
 ) -> ToolOutput:
     """What *tool* returns for *call_input*, the call's input as decoded JSON.
 
-    Synchronous callables run in a thread of *threads*; a cancellation does not wait for that
-    thread. An exception becomes an error output. Only our own cancellation is raised.
+    Synchronous callables run in a thread of *threads*, under *name*. A thread that has begun
+    ignores a cancellation: it is waited for. An exception becomes an error output. Only our own
+    cancellation is raised.
     """
     run = tool.run
     assert run is not None  # calls of a tool without a callable go to the caller
@@ -45,9 +46,8 @@ async def run_callable(
             returned = await run(**arguments)
         else:
             # In a tuple, because trio refuses an awaitable that a thread returns.
-            (returned,) = await anyio.to_thread.run_sync(
-                lambda: (run(**arguments),), abandon_on_cancel=True, limiter=threads
-            )
+            threads = threads or ToolThreads()
+            (returned,) = await threads.run(name, lambda: (run(**arguments),))
             if inspect.isawaitable(returned):
                 returned = await returned
         return (
