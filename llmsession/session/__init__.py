@@ -18,6 +18,7 @@ from .values.config import (
     ToolCallable,
     ToolOutput,
     ToolResult,
+    Unbound,
     WhenBusy,
 )
 from .values.outcome import (
@@ -60,6 +61,7 @@ __all__ = [
     "ToolResult",
     "Turn",
     "TurnOutcome",
+    "Unbound",
     "WhenBusy",
     "load_prices",
 ]

@@ -14,7 +14,7 @@ from ..values.commands import command_digest, remembered
 from .reader import read_record
 from .state import SessionState
 
-__all__ = ["begun_rows", "read_state", "was_created_by", "with_command"]
+__all__ = ["begun_rows", "read_state", "tool_runners", "was_created_by", "with_command"]
 
 PAGE = 1000
 """Records read at a time when a session is loaded."""
@@ -70,6 +70,18 @@ async def read_state(
     if not state.head:
         raise SessionNotFound(session)
     return state
+
+
+def tool_runners(
+    runners: dict[str, r.Runner],
+) -> Callable[[SessionState, r.Record], None]:
+    """What to give ``read_state`` as *folded* to note in *runners* who ran each tool last."""
+
+    def folded(_: SessionState, record: r.Record) -> None:
+        if isinstance(record, r.ToolsRequested):
+            runners.update((call.name, call.runner) for call in record.calls)
+
+    return folded
 
 
 def _fold_page(

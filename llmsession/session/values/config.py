@@ -29,17 +29,22 @@ __all__ = [
     "ToolCallable",
     "ToolOutput",
     "ToolResult",
+    "Unbound",
     "WhenBusy",
     "bind_tools",
     "load_config",
     "store_config",
     "tools_with_callables",
+    "unbound_tools",
 ]
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 """What a send does while a turn is open: see ``LLMSession.send``."""
 Recovery: TypeAlias = Literal["drop", "resume"]
 """What happens to a turn that was running when its owner died: see ``SessionConfig``."""
+Unbound: TypeAlias = Literal["raise", "caller", "warn"]
+"""What ``open`` does where nobody binds a tool that the session ran before: it raises ToolsUnbound,
+leaves the tool to the caller, or does so and logs a warning, once for each tool."""
 ToolCallable: TypeAlias = Callable[..., Any]
 """Called with the call's input as keyword arguments; async, or run in a thread."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
@@ -363,6 +368,13 @@ def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
         return msgspec.structs.replace(tool, run=source.run, deadline_s=source.deadline_s)
 
     return msgspec.structs.replace(config, tools=tuple(map(bound, config.bound_tools.values())))
+
+
+def unbound_tools(config: SessionConfig, runners: Mapping[str, str]) -> tuple[str, ...]:
+    """The tools of *config* without a callable that the session ran itself when they were called
+    last, as *runners* says by name; sorted."""
+    bare = [tool.name for tool in config.bound_tools.values() if tool.run is None]
+    return tuple(sorted(name for name in bare if runners.get(name) == "session"))
 
 
 def tools_with_callables(config: SessionConfig) -> list[Tool]:

@@ -68,7 +68,7 @@ async def test_an_evicted_session_comes_back_with_the_same_history() -> None:
         before = on.session.conversation()
         context = on.session.context().encode()
         await on.evict()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         assert on.session.conversation() == before
         assert on.session.context().encode() == context
         assert await on.say("go on") == "next"
@@ -114,7 +114,7 @@ async def test_a_handle_that_is_collected_between_the_loops_tasks_stops_no_evict
         gc.collect()
         await anyio.sleep(100)
         assert on.manager.live == ()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
 
 
 async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() -> None:
@@ -125,7 +125,7 @@ async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() ->
         assert len(on.manager.live) == 1
         await anyio.sleep(300)
         assert len(on.manager.live) == 0
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         assert on.session.conversation()[-1].text == "a long reply " * 5
 
 
@@ -363,7 +363,7 @@ async def test_a_crash_ends_open_turns_with_a_receipt_when_the_session_is_opened
         await on.started(tool, "queued")
         # Another process finds the log as a kill would leave it.
         async with SessionManager(provider=ScriptedProvider(["ok"]), store=store) as other:
-            session = await other.open("s", takeover=True)
+            session = await other.open("s", takeover=True, unbound="caller")
             assert (await session.turn("u1").outcome()).stop_reason == "crash"
             assert (await session.turn("u2").outcome()).stop_reason == "crash"
             assert session.conversation() == ()
@@ -575,6 +575,6 @@ async def test_what_an_earlier_life_left_running_is_named_where_the_session_is_c
             await on.session.send("lost")
         with pytest.raises(StoreError):
             await turn.outcome()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         closed = await on.session.close()
         assert closed.still_running == ("tool stuck a in s",)
