@@ -90,6 +90,7 @@ from llmsession.session import (
     Unbound,
     WhenBusy,
     load_prices,
+    tool,
 )
 from llmsession.store import MemoryStore, Search, SessionRow, SqliteStore, Store
 from llmsession.turns import (
@@ -270,4 +271,5 @@ __all__ = [
     "count_turns",
     "load_prices",
     "records",
+    "tool",
 ]

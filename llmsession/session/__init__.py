@@ -20,6 +20,7 @@ from .values.config import (
     ToolResult,
     Unbound,
     WhenBusy,
+    tool,
 )
 from .values.outcome import (
     Closed,
@@ -64,4 +65,5 @@ __all__ = [
     "Unbound",
     "WhenBusy",
     "load_prices",
+    "tool",
 ]
