@@ -50,6 +50,22 @@ what has ended is still named as running (invariant 11)
     -         self._core.still_running.discard(work.name)
     test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing
 
+in session/values/function_schema.py, by session/values/test_function_schema.py
+arguments that the schema does not know reach the function (docs/embedding.md)
+    - return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    + return msgspec.defstruct(name, fields, kw_only=True)
+    test_arguments_that_do_not_fit_go_to_the_model_as_an_error_and_nothing_is_called
+arguments are not converted (docs/embedding.md)
+    - named = {key: getattr(values, key) for key in parameters if key in given}
+    + named = {key: given[key] for key in parameters if key in given}
+    test_what_msgspec_can_read_is_converted
+
+in session/handles/session.py, by session/actor/test_configure_and_clear.py
+a tool that configures its own session waits for its own turn (docs/embedding.md)
+    -         if tool is not None:
+    +         if False:
+    test_a_tool_cannot_configure_its_own_session_and_is_told_at_once
+
 in session/tasks/tool_threads.py, by session/actor/test_tool_calls.py
 a thread that outlives an interrupt is named nowhere (invariant 11)
     -             with anyio.CancelScope(shield=True) as scope:

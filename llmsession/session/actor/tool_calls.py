@@ -21,7 +21,7 @@ from llmsession.turns.request import StepTag
 from ..core.core import Core
 from ..core.turn_run import Run
 from ..values.config import Tool, ToolResult
-from .tool_runner import make_answer, make_error, prepare_answers, run_callable
+from .tool_runner import make_answer, make_error, prepare_answers, run_callable, running_tool
 from .turn_works import RunWorks
 
 __all__ = ["Toolbox", "is_pure"]
@@ -91,7 +91,8 @@ class Toolbox:
 
         async def work() -> None:
             threads = core.services.tool_threads
-            output = await run_callable(tool, call_input, threads=threads, name=name)
+            with running_tool(core.session, tool.name):
+                output = await run_callable(tool, call_input, threads=threads, name=name)
             result = ToolResult(call.id, output.content, output.is_error, output.compact_summary)
             try:
                 answers = await prepare_answers((result,), compaction=core.capping)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import anyio
@@ -578,3 +580,46 @@ async def test_what_an_earlier_life_left_running_is_named_where_the_session_is_c
         on.session = await on.manager.open("s", unbound="caller")
         closed = await on.session.close()
         assert closed.still_running == ("tool stuck a in s",)
+
+
+async def _in_a_task_of_its_own(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+
+
+async def test_a_manager_is_entered_in_one_task_and_left_in_another() -> None:
+    tool = Waiting()
+    provider = ScriptedProvider(["hi", call("t", id="c")])
+    manager = SessionManager(provider=provider)
+    await _in_a_task_of_its_own(manager.__aenter__)
+    config = SessionConfig(model="m", tools=(Tool(name="t", run=tool),))
+    session = await manager.create(config, session_id="s")
+    assert await (await session.send("hello")).text() == "hi"
+    turn = await session.send("go")
+    await tool.started.wait()
+    await _in_a_task_of_its_own(partial(manager.__aexit__, None, None, None))
+    assert tool.cancelled
+    assert (await turn.outcome()).stop_reason == "closed"
+    assert (manager.live, manager.running_works) == ((), ())
+    with pytest.raises(SessionClosed):
+        await manager.create(config)
+
+
+async def test_an_error_of_a_task_of_the_manager_is_raised_where_it_is_left() -> None:
+    async def fails() -> None:
+        raise GeneratorExit
+
+    manager = SessionManager(provider=ScriptedProvider([]))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with manager:
+            manager._runtime.run_work("a bug of ours", fails)
+            await settled()
+    assert caught.value.subgroup(GeneratorExit) is not None
+
+
+@pytest.mark.real_time
+def test_a_manager_that_is_left_in_another_event_loop_says_so() -> None:
+    manager = SessionManager(provider=ScriptedProvider([]))
+    anyio.run(manager.__aenter__)
+    with pytest.raises(InvalidInput, match="event loop"):
+        anyio.run(manager.__aexit__, None, None, None)
