@@ -19,7 +19,7 @@ from llmsession import (
     SessionConfig,
     SessionManager,
     TextDelta,
-    Tool,
+    tool,
 )
 from llmsession.errors import SessionError
 from llmsession.providers import Provider
@@ -36,26 +36,15 @@ NO_KEY = (
 CHEAP = {"anthropic": ("claude-haiku-4-5", 1.0, 5.0), "openai": ("gpt-4o-mini", 0.15, 0.6)}
 
 
+@tool
 def add(a: int, b: int) -> str:
-    """What the model is given to call."""
+    """Adds two integers."""
     return str(a + b)
-
-
-ADD = Tool(
-    name="add",
-    description="Adds two integers.",
-    input_schema={
-        "type": "object",
-        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-        "required": ["a", "b"],
-    },
-    run=add,
-)
 
 
 async def smoke(provider: Provider, model: str) -> None:
     """Talk for a few requests, and say what came of it."""
-    config = SessionConfig(model=model, max_tokens=MAX_OUTPUT_TOKENS, tools=[ADD])
+    config = SessionConfig(model=model, max_tokens=MAX_OUTPUT_TOKENS, tools=[add])
     async with SessionManager(provider=provider) as manager:
         session = await manager.create(config)
         turn = await session.send("Use the tool to add 17 and 25. Answer with the number alone.")

@@ -41,6 +41,7 @@ from llmsession.errors import (
     SessionMoved,
     SessionNotFound,
     StoreError,
+    ToolsUnbound,
     TranscriptError,
     TransportError,
     TurnAborted,
@@ -86,8 +87,10 @@ from llmsession.session import (
     ToolResult,
     Turn,
     TurnOutcome,
+    Unbound,
     WhenBusy,
     load_prices,
+    tool,
 )
 from llmsession.store import MemoryStore, SessionFilter, SessionRow, SqliteStore, Store
 from llmsession.turns import (
@@ -246,6 +249,7 @@ __all__ = [
     "ToolResultBlock",
     "ToolUse",
     "ToolUseBlock",
+    "ToolsUnbound",
     "TranscriptError",
     "TransportError",
     "Turn",
@@ -258,6 +262,7 @@ __all__ = [
     "TurnNotOpen",
     "TurnOutcome",
     "Unauthenticated",
+    "Unbound",
     "UnknownToolCall",
     "Unreachable",
     "Usage",
@@ -266,4 +271,5 @@ __all__ = [
     "count_turns",
     "load_prices",
     "records",
+    "tool",
 ]

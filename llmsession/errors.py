@@ -6,6 +6,7 @@ SessionError
 │   ├── InvalidConfig               a configuration that cannot work
 │   ├── UnknownToolCall             .call_id: no such call was ever offered
 │   ├── DuplicateToolResult         .call_id: that call has its result
+│   ├── ToolsUnbound                .session .tools: open() binds no callable to them
 │   ├── KeyReused                   .command_id: the id was used for another command
 │   └── TranscriptError             .line: a recorded file that cannot be read
 ├── Refused                     caller: not now; nothing was changed
@@ -68,6 +69,7 @@ __all__ = [
     "SessionNotFound",
     "StoreDamaged",
     "StoreError",
+    "ToolsUnbound",
     "TranscriptError",
     "TransportError",
     "TurnAborted",
@@ -113,6 +115,21 @@ class DuplicateToolResult(InvalidInput):
     def __init__(self, call_id: str) -> None:
         super().__init__(f"tool call {call_id!r} already has its result; the first one stays")
         self.call_id = call_id
+
+
+class ToolsUnbound(InvalidInput):
+    """``open`` would leave *tools* to the caller, and the session ran them itself before. Nothing
+    was changed, and the session is not held."""
+
+    def __init__(self, session: str, tools: tuple[str, ...]) -> None:
+        names = ", ".join(map(repr, tools))
+        super().__init__(
+            f"session {session!r} ran {names} itself, and no callable is bound now: pass"
+            ' tools=[...] to open or to SessionManager, or unbound="caller" if you answer the'
+            " calls with submit_tool_results"
+        )
+        self.session = session
+        self.tools = tools
 
 
 class KeyReused(InvalidInput):

@@ -18,7 +18,9 @@ from .values.config import (
     ToolCallable,
     ToolOutput,
     ToolResult,
+    Unbound,
     WhenBusy,
+    tool,
 )
 from .values.outcome import (
     Closed,
@@ -60,6 +62,8 @@ __all__ = [
     "ToolResult",
     "Turn",
     "TurnOutcome",
+    "Unbound",
     "WhenBusy",
     "load_prices",
+    "tool",
 ]

@@ -9,7 +9,13 @@ from typing import Any, get_args
 
 import anyio
 
-from llmsession.errors import InvalidInput, SessionError, SessionExists, SessionNotFound
+from llmsession.errors import (
+    InvalidInput,
+    SessionError,
+    SessionExists,
+    SessionNotFound,
+    ToolsUnbound,
+)
 from llmsession.providers.protocol import Provider
 from llmsession.store.protocol import EVERYTHING, Owner, SessionFilter, SessionRow, Store
 from llmsession.transcripts import Conversation
@@ -25,7 +31,7 @@ from .operations.import_sessions import ConfigFor, import_many, import_one
 from .operations.retention import Retention, RetentionReport, apply_retention
 from .registry.runtime import Runtime
 from .stats import SessionStats, count_live, live_stats
-from .values.config import Recovery, SessionConfig, Tool
+from .values.config import Recovery, SessionConfig, Tool, Unbound
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
 from .values.validation import checked_filter, checked_labels, checked_seed, checked_session_id
@@ -33,6 +39,7 @@ from .values.validation import checked_filter, checked_labels, checked_seed, che
 __all__ = ["SessionManager"]
 
 _RECOVERIES: tuple[str | None, ...] = (None, *get_args(Recovery))
+_UNBOUND: tuple[str, ...] = get_args(Unbound)
 
 
 class SessionManager:
@@ -52,7 +59,11 @@ class SessionManager:
     environment, whose ``LLMSESSION_*`` fill open fields of configurations: see docs/compaction.md.
     *observers* are called with everything that happens, for metrics and traces.
 
-    Raises InvalidConfig for invalid prices or budgets.
+    A synchronous tool runs in a thread, which nothing can stop. Leaving the manager waits for such
+    threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
+    them; what they do after that, they do beside a store that is closed.
+
+    Raises InvalidConfig for invalid prices or budgets, InvalidInput for an invalid *thread_wait_s*.
     """
 
     def __init__(
@@ -69,6 +80,7 @@ class SessionManager:
         tenant_budgets: Mapping[str, SpendingBudget] | None = None,
         environ: Mapping[str, str] | None = None,
         observers: Sequence[SessionObserver] = (),
+        thread_wait_s: float = 10.0,
     ) -> None:
         self._runtime = Runtime(
             provider=provider,
@@ -82,6 +94,7 @@ class SessionManager:
             tenant_budgets=tenant_budgets,
             environ=environ,
             observers=observers,
+            thread_wait_s=thread_wait_s,
         )
         self.store: Store = self._runtime.store
         self.owner: Owner = self._runtime.owner
@@ -201,8 +214,15 @@ class SessionManager:
         tools: Sequence[Tool] = (),
         takeover: bool = False,
         recovery: Recovery | None = None,
+        unbound: Unbound = "raise",
     ) -> LLMSession:
         """A session that exists. *tools* binds its callables again, by name.
+
+        Callables are not stored. If the session ran a tool when it was called last, and neither
+        *tools* nor the manager has a callable for it, *unbound* decides. ``raise`` raises
+        ToolsUnbound, before anything is changed. With ``caller`` the tool is the caller's, who
+        answers its calls with ``submit_tool_results``. ``warn`` does the same, and logs a warning
+        ``tools.unbound``, once for each tool: a service and recovery open sessions so.
 
         If an earlier owner left turns open, those that were queued end as aborted by a crash. The
         turn that was running ends the same way, or is resumed, as ``SessionConfig.recovery`` says;
@@ -210,18 +230,25 @@ class SessionManager:
         answer are ``open_calls()``, and ``turn(...)`` is its handle. If the session is live in this
         manager, nothing is recovered, and *tools* are bound for later calls.
 
-        Raises SessionNotFound, SessionInUse (another live owner, unless *takeover*), InvalidInput,
-        StoreError.
+        Raises SessionNotFound, SessionInUse (another live owner, unless *takeover*), ToolsUnbound,
+        InvalidInput, StoreError.
         """
         self._runtime.check_accepting()
-        if recovery not in _RECOVERIES:
-            choices = ", ".join(get_args(Recovery))
-            raise InvalidInput(f"recovery is {recovery!r}; it is one of {choices}")
+        for name, value, choices in (
+            ("recovery", recovery, _RECOVERIES),
+            ("unbound", unbound, _UNBOUND),
+        ):
+            if value not in choices:
+                words = ", ".join(choice for choice in choices if choice)
+                raise InvalidInput(f"{name} is {value!r}; it is one of {words}")
         actor = await self._runtime.activate(
-            session_id, takeover=takeover, tools=tools, recovery=recovery
+            session_id, takeover=takeover, tools=tools, recovery=recovery, unbound=unbound
         )
         if tools:
             actor.configuration.bind(tools)
+        names = actor.configuration.unbound_tools
+        if names and unbound == "raise":  # it was live here, opened by somebody who allowed it
+            raise ToolsUnbound(session_id, names)
         return LLMSession(self._runtime, actor)
 
     async def list(

@@ -67,7 +67,7 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
         async with limiter:
             try:
                 if await has_open_turn(manager.store, row):
-                    await manager.open(row.session)
+                    await manager.open(row.session, unbound="warn")
                     recovered.append(row.session)
             except (SessionInUse, SessionNotFound, SessionClosed):
                 return  # another owner has it, or it was deleted, or the manager is closing

@@ -135,7 +135,7 @@ the expected head is not looked at (docs/embedding.md)
     + pass
     test_a_head_that_moved_refuses_the_send_and_says_where_it_is
 an expected head is taken beside open sends (docs/embedding.md)
-    - raise HeadMoved(f"a{expected}", None, "other sends are open")
+    - raise HeadMoved(_head_name(expected), None, "other sends are open")
     + return
     test_with_other_sends_open_an_expected_head_is_refused
 

@@ -50,6 +50,44 @@ what has ended is still named as running (invariant 11)
     -         self._core.still_running.discard(work.name)
     test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing
 
+in session/values/function_schema.py, by session/values/test_function_schema.py
+arguments that the schema does not know reach the function (docs/embedding.md)
+    - return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    + return msgspec.defstruct(name, fields, kw_only=True)
+    test_arguments_that_do_not_fit_go_to_the_model_as_an_error_and_nothing_is_called
+arguments are not converted (docs/embedding.md)
+    - named = {key: getattr(values, key) for key in parameters if key in given}
+    + named = {key: given[key] for key in parameters if key in given}
+    test_what_msgspec_can_read_is_converted
+
+in session/handles/session.py, by session/actor/test_configure_and_clear.py
+a tool that configures its own session waits for its own turn (docs/embedding.md)
+    -         if tool is not None:
+    +         if False:
+    test_a_tool_cannot_configure_its_own_session_and_is_told_at_once
+
+in session/tasks/tool_threads.py, by session/actor/test_tool_calls.py
+a thread that outlives an interrupt is named nowhere (invariant 11)
+    -             with anyio.CancelScope(shield=True) as scope:
+    +             with anyio.CancelScope() as scope:
+    test_a_thread_that_outlives_its_interrupt_is_named_until_it_ends
+
+in session/registry/runtime.py, by session/actor/test_tool_calls.py
+leaving the manager does not wait for the threads of tools (invariant 11)
+    -         left = await self._services.tool_threads.wait_all(self._thread_wait_s)
+    +         left = await self._services.tool_threads.wait_all(0)
+    test_leaving_the_manager_waits_for_a_thread_that_its_interrupt_left_behind
+
+in session/registry/runtime.py, by session/registry/test_unbound_tools.py
+a tool that nobody binds becomes the caller's in silence (docs/embedding.md)
+    -         if names and unbound == "raise":
+    +         if False:
+    test_open_names_the_tools_that_the_session_ran_and_nobody_binds
+a takeover takes the session before it names what is not bound (docs/embedding.md)
+    -             if takeover and unbound == "raise":
+    +             if False:
+    test_a_takeover_that_names_unbound_tools_takes_nothing
+
 in session/actor/tool_runner.py, by session/actor/test_tool_runner.py
 the cancellation of a tool becomes an error result (rule 8)
     -         if anyio.current_effective_deadline() == -math.inf:

@@ -217,7 +217,10 @@ async def stage(
             set_up = Stage(manager, provider, kept)
             if reopen:
                 recovery = config.get("recovery")
-                set_up.session = await manager.open("s", tools=tools, recovery=recovery)
+                # A test says which tools are run by whom; "unbound" has tests of its own.
+                set_up.session = await manager.open(
+                    "s", tools=tools, recovery=recovery, unbound="caller"
+                )
             else:
                 set_up.session = await manager.create(
                     SessionConfig(tools=tuple(tools), **config), session_id="s"

@@ -487,7 +487,7 @@ async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
 async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
     async with in_tool(SwallowingCancellation(5), "ok") as (on, turn):
         async with meanwhile(on.session.close):
-            opened_again = await on.manager.open("s")
+            opened_again = await on.manager.open("s", unbound="caller")
         assert (await turn.outcome()).stop_reason == "closed"
         on.session = opened_again
         assert await on.say("y") == "ok"

@@ -175,7 +175,7 @@ async def test_a_command_id_that_cannot_be_logged_is_refused(command_id: Any) ->
         assert await on.say("hello") == "hi"
 
 
-@pytest.mark.parametrize("head", ["x", 0, 1.5, [], object()])
+@pytest.mark.parametrize("head", ["x", -1, 1.5, [], object()])
 async def test_an_expected_head_that_is_no_turn_is_refused(head: Any) -> None:
     async with stage(["hi"]) as on:
         with pytest.raises(InvalidInput):

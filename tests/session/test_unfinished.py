@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import msgspec
@@ -77,13 +78,13 @@ async def test_so_many_are_opened_at_once_and_no_more() -> None:
     async with manager_of(store) as manager:
         opening, most, open_ = 0, 0, manager.open
 
-        async def counted(session: str) -> object:
+        async def counted(session: str, **options: Any) -> object:
             nonlocal opening, most
             opening += 1
             most = max(most, opening)
             await anyio.sleep(1)
             opening -= 1
-            return await open_(session)
+            return await open_(session, **options)
 
         manager.open = counted  # type: ignore[method-assign,assignment]  # it is watched
         report = await recover_unfinished(manager, at_once=3)

@@ -21,8 +21,8 @@ SESSIONS: list[type[SessionInterface]] = [LLMSession, RemoteSession]
 TURNS: list[type[TurnInterface]] = [Turn, RemoteTurn]
 """That these are typed so is half of the test: the type checker compares the signatures."""
 
-EMBEDDED_ONLY = {"tools", "tenant"}
-"""Callables cannot be sent, and whose a session is, the token says."""
+EMBEDDED_ONLY = {"tools", "tenant", "unbound"}
+"""Callables cannot be sent, the service binds them, and whose a session is, the token says."""
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,8 @@ async def _session(place: Place, session_id: str | None) -> tuple[SessionInterfa
     if session_id is None:
         return await place.sessions.create(place.config()), True
     try:
+        if isinstance(place.sessions, SessionManager):  # chat has no tools of its own
+            return await place.sessions.open(session_id, unbound="warn"), False
         return await place.sessions.open(session_id), False
     except SessionNotFound:
         return await place.sessions.create(place.config(), session_id=session_id), True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from llmsession.turns import records as r
 from ..core.core import Core
 from ..core.idempotency_keys import IdempotencyKeys
 from ..values import commands as c
-from ..values.config import SessionConfig, Tool, bind_tools, store_config
+from ..values.config import SessionConfig, Tool, bind_tools, store_config, unbound_tools
 
 __all__ = ["Configuration"]
 
@@ -37,6 +37,13 @@ class Configuration:
         self._changed = changed
         self._waiting: list[c.Configure] = []
         self._writing = 0
+        self.runners: Mapping[str, r.Runner] = {}
+        """Who ran each tool when it was called last, before the session was loaded."""
+
+    @property
+    def unbound_tools(self) -> tuple[str, ...]:
+        """The tools that the session ran before it was loaded, and that nobody has bound since."""
+        return unbound_tools(self._core.config, self.runners)
 
     @property
     def is_idle(self) -> bool:

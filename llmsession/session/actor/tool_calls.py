@@ -21,7 +21,7 @@ from llmsession.turns.request import StepTag
 from ..core.core import Core
 from ..core.turn_run import Run
 from ..values.config import Tool, ToolResult
-from .tool_runner import make_answer, make_error, prepare_answers, run_callable
+from .tool_runner import make_answer, make_error, prepare_answers, run_callable, running_tool
 from .turn_works import RunWorks
 
 __all__ = ["Toolbox", "is_pure"]
@@ -90,7 +90,9 @@ class Toolbox:
         core = self._core
 
         async def work() -> None:
-            output = await run_callable(tool, call_input, threads=core.services.tool_threads)
+            threads = core.services.tool_threads
+            with running_tool(core.session, tool.name):
+                output = await run_callable(tool, call_input, threads=threads, name=name)
             result = ToolResult(call.id, output.content, output.is_error, output.compact_summary)
             try:
                 answers = await prepare_answers((result,), compaction=core.capping)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import msgspec
-from anyio import CapacityLimiter
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
@@ -24,30 +25,69 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.records import Answer
 
-from ..values.config import CAP_CHARS, CompactionConfig, Tool, ToolCallable, ToolOutput, ToolResult
+from ..tasks.tool_threads import ToolThreads
+from ..values.config import CAP_CHARS, CompactionConfig, Tool, ToolOutput, ToolResult
+from ..values.function_schema import plain_function
 
-__all__ = ["make_answer", "make_error", "prepare_answers", "run_callable"]
+__all__ = [
+    "make_answer",
+    "make_error",
+    "prepare_answers",
+    "run_callable",
+    "running_tool",
+    "tool_around",
+]
+
+
+class _Around:
+    """The tool of a session that some code runs in. Tasks that outlive the tool keep it."""
+
+    def __init__(self, session: str, tool: str) -> None:
+        self.session, self.tool, self.is_over = session, tool, False
+
+
+_around: ContextVar[_Around | None] = ContextVar("tool", default=None)
+
+
+@contextmanager
+def running_tool(session: str, tool: str) -> Iterator[None]:
+    """In the body, and in the tasks and threads that it starts, ``tool_around`` names *tool*."""
+    around = _Around(session, tool)
+    token = _around.set(around)
+    try:
+        yield
+    finally:
+        around.is_over = True
+        _around.reset(token)
+
+
+def tool_around(session: str) -> str | None:
+    """The tool of *session* that the caller runs in, while it runs; None outside of one."""
+    around = _around.get()
+    if around is None or around.is_over or around.session != session:
+        return None
+    return around.tool
 
 
 async def run_callable(
-    tool: Tool, call_input: Any, *, threads: CapacityLimiter | None = None
+    tool: Tool, call_input: Any, *, threads: ToolThreads | None = None, name: str = "a tool"
 ) -> ToolOutput:
     """What *tool* returns for *call_input*, the call's input as decoded JSON.
 
-    Synchronous callables run in a thread of *threads*; a cancellation does not wait for that
-    thread. An exception becomes an error output. Only our own cancellation is raised.
+    Synchronous callables run in a thread of *threads*, under *name*. A thread that has begun
+    ignores a cancellation: it is waited for. An exception becomes an error output. Only our own
+    cancellation is raised.
     """
     run = tool.run
     assert run is not None  # calls of a tool without a callable go to the caller
     try:
         arguments = _arguments(call_input)
-        if inspect.iscoroutinefunction(_function(run)):
+        if inspect.iscoroutinefunction(plain_function(run)):
             returned = await run(**arguments)
         else:
             # In a tuple, because trio refuses an awaitable that a thread returns.
-            (returned,) = await anyio.to_thread.run_sync(
-                lambda: (run(**arguments),), abandon_on_cancel=True, limiter=threads
-            )
+            threads = threads or ToolThreads()
+            (returned,) = await threads.run(name, lambda: (run(**arguments),))
             if inspect.isawaitable(returned):
                 returned = await returned
         return (
@@ -60,12 +100,6 @@ async def run_callable(
         return ToolOutput(content=f"{type(error).__name__}: the tool was cancelled", is_error=True)
     except (Exception, SystemExit) as error:  # a tool may raise anything; the model gets the text
         return ToolOutput(content=error_text(error), is_error=True)
-
-
-def _function(run: ToolCallable) -> object:
-    if inspect.isfunction(run) or inspect.ismethod(run):
-        return run
-    return getattr(run, "func", None) or type(run).__call__
 
 
 def _arguments(call_input: Any) -> dict[str, Any]:

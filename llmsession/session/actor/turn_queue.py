@@ -91,11 +91,11 @@ class TurnQueue:
                 self.runner.interrupt(current, policy, "replaced")
 
     def _check_head(self, expected: int) -> None:
-        actual = self._core.state.head_turn
+        actual = self._core.state.head_turn or 0  # 0: the history is empty
         if self.runs:
-            raise HeadMoved(f"a{expected}", None, "other sends are open")
+            raise HeadMoved(_head_name(expected), None, "other sends are open")
         if expected != actual:
-            raise HeadMoved(f"a{expected}", f"a{actual}" if actual else None)
+            raise HeadMoved(_head_name(expected), _head_name(actual) if actual else None)
 
     def _accept(self, command: c.Send) -> Run:
         """Number the turn and journal its acceptance. It starts at once if no turn is open."""
@@ -290,6 +290,10 @@ class TurnQueue:
         self._interrupts.clear()
         self._waiting.clear()
         self.runner.current = None
+
+
+def _head_name(turn: int) -> str:
+    return f"a{turn}" if turn else "0"
 
 
 def _goes_on(run: Run) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import anyio
 import msgspec
 
 from llmsession.compaction.tokens.messages import text_tokens_for
@@ -23,6 +22,7 @@ from ..log.journal import Journal
 from ..log.reported_usage import Calibrations
 from ..log.state import SessionState
 from ..tasks.timers import Timers
+from ..tasks.tool_threads import ToolThreads
 from ..tasks.worker_thread import off_loop
 from ..tasks.works import Work, Works
 from ..values.config import CAP_CHARS, CompactionConfig, SessionConfig, store_config
@@ -35,8 +35,6 @@ from .subscriptions import Subscriptions
 from .tenants import Tenants
 
 MIN_CAP_CHARS = 1_000
-TOOL_THREADS = 256
-"""How many synchronous tools of one manager run at the same time. Others wait for a thread."""
 
 __all__ = ["Core", "Report", "Services", "profile_of"]
 
@@ -79,8 +77,7 @@ class Services:
         self.subscriptions = subscriptions
         self.clock = clock
         self.logger = logger
-        # Not the backend's own threads: hanging tools must not block the threads of compaction.
-        self.tool_threads = anyio.CapacityLimiter(TOOL_THREADS)
+        self.tool_threads = ToolThreads()
         self._shared: tuple[SessionConfig, msgspec.Raw] | None = None
         self._frame: tuple[SessionConfig, Profile, Frame] | None = None
 

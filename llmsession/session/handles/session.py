@@ -11,7 +11,7 @@ import msgspec
 
 from llmsession.compaction.planning.prefix_summaries import digest_of
 from llmsession.compaction.summaries.digest import DIGEST_CHARS
-from llmsession.errors import InvalidConfig, InvalidInput
+from llmsession.errors import InvalidConfig, InvalidInput, SessionBusy
 from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
 from llmsession.turns.blocks import Content, clean_text
@@ -22,7 +22,7 @@ from llmsession.turns.previews import ToolUse
 from llmsession.turns.request import Request
 
 from ..actor.actor import Actor
-from ..actor.tool_runner import prepare_answers
+from ..actor.tool_runner import prepare_answers, tool_around
 from ..core.account import usage_of
 from ..core.reply_reader import previews_so_far
 from ..core.subscriptions import Subscription
@@ -105,14 +105,15 @@ class LLMSession:
         *when_busy* decides: ``queue`` waits its turn, ``reject`` raises SessionBusy,
         ``interrupt`` ends the open turn and goes first, ``steer`` joins the open turn at its
         next step boundary and returns that turn. A repeat of *command_id* returns the same turn
-        and sends nothing. *expected_head* is the last committed turn that the caller knows.
+        and sends nothing. *expected_head* is the last committed turn that the caller knows, 0 for
+        an empty history.
 
         Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded, BudgetExhausted.
         """
         body = checked_user_body(content)
         if when_busy not in _WHEN_BUSY:
             raise InvalidInput(f"when_busy is {when_busy!r}; it is one of {', '.join(_WHEN_BUSY)}")
-        head = None if expected_head is None else turn_number(expected_head)
+        head = None if expected_head is None else turn_or_none_before(expected_head)
         actor = await self.reference.activated()
         ingress = actor.mailbox.number()
         command = c.Send(ingress, command_id, body=body, when_busy=when_busy, expected_head=head)
@@ -272,9 +273,16 @@ class LLMSession:
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """Change the configuration: ``configure(model=..., system=..., tools=...)``.
 
-        Takes effect between turns: now, or when the open turn has ended, before the next one.
-        Raises InvalidConfig and changes nothing.
+        Takes effect between turns: now, or when the open turn has ended, before the next one. A
+        tool of this session cannot call it: the change would wait for the turn that waits for the
+        tool. There it raises SessionBusy at once. Raises InvalidConfig and changes nothing.
         """
+        tool = tool_around(self.id)
+        if tool is not None:
+            raise SessionBusy(
+                f"tool {tool!r} cannot configure its own session {self.id!r}: the change would wait"
+                " for the turn that waits for the tool; configure it when the turn has ended"
+            )
         actor = await self.reference.activated()
         unknown = set(changes) - set(SessionConfig.__struct_fields__)
         if unknown:

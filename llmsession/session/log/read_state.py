@@ -15,7 +15,14 @@ from ..values.labels import tenant_of
 from .reader import read_record
 from .state import SessionState
 
-__all__ = ["begun_rows", "check_belongs", "read_state", "was_created_by", "with_command"]
+__all__ = [
+    "begun_rows",
+    "check_belongs",
+    "read_state",
+    "tool_runners",
+    "was_created_by",
+    "with_command",
+]
 
 PAGE = 1000
 """Records read at a time when a session is loaded."""
@@ -85,6 +92,18 @@ def check_belongs(state: SessionState, row: SessionRow) -> None:
     if tenant_of(state.labels) != tenant_of(row.labels):
         why = "its row has a label of another tenant than its records"
         raise RecordDamaged(row.session, state.head, why)
+
+
+def tool_runners(
+    runners: dict[str, r.Runner],
+) -> Callable[[SessionState, r.Record], None]:
+    """What to give ``read_state`` as *folded* to note in *runners* who ran each tool last."""
+
+    def folded(_: SessionState, record: r.Record) -> None:
+        if isinstance(record, r.ToolsRequested):
+            runners.update((call.name, call.runner) for call in record.calls)
+
+    return folded
 
 
 def _fold_page(

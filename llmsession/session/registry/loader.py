@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
 
 import anyio
 import msgspec
@@ -17,13 +18,16 @@ from ..core.subscriptions import Subscriptions
 from ..log.erasing import erase
 from ..log.fork_records import Branch, fork_records, shared_history
 from ..log.journal import Journal, Written
-from ..log.read_state import check_belongs, read_state
+from ..log.read_state import check_belongs, read_state, tool_runners
 from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values.commands import ForkPoint
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "Runners"]
+
+Runners: TypeAlias = dict[str, r.Runner]
+"""Who ran each tool when it was called last, by its name."""
 
 
 class Loader:
@@ -109,9 +113,10 @@ class Loader:
     @asynccontextmanager
     async def acquired(
         self, session: str, *, takeover: bool
-    ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """A session that exists. What its last owner left unwritten is written first, but for the
-        ends of open turns. If the body raises, the session is released.
+    ) -> AsyncIterator[tuple[SessionState, Lease, Runners]]:
+        """A session that exists, and who ran each of its tools last. What its last owner left
+        unwritten is written first, but for the ends of open turns. If the body raises, the session
+        is released.
 
         Raises SessionNotFound (also for one without a record, which is removed), SessionInUse,
         StoreError.
@@ -121,7 +126,9 @@ class Loader:
             if not lease.head:
                 await self._remove(lease)
                 raise SessionNotFound(session)
-            state = await read_state(self._store, session, head=lease.head)
+            runners: Runners = {}
+            noted = tool_runners(runners)
+            state = await read_state(self._store, session, noted, head=lease.head)
             if state.head != lease.head:
                 message = f"session {session!r} has {state.head} of {lease.head} records"
                 raise StoreError(message, committed=False)
@@ -134,11 +141,16 @@ class Loader:
                 records = fork_records(state, session, parent, state.labels)
                 await self.write(state, lease, records)
             await self._erase(state, lease)
-            yield state, lease
+            yield state, lease, runners
         except BaseException:
             with anyio.CancelScope(shield=True), suppress(Exception):
                 await self._store.release(lease)
             raise
+
+    async def peek(self, session: str) -> tuple[SessionState, Runners]:
+        """As ``acquired``, without taking the session or writing to it."""
+        runners: Runners = {}
+        return await read_state(self._store, session, tool_runners(runners)), runners
 
     async def write(self, state: SessionState, lease: Lease, records: Sequence[r.Record]) -> None:
         """Append *records* and fold them, before the session is live. Raises StoreError."""

@@ -6,13 +6,14 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed
+from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed, ToolsUnbound
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
@@ -26,6 +27,7 @@ from ..actor.actor import Actor
 from ..actor.recovery import recovery_records
 from ..core.core import Services, profile_of
 from ..core.observers import SessionObserver
+from ..core.session_log import SessionLog
 from ..core.subscriptions import Subscriptions
 from ..core.tenant_logs import TenantLogs
 from ..core.tenants import Tenants
@@ -35,13 +37,22 @@ from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
 from ..values.commands import ForkPoint
-from ..values.config import Recovery, SessionConfig, Tool, bind_tools, load_config
+from ..values.config import (
+    Recovery,
+    SessionConfig,
+    Tool,
+    Unbound,
+    bind_tools,
+    load_config,
+    unbound_tools,
+)
 from ..values.environment import with_environment
 from ..values.labels import tenant_of
 from ..values.outcome import Closed
+from ..values.validation import checked_wait
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
-from .loader import Loader
+from .loader import Loader, Runners
 from .reactivation import ReactivationQueue
 
 __all__ = ["Runtime"]
@@ -72,6 +83,7 @@ class Runtime:
         tenant_budgets: Mapping[str, SpendingBudget] | None,
         environ: Mapping[str, str] | None,
         observers: Sequence[SessionObserver],
+        thread_wait_s: float,
     ) -> None:
         self.provider = provider
         self.environ = dict(os.environ if environ is None else environ)
@@ -87,6 +99,7 @@ class Runtime:
         self._logger = logger
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)
+        self._thread_wait_s = checked_wait("thread_wait_s", thread_wait_s)
         self._loader = Loader(self.store, self.owner, clock, self.subscriptions)
         self._table = ActivationTable(
             self.store,
@@ -104,6 +117,8 @@ class Runtime:
         )
         self._reactivations: WeakValueDictionary[str, ReactivationQueue] = WeakValueDictionary()
         self._close_error: Exception | None = None
+        self._warned: set[str] = set()
+        """Tools that nobody binds, and that a warning has named."""
         self._entered = False
         self._accepting = False
 
@@ -144,6 +159,10 @@ class Runtime:
     async def _end(self) -> None:
         await self.close(leave_open=False)
         await self.stop_works()
+        left = await self._services.tool_threads.wait_all(self._thread_wait_s)
+        if left:
+            log = SessionLog(self._logger, "", content=False)
+            log.trouble("threads.left", works=list(left), waited_s=self._thread_wait_s)
 
     async def _close_parts(self) -> None:
         self._accepting = False
@@ -249,21 +268,38 @@ class Runtime:
         takeover: bool = False,
         tools: Sequence[Tool] = (),
         recovery: Recovery | None = None,
+        unbound: Unbound = "warn",
     ) -> Actor:
         """The live actor of *session*. A cold session is loaded from the store: only then are
-        *tools* bound and open turns recovered.
+        *tools* bound, open turns recovered, and does *unbound* count.
 
         Cancelling the wait does not stop the loading. Raises as ``SessionManager.open``.
         """
 
+        def bound(state: SessionState, runners: Runners) -> SessionConfig:
+            config = self._logged_config(state, tools)
+            self._check_bound(session, unbound_tools(config, runners), unbound)
+            return config
+
         async def load() -> Actor:
-            async with self._loader.acquired(session, takeover=takeover) as (state, lease):
-                config = self._logged_config(state, tools)
+            if takeover and unbound == "raise":  # before another owner loses the session
+                bound(*await self._loader.peek(session))
+            async with self._loader.acquired(session, takeover=takeover) as loaded:
+                state, lease, runners = loaded
+                config = bound(state, runners)
                 records = recovery_records(state, recovery or config.recovery)
                 await self._loader.write(state, lease, records)
-                return await self._add(state, config, lease)
+                return await self._add(state, config, lease, runners)
 
         return await self._table.activate(session, load, takeover=takeover)
+
+    def _check_bound(self, session: str, names: tuple[str, ...], unbound: Unbound) -> None:
+        if names and unbound == "raise":
+            raise ToolsUnbound(session, names)
+        if unbound == "warn" and not self._warned.issuperset(names):
+            self._warned.update(names)
+            log = SessionLog(self._logger, session, content=False)
+            log.trouble("tools.unbound", tools=list(names))
 
     async def create(
         self, config: SessionConfig, session: str, records: Sequence[r.Record]
@@ -301,9 +337,15 @@ class Runtime:
 
         return await self._table.activate_new(point.session, make)
 
-    async def _add(self, state: SessionState, config: SessionConfig, lease: Lease) -> Actor:
-        """The live actor of a session that was made or loaded. Raises StoreError where its tenant
-        has a budget, and what was spent of it cannot be read."""
+    async def _add(
+        self,
+        state: SessionState,
+        config: SessionConfig,
+        lease: Lease,
+        runners: Mapping[str, r.Runner] = MappingProxyType({}),
+    ) -> Actor:
+        """The live actor of a session that was made or loaded; *runners* ran its tools last.
+        Raises StoreError where its tenant has a budget, and what was spent of it cannot be read."""
         await self.tenant_logs.load_budget(tenant_of(state.labels))
         actor = Actor(
             state=state,
@@ -314,6 +356,7 @@ class Runtime:
             spawn=self._serve,
             gone=self._table.remove,
         )
+        actor.configuration.runners = runners
         self._table.add(actor)
         actor.core.account.tell_tenant()
         actor.turns.resume()

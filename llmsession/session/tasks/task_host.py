@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import sys
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
+
+from llmsession.errors import InvalidInput
 
 __all__ = ["TaskHost"]
 
 
 class TaskHost:
-    """A task group in a task of its own. Shielded: a cancellation from outside reaches the body
-    of the manager's ``async with``, and the sessions are then ended in order instead of being
-    torn.
+    """A task group in a task of its own, which no other task's cancellation reaches: it may be
+    left in another task than the one that entered it, as test fixtures and frameworks do.
 
     *start* gets the task group when it is open. When the host is left, *close* ends what runs in
-    the group, and *last* is called when nothing runs.
+    the group, and *last* is called when nothing runs. If something in the group raises, the group
+    is cancelled, on asyncio the task that entered too, and ``leave`` raises it.
     """
 
     def __init__(
@@ -29,42 +33,99 @@ class TaskHost:
         self._start = start
         self._close = close
         self._last = last
+        self._error: BaseException | None = None
+        self._has_cancelled = False
 
     async def enter(self) -> None:
-        """Open the task group. Once, in the task that will leave it."""
+        """Open the task group. Once. Raises what *start* raises."""
         self._leave, self._left = anyio.Event(), anyio.Event()
-        self._host = anyio.create_task_group()
-        await self._host.__aenter__()
+        self._loop = _loop()
+        self._entered_by = asyncio.current_task() if _is_in_asyncio() else None
+        ready = anyio.Event()
+        self._task = _spawn(self._run, ready)
         try:
-            ready = anyio.Event()
-            self._host.start_soon(self._run, ready)
             # Shielded: it takes no time, and after a cancellation ``leave`` would not be called.
             with anyio.CancelScope(shield=True):
                 await ready.wait()
         except BaseException:  # the task itself was cancelled, which asyncio lets pass a shield
-            self._leave.set()
-            await self._host.__aexit__(*sys.exc_info())
+            await self._wait_for_end()
             raise
+        if self._error is not None:
+            raise self._error
 
     async def leave(self) -> None:
-        """End what runs in the group and wait for it, even if the wait is cancelled."""
+        """End what runs in the group and wait for it, even if the wait is cancelled. Raises
+        InvalidInput in another event loop than the one that it was entered in."""
+        if _loop() is not self._loop:
+            raise InvalidInput(
+                "a SessionManager must be left in the event loop that it was entered in, and this"
+                " is another one: give its fixture the scope of the loop"
+            )
+        cancelled = await self._wait_for_end()
+        if self._error is not None:
+            if self._has_cancelled and self._entered_by is not None:
+                self._entered_by.uncancel()  # the error is raised in its place
+            raise self._error
+        if cancelled is not None:
+            raise cancelled
+
+    async def _wait_for_end(self) -> BaseException | None:
+        """Wait until nothing runs. Returns the cancellation that asyncio let pass the shield."""
         self._leave.set()
-        try:
-            with anyio.CancelScope(shield=True):
-                await self._left.wait()
-        finally:
-            # Nothing runs any more. An error of the body is raised as it is, not in a group.
-            # Where asyncio cancelled the task in its wait, the waiting is done here.
-            await self._host.__aexit__(None, None, None)
+        cancelled: BaseException | None = None
+        while not self._left.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._left.wait()
+            except anyio.get_cancelled_exc_class() as error:
+                cancelled = error
+        return cancelled
 
     async def _run(self, ready: anyio.Event) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                async with anyio.create_task_group() as group:
-                    self._start(group)
-                    ready.set()
-                    await self._leave.wait()
-                    await self._close()
-            finally:
+        try:
+            await self._serve(ready)
+        except anyio.get_cancelled_exc_class():  # the event loop ends, and nobody has left
+            raise
+        except BaseException as error:
+            self._error = error
+            if self._entered_by is not None and not self._leave.is_set():
+                self._has_cancelled = self._entered_by.cancel("the SessionManager failed")
+        finally:
+            ready.set()
+            self._left.set()
+
+    async def _serve(self, ready: anyio.Event) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+                self._start(group)
+                ready.set()
+                await self._leave.wait()
+                await self._close()
+        finally:
+            with anyio.CancelScope(shield=True):
                 await self._last()
-                self._left.set()
+
+
+def _is_in_asyncio() -> bool:
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
+
+
+def _loop() -> object:
+    if _is_in_asyncio():
+        return asyncio.get_running_loop()
+    import trio
+
+    return trio.lowlevel.current_trio_token()
+
+
+def _spawn(function: Callable[[anyio.Event], Any], ready: anyio.Event) -> object:
+    """Start a task that has no parent. Returns what keeps it from being collected."""
+    name = "llmsession manager"
+    if _is_in_asyncio():
+        return asyncio.get_running_loop().create_task(function(ready), name=name)
+    import trio
+
+    return trio.lowlevel.spawn_system_task(function, ready, name=name, context=copy_context())

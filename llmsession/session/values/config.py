@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import msgspec
 
@@ -20,6 +20,8 @@ from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.request import Frame, Profile, Sizes, sizes_for
 from llmsession.turns.spending.spending import SpendingBudget
 
+from .function_schema import schema_of
+
 __all__ = [
     "CompactionConfig",
     "Recovery",
@@ -29,17 +31,23 @@ __all__ = [
     "ToolCallable",
     "ToolOutput",
     "ToolResult",
+    "Unbound",
     "WhenBusy",
     "bind_tools",
     "load_config",
     "store_config",
+    "tool",
     "tools_with_callables",
+    "unbound_tools",
 ]
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 """What a send does while a turn is open: see ``LLMSession.send``."""
 Recovery: TypeAlias = Literal["drop", "resume"]
 """What happens to a turn that was running when its owner died: see ``SessionConfig``."""
+Unbound: TypeAlias = Literal["raise", "caller", "warn"]
+"""What ``open`` does where nobody binds a tool that the session ran before: it raises ToolsUnbound,
+leaves the tool to the caller, or does so and logs a warning, once for each tool."""
 ToolCallable: TypeAlias = Callable[..., Any]
 """Called with the call's input as keyword arguments; async, or run in a thread."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
@@ -70,7 +78,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     ``run`` is called with the call's input as keyword arguments, in a thread if it is not async. It
     returns text, blocks, or a ToolOutput; an exception becomes an error result. Without ``run`` the
-    caller runs the tool and submits the result. ``deadline_s`` replaces the configuration's.
+    caller runs the tool and submits the result. ``Tool.of(function)`` and the decorator ``tool``
+    make a definition from a function's signature. ``deadline_s`` replaces the configuration's.
     Callables are not stored: bind them again with ``open(id, tools=...)``.
     """
 
@@ -79,6 +88,35 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
     run: ToolCallable | None = None
     deadline_s: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: ToolCallable,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Tool:
+        """The tool that runs *function*, with its name and its docstring, if no others are given.
+
+        The schema comes from the parameters: their annotations may be what msgspec can read, such
+        as numbers, texts, ``Literal``, enums, ``TypedDict``, dataclasses, structs, and lists and
+        dicts of these; ``Annotated[T, "text"]`` describes a parameter. The arguments of a call are
+        checked and converted before the call, for example to a dataclass. If they do not fit, the
+        function is not called, and the model gets an error result that says where.
+
+        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema.
+        """
+        schema = schema_of(function)
+        tool = cls(
+            name=schema.name if name is None else name,
+            description=schema.description if description is None else description,
+            input_schema=schema.input_schema,
+            run=schema.run,
+            deadline_s=deadline_s,
+        )
+        return _checked_tool(tool, "Tool.of")
 
     def definition(self) -> msgspec.Raw:
         """The tool's definition for the provider, as JSON. Raises InvalidMessage if it cannot be
@@ -89,6 +127,26 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
             "input_schema": self.input_schema,
         }
         return msgspec.Raw(encode_json(fields))
+
+
+@overload
+def tool(function: ToolCallable, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    deadline_s: float | None = None,
+) -> Callable[[ToolCallable], Tool]: ...
+def tool(
+    function: ToolCallable | None = None,
+    /,
+    **options: Any,
+) -> Tool | Callable[[ToolCallable], Tool]:
+    """As a decorator, with or without options: makes a Tool of a function. See ``Tool.of``."""
+    if function is not None:
+        return Tool.of(function)
+    return lambda function: Tool.of(function, **options)
 
 
 CAP_CHARS = 60_000
@@ -327,12 +385,20 @@ def _tool(tool: Tool | Mapping[str, Any], index: int) -> Tool:
         except msgspec.ValidationError as error:
             raise InvalidConfig(f"tools[{index}]: {error}") from error
     if not isinstance(tool, Tool):
-        raise InvalidConfig(f"tools[{index}] is no Tool and no definition")
+        raise InvalidConfig(f"tools[{index}] is no Tool and no definition{_hint(tool)}")
+    return _checked_tool(tool, f"tools[{index}]")
+
+
+def _hint(value: object) -> str:
+    return "; make a Tool of a function: Tool.of(function)" if callable(value) else ""
+
+
+def _checked_tool(tool: Tool, where: str) -> Tool:
     if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
         rule = "providers allow letters, digits, _ and -, up to 128"
-        raise InvalidConfig(f"tools[{index}]: name {tool.name!r}; {rule}")
+        raise InvalidConfig(f"{where}: name {tool.name!r}; {rule}")
     if tool.run is not None and not callable(tool.run):
-        raise InvalidConfig(f"tools[{index}] ({tool.name}): run cannot be called")
+        raise InvalidConfig(f"{where} ({tool.name}): run cannot be called")
     return tool
 
 
@@ -363,6 +429,13 @@ def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
         return msgspec.structs.replace(tool, run=source.run, deadline_s=source.deadline_s)
 
     return msgspec.structs.replace(config, tools=tuple(map(bound, config.bound_tools.values())))
+
+
+def unbound_tools(config: SessionConfig, runners: Mapping[str, str]) -> tuple[str, ...]:
+    """The tools of *config* without a callable that the session ran itself when they were called
+    last, as *runners* says by name; sorted."""
+    bare = [tool.name for tool in config.bound_tools.values() if tool.run is None]
+    return tuple(sorted(name for name in bare if runners.get(name) == "session"))
 
 
 def tools_with_callables(config: SessionConfig) -> list[Tool]:

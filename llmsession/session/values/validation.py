@@ -37,6 +37,7 @@ __all__ = [
     "checked_session_id",
     "checked_summary",
     "checked_user_body",
+    "checked_wait",
     "turn_or_moment",
     "turn_or_none_before",
 ]
@@ -80,6 +81,14 @@ def checked_session_id(session_id: Any) -> str:
         rule = f"is not 1 to {MAX_ID_CHARS} printable characters"
         raise InvalidInput(f"session id {session_id!r} {rule}")
     return session_id
+
+
+def checked_wait(name: str, seconds: Any) -> float:
+    """*seconds*, the parameter *name*. Raises InvalidInput for what is no time to wait."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not seconds >= 0:  # also for NaN
+        raise InvalidInput(f"{name} is {seconds!r}; it is a number of seconds, 0 or more")
+    return float(seconds)
 
 
 def checked_labels(labels: Any) -> dict[str, str]:

@@ -176,7 +176,7 @@ class Incarnation:
         """A handle of *session* in this process. Raises as ``SessionManager.open``."""
         handle = self.handles.get(session)
         if takeover or handle is None or handle.status().phase in ("closed", "moved"):
-            handle = await self.manager.open(session, takeover=takeover)
+            handle = await self.manager.open(session, takeover=takeover, unbound="warn")
             if not self.owner_is_dead:
                 self.handles[session] = handle
         return handle

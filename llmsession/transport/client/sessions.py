@@ -205,7 +205,7 @@ class RemoteSession:
             w.Send,
             content=checked_user_body(content),
             when_busy=when_busy,
-            expected_head=_number(expected_head),
+            expected_head=None if expected_head is None else turn_or_none_before(expected_head),
             command_id=command_id,
         )
         return RemoteTurn(self, accepted.turn)

@@ -229,7 +229,10 @@ class Admission:
         await tenancy.check_tenant(self.manager, command.session, tenant)
         try:
             return await self.manager.open(
-                command.session, takeover=command.takeover, recovery=command.recovery
+                command.session,
+                takeover=command.takeover,
+                recovery=command.recovery,
+                unbound="warn",
             )
         except SessionClosed as error:
             if self.draining:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import anyio
+import anyio.from_thread
 import pytest
 
 from llmsession import InvalidConfig, MemoryStore, SessionBusy, SessionClosed, Tool, ToolUse
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
-from tests.session.actors import Quick, Waiting, first, in_tool, meanwhile, stage
+from tests.session.actors import Quick, Waiting, first, in_tool, lasting, meanwhile, stage
 
 
 async def test_a_configuration_takes_effect_at_once_between_turns() -> None:
@@ -32,6 +35,55 @@ async def test_a_configuration_during_a_turn_takes_effect_after_it_and_before_th
             await running.text()
             await queued.text()
         assert [request.model for request in on.provider.requests] == ["m", "m", "n"]
+
+
+async def test_a_tool_cannot_configure_its_own_session_and_is_told_at_once() -> None:
+    refused: list[str] = []
+
+    async def asynchronous() -> str:
+        try:
+            await on.session.configure(model="n")
+        except SessionBusy as error:
+            refused.append(str(error))
+        return "went on"
+
+    script = [call("t", id="c"), "done", "after"]
+    async with stage(script, tool=asynchronous) as on:
+        with lasting(0, abs=0.1):
+            assert await on.say("go") == "done"
+        assert "tool 't' cannot configure its own session 's'" in refused[0]
+        await on.session.configure(model="n")  # between turns it can be changed
+        assert on.session.config.model == "n"
+
+
+async def test_what_a_tool_has_started_may_configure_once_the_tool_has_ended() -> None:
+    go = anyio.Event()
+
+    async def later() -> None:
+        await go.wait()
+        await on.session.configure(model="n")
+
+    async def starts() -> str:
+        group.start_soon(later)
+        return "started"
+
+    async with stage([call("t", id="c"), "done"], tool=starts) as on:
+        async with anyio.create_task_group() as group:
+            await on.say("go")
+            go.set()
+        assert on.session.config.model == "n"
+
+
+@pytest.mark.real_time
+async def test_a_tool_in_a_thread_cannot_configure_its_own_session_either() -> None:
+    def in_a_thread() -> str:
+        return anyio.from_thread.run(partial(on.session.configure, model="n")) or "configured"
+
+    async with stage([call("t", id="c"), "done"], tool=in_a_thread) as on:
+        await on.say("go")
+        (result,) = on.session.conversation()[2].tool_results
+        assert result.is_error
+        assert "SessionBusy" in result.text
 
 
 async def test_configurations_that_wait_are_all_applied_when_the_turn_is_interrupted() -> None:

@@ -6,19 +6,22 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from llmsession import (
     DuplicateToolResult,
     InvalidConfig,
     InvalidInput,
+    SessionConfig,
+    SessionManager,
     Tool,
     ToolOutput,
     ToolResult,
     ToolUse,
     TurnNotOpen,
 )
-from llmsession.testing.scripted import call, say
+from llmsession.testing.scripted import ScriptedProvider, call, say
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.receipts import settled_text
@@ -35,6 +38,7 @@ from tests.session.actors import (
     settled,
     stage,
 )
+from tests.session.core.test_session_log import recorder
 
 
 def results(on: Stage, position: int = 2) -> list[ToolResultBlock]:
@@ -132,6 +136,79 @@ async def test_an_interrupt_leaves_a_blocking_thread_behind_and_answers() -> Non
                 assert await on.say("again") == "ok"
         finally:
             release.set()
+
+
+class Blocking:
+    """A synchronous tool that ends when it is released, whatever happens."""
+
+    def __init__(self) -> None:
+        self.begun, self.release, self.ended = (threading.Event() for _ in range(3))
+
+    def __call__(self) -> str:
+        self.begun.set()
+        self.release.wait(50)
+        self.ended.set()
+        return "late"
+
+    async def started(self) -> None:
+        await anyio.to_thread.run_sync(self.begun.wait, 50)
+
+
+@pytest.mark.real_time
+async def test_a_thread_that_outlives_its_interrupt_is_named_until_it_ends() -> None:
+    tool = Blocking()
+    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
+        await on.session.send("go")
+        await tool.started()
+        try:
+            outcome = await on.session.interrupt()
+            assert outcome.turns[0].still_running == ("tool t c in s",)
+            assert on.session.status().still_running == ("tool t c in s",)
+            assert on.manager.running_works == ("tool t c in s",)
+        finally:
+            tool.release.set()
+        while on.session.status().still_running:  # noqa: ASYNC110  # it ends in a thread
+            await anyio.sleep(0.001)
+        assert await on.say("again") == "ok"
+
+
+@pytest.mark.real_time
+async def test_leaving_the_manager_waits_for_a_thread_that_its_interrupt_left_behind() -> None:
+    tool = Blocking()
+    async with stage([call("t", id="c"), "ok"], tool=tool) as on:
+        await on.session.send("go")
+        await tool.started()
+        await on.session.interrupt()
+        closed = await on.session.close()
+        assert closed.still_running == ("tool t c in s",)
+        threading.Timer(0.5, tool.release.set).start()
+    assert tool.ended.is_set()
+    assert on.manager.running_works == ()
+
+
+@pytest.mark.real_time
+async def test_a_thread_that_never_ends_holds_the_manager_for_thread_wait_s_and_is_named() -> None:
+    tool = Blocking()
+    logger, entries = recorder()
+    provider = ScriptedProvider([call("t", id="c"), "ok"])
+    try:
+        async with SessionManager(provider=provider, thread_wait_s=0.05, logger=logger) as manager:
+            config = SessionConfig(model="m", tools=(Tool(name="t", run=tool),))
+            session = await manager.create(config, session_id="s")
+            await session.send("go")
+            await tool.started()
+        assert not tool.ended.is_set()
+        (entry,) = [entry for entry in entries if entry["event"] == "threads.left"]
+        assert (entry["works"], entry["log_level"]) == (["tool t c in s"], "warning")
+        assert manager.running_works == ()
+    finally:
+        tool.release.set()
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "10", True, None])
+def test_a_thread_wait_that_is_no_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(InvalidInput, match="thread_wait_s"):
+        SessionManager(provider=ScriptedProvider([]), thread_wait_s=seconds)
 
 
 # Deadlines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from functools import partial
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from llmsession.session.actor.tool_runner import (
     prepare_answers,
     run_callable,
 )
+from llmsession.session.tasks.tool_threads import ToolThreads
 from llmsession.session.values.config import (
     CAP_CHARS,
     CompactionConfig,
@@ -196,7 +198,7 @@ async def test_an_awaitable_from_a_synchronous_callable_is_awaited() -> None:
 
 
 @pytest.mark.real_time
-async def test_cancelling_leaves_a_synchronous_callable_behind_in_its_thread() -> None:
+async def test_a_synchronous_callable_is_waited_for_in_spite_of_a_cancellation() -> None:
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def run() -> None:
@@ -210,10 +212,29 @@ async def test_cancelling_leaves_a_synchronous_callable_behind_in_its_thread() -
             while not begun.is_set():
                 await checkpoint()
             group.cancel_scope.cancel()
-        assert not ended.is_set()
-        may_end.set()
-        while not ended.is_set():
-            await checkpoint()
+            may_end.set()
+        assert ended.is_set()
+
+
+async def test_a_callable_that_waits_for_a_thread_is_cancelled_and_never_runs() -> None:
+    begun, may_end, ran = threading.Event(), threading.Event(), list[str]()
+    threads = ToolThreads(1)
+
+    def holds() -> None:
+        begun.set()
+        may_end.wait(100)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(run_callable, tool(holds), {}, threads=threads, name="holds"))
+            while not begun.is_set():
+                await checkpoint()
+            with anyio.move_on_after(0.01) as scope:
+                await run_callable(tool(lambda: ran.append("late")), {}, threads=threads)
+            assert scope.cancelled_caught
+            assert threads.running == ("holds",)
+            may_end.set()
+    assert (ran, threads.running) == ([], ())
 
 
 # Answers

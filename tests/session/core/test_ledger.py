@@ -58,7 +58,7 @@ async def said(session: LLMSession, *texts: str) -> None:
 async def reopened_usage(store: Store) -> SessionUsage:
     """What a manager of another day says of the session ``s``."""
     async with SessionManager(provider=ScriptedProvider([]), store=store, prices=PRICES) as manager:
-        return (await manager.open("s")).usage()
+        return (await manager.open("s", unbound="caller")).usage()
 
 
 async def test_the_cost_is_told_in_all_by_turn_and_by_model() -> None:

@@ -46,7 +46,7 @@ async def _same_when_folded(life: Life) -> None:
     status, context = life.session.status(), life.session.context().encode()
     copy = await after_a_crash(life.store)
     async with SessionManager(provider=life.provider, store=copy) as manager:
-        session = await manager.open("s")
+        session = await manager.open("s", unbound="caller")
         assert session.context().encode() == context
         assert _settled(session.status()) == _settled(status)
         assert session.conversation() == life.session.conversation()
@@ -98,7 +98,7 @@ class _Cuts:
         provider = ScriptedProvider([say("back again")])
         store = await after_a_crash(life.store, len(log))
         async with SessionManager(provider=provider, store=store) as manager:
-            session = await manager.open("s")
+            session = await manager.open("s", unbound="caller")
             written = (await log_of(store, "s"))[len(log) :]
             paid = [each for each in written if isinstance(each, r.RecordsRedacted)]
             assert len(paid) == (before.pending_redaction is not None)
@@ -113,7 +113,7 @@ class _Cuts:
             self._assert_only_ends(before, after)
             context = session.context().encode()
             await session.close()
-            again = await manager.open("s")
+            again = await manager.open("s", unbound="caller")
             assert (await log_of(store, "s"))[len(log) + len(written) :] == []
             assert again.context().encode() == context
             await self._assert_goes_on(provider, again, after)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import anyio
@@ -68,7 +70,7 @@ async def test_an_evicted_session_comes_back_with_the_same_history() -> None:
         before = on.session.conversation()
         context = on.session.context().encode()
         await on.evict()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         assert on.session.conversation() == before
         assert on.session.context().encode() == context
         assert await on.say("go on") == "next"
@@ -114,7 +116,7 @@ async def test_a_handle_that_is_collected_between_the_loops_tasks_stops_no_evict
         gc.collect()
         await anyio.sleep(100)
         assert on.manager.live == ()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
 
 
 async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() -> None:
@@ -125,7 +127,7 @@ async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() ->
         assert len(on.manager.live) == 1
         await anyio.sleep(300)
         assert len(on.manager.live) == 0
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         assert on.session.conversation()[-1].text == "a long reply " * 5
 
 
@@ -363,7 +365,7 @@ async def test_a_crash_ends_open_turns_with_a_receipt_when_the_session_is_opened
         await on.started(tool, "queued")
         # Another process finds the log as a kill would leave it.
         async with SessionManager(provider=ScriptedProvider(["ok"]), store=store) as other:
-            session = await other.open("s", takeover=True)
+            session = await other.open("s", takeover=True, unbound="caller")
             assert (await session.turn("u1").outcome()).stop_reason == "crash"
             assert (await session.turn("u2").outcome()).stop_reason == "crash"
             assert session.conversation() == ()
@@ -575,6 +577,49 @@ async def test_what_an_earlier_life_left_running_is_named_where_the_session_is_c
             await on.session.send("lost")
         with pytest.raises(StoreError):
             await turn.outcome()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         closed = await on.session.close()
         assert closed.still_running == ("tool stuck a in s",)
+
+
+async def _in_a_task_of_its_own(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+
+
+async def test_a_manager_is_entered_in_one_task_and_left_in_another() -> None:
+    tool = Waiting()
+    provider = ScriptedProvider(["hi", call("t", id="c")])
+    manager = SessionManager(provider=provider)
+    await _in_a_task_of_its_own(manager.__aenter__)
+    config = SessionConfig(model="m", tools=(Tool(name="t", run=tool),))
+    session = await manager.create(config, session_id="s")
+    assert await (await session.send("hello")).text() == "hi"
+    turn = await session.send("go")
+    await tool.started.wait()
+    await _in_a_task_of_its_own(partial(manager.__aexit__, None, None, None))
+    assert tool.cancelled
+    assert (await turn.outcome()).stop_reason == "closed"
+    assert (manager.live, manager.running_works) == ((), ())
+    with pytest.raises(SessionClosed):
+        await manager.create(config)
+
+
+async def test_an_error_of_a_task_of_the_manager_is_raised_where_it_is_left() -> None:
+    async def fails() -> None:
+        raise GeneratorExit
+
+    manager = SessionManager(provider=ScriptedProvider([]))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with manager:
+            manager._runtime.run_work("a bug of ours", fails)
+            await settled()
+    assert caught.value.subgroup(GeneratorExit) is not None
+
+
+@pytest.mark.real_time
+def test_a_manager_that_is_left_in_another_event_loop_says_so() -> None:
+    manager = SessionManager(provider=ScriptedProvider([]))
+    anyio.run(manager.__aenter__)
+    with pytest.raises(InvalidInput, match="event loop"):
+        anyio.run(manager.__aexit__, None, None, None)

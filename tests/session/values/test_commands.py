@@ -156,6 +156,15 @@ async def test_a_refused_command_may_be_tried_again_under_its_id() -> None:
 # expected_head
 
 
+async def test_an_expected_head_of_0_is_an_empty_history() -> None:
+    async with stage(["hi", "again"]) as on:
+        await (await on.session.send("first", expected_head=0)).text()
+        with pytest.raises(HeadMoved, match="expected head 0, but the head is a1"):
+            await on.session.send("second", expected_head=0)
+        await on.session.clear()
+        await (await on.session.send("anew", expected_head=0)).text()
+
+
 @pytest.mark.parametrize("head", ["a1", "u1", 1, TurnId("a", 1)])
 async def test_a_send_on_the_expected_head_is_accepted(head: Any) -> None:
     async with stage(["hi", "next"]) as on:

@@ -1,0 +1,188 @@
+"""What a model is told of a Python function, and the arguments that the function is called with.
+
+The parameters make a msgspec struct: it gives the JSON Schema, and it checks and converts the
+arguments of a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from llmsession.errors import InvalidConfig, InvalidInput, error_text
+
+__all__ = ["FunctionSchema", "plain_function", "schema_of"]
+
+_REFUSED = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
+class FunctionSchema(NamedTuple):
+    """The definition of a function as a tool. ``run`` calls it with checked arguments."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    run: Callable[..., Any]
+
+
+def plain_function(function: Callable[..., Any]) -> Any:
+    """The function behind a method, a partial or an object with ``__call__``."""
+    if inspect.isfunction(function) or inspect.ismethod(function):
+        return function
+    return getattr(function, "func", None) or type(function).__call__
+
+
+def schema_of(function: Callable[..., Any]) -> FunctionSchema:
+    """The definition of *function*: its name, its docstring, and the schema of its parameters.
+
+    Raises InvalidConfig, naming the parameter, for what has no JSON Schema.
+    """
+    if not callable(function):
+        raise InvalidConfig(f"a tool is made of a function, not of {type(function).__name__}")
+    plain = plain_function(function)
+    name = str(getattr(function, "__name__", None) or getattr(plain, "__name__", ""))
+    if name == "__call__":
+        name = type(function).__name__
+    parameters = _parameters(function, name)
+    arguments = _struct_of(name, parameters, _hints(plain, name))
+    return FunctionSchema(
+        name=name,
+        description=_docstring(function, plain),
+        input_schema=_with_defaults(_json_schema(arguments, name), parameters),
+        run=_checked(function, plain, name, arguments, parameters),
+    )
+
+
+def _docstring(function: Any, plain: Any) -> str:
+    # An instance has the docstring of its class, which is not about its calls.
+    return inspect.getdoc(function if inspect.isroutine(function) else plain) or ""
+
+
+def _parameters(function: Any, name: str) -> dict[str, inspect.Parameter]:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(f"tool {name!r}: its signature is not known: {error}") from error
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    parameters = {key: each for key, each in signature.parameters.items() if key not in bound}
+    for parameter in parameters.values():
+        if parameter.kind in _REFUSED:
+            stars = _REFUSED[parameter.kind]
+            raise InvalidConfig(
+                f"tool {name!r}: {stars}{parameter.name} has no JSON Schema; name its parameters,"
+                " or give the schema yourself: Tool(name=..., input_schema=..., run=...)"
+            )
+    return parameters
+
+
+def _hints(plain: Any, name: str) -> dict[str, Any]:
+    try:
+        # Types that are local to the function around it, as far as the function uses them.
+        nonlocals = inspect.getclosurevars(plain).nonlocals if inspect.isfunction(plain) else {}
+        return typing.get_type_hints(plain, localns=dict(nonlocals), include_extras=True)
+    except Exception as error:  # annotations may hold anything
+        raise InvalidConfig(
+            f"tool {name!r}: its annotations cannot be read: {error_text(error)}; types of tools"
+            " must be known at the top of the module"
+        ) from error
+
+
+def _struct_of(
+    name: str, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]
+) -> type[msgspec.Struct]:
+    fields: list[Any] = []
+    for key, parameter in parameters.items():
+        hint = _described(hints.get(key, Any))
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((key, hint))
+        else:
+            # Left out of the call: then the function uses its own default.
+            fields.append((key, hint, msgspec.field(default_factory=lambda: msgspec.UNSET)))
+    try:
+        return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    except Exception as error:
+        raise InvalidConfig(f"tool {name!r}: {error_text(error)}") from error
+
+
+def _described(hint: Any) -> Any:
+    """*hint* with the texts of an ``Annotated`` as descriptions."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint
+    texts = [each for each in hint.__metadata__ if isinstance(each, str)]
+    for text in texts:
+        hint = Annotated[hint, msgspec.Meta(description=text)]
+    return hint
+
+
+def _json_schema(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
+    try:
+        (reference,), parts = msgspec.json.schema_components(
+            (arguments,), ref_template="#/$defs/{name}"
+        )
+    except Exception as error:  # msgspec names the type, and not always with the same exception
+        raise InvalidConfig(
+            f"tool {name!r}: a parameter has no JSON Schema: {error_text(error)}"
+        ) from error
+    schema = dict(parts.pop(reference["$ref"].removeprefix("#/$defs/")))
+    schema.pop("title", None)
+    if parts:
+        schema["$defs"] = parts
+    return schema
+
+
+def _with_defaults(
+    schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """*schema* with the defaults that JSON can carry."""
+    for key, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty:
+            continue
+        try:
+            default = msgspec.json.decode(msgspec.json.encode(parameter.default))
+        except Exception:  # a default may be any object: the model need not know it
+            continue
+        schema["properties"][key] = {**schema["properties"][key], "default": default}
+    return schema
+
+
+def _checked(
+    function: Callable[..., Any],
+    plain: Any,
+    name: str,
+    arguments: type[msgspec.Struct],
+    parameters: Mapping[str, inspect.Parameter],
+) -> Callable[..., Any]:
+    positional = [
+        key for key, each in parameters.items() if each.kind is inspect.Parameter.POSITIONAL_ONLY
+    ]
+
+    def converted(given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            values = msgspec.convert(given, arguments, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"the arguments of {name!r} do not fit: {error}") from error
+        named = {key: getattr(values, key) for key in parameters if key in given}
+        return [named.pop(key) for key in positional if key in named], named
+
+    if inspect.iscoroutinefunction(plain):
+
+        @functools.wraps(plain)
+        async def run(**given: Any) -> Any:
+            listed, named = converted(given)
+            return await function(*listed, **named)
+    else:
+
+        @functools.wraps(plain)
+        def run(**given: Any) -> Any:
+            listed, named = converted(given)
+            return function(*listed, **named)
+
+    return run

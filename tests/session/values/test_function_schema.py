@@ -1,0 +1,204 @@
+"""Tools of functions: the definition that a model is told, and the arguments of a call."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pytest
+
+from llmsession import InvalidConfig, InvalidInput, Tool, ToolCallable, tool
+from llmsession.testing.scripted import call
+from tests.session.actors import stage
+
+
+@dataclass
+class Place:
+    city: str
+    country: str = "FR"
+
+
+class Size(TypedDict):
+    width: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Point(msgspec.Struct):
+    x: Annotated[float, msgspec.Meta(ge=0)]
+
+
+@tool
+def forecast(
+    place: Place,
+    days: Annotated[int, "how many days from today"] = 3,
+    *,
+    units: Literal["C", "F"] = "C",
+) -> str:
+    """The weather of the next days."""
+    assert isinstance(place, Place)
+    return f"{days} days in {place.city} ({place.country}), in {units}"
+
+
+def test_name_description_and_schema_come_from_the_function() -> None:
+    assert (forecast.name, forecast.description) == (
+        "forecast",
+        "The weather of the next days.",
+    )
+    assert forecast.input_schema == {
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/$defs/Place"},
+            "days": {"type": "integer", "description": "how many days from today", "default": 3},
+            "units": {"enum": ["C", "F"], "default": "C"},
+        },
+        "required": ["place"],
+        "additionalProperties": False,
+        "$defs": {
+            "Place": {
+                "title": "Place",
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "country": {"type": "string", "default": "FR"},
+                },
+                "required": ["city"],
+            }
+        },
+    }
+
+
+@pytest.mark.real_time
+async def test_the_model_gets_the_definition_and_the_function_converted_arguments() -> None:
+    script = [call("forecast", {"place": {"city": "Lyon"}, "units": "F"}, id="c"), "ok"]
+    async with stage(script, tools=[forecast]) as on:
+        await on.say("go")
+        (definition,) = on.provider.requests[0].tools[:1]
+        assert msgspec.json.decode(definition)["input_schema"] == forecast.input_schema
+        (result,) = on.session.conversation()[2].tool_results
+        assert (result.text, result.is_error or False) == ("3 days in Lyon (FR), in F", False)
+
+
+async def test_arguments_that_do_not_fit_go_to_the_model_as_an_error_and_nothing_is_called() -> (
+    None
+):
+    called: list[int] = []
+
+    @tool(name="add", description="Adds.", deadline_s=5.0)
+    async def plus(number: int) -> None:
+        called.append(number)
+
+    assert (plus.name, plus.description, plus.deadline_s) == ("add", "Adds.", 5.0)
+    calls = call("add", {"number": "many"}, id="a") + call("add", {}, id="b")
+    calls += call("add", {"number": 1, "other": 2}, id="c") + call("add", {"number": 7}, id="d")
+    async with stage([calls, "ok"], tools=[plus]) as on:
+        await on.say("go")
+        results = on.session.conversation()[2].tool_results
+        assert [bool(result.is_error) for result in results] == [True, True, True, False]
+        assert "Expected `int`, got `str` - at `$.number`" in results[0].text
+        assert "missing required field `number`" in results[1].text
+        assert "unknown field `other`" in results[2].text
+        assert called == [7]
+
+
+def test_what_msgspec_can_read_is_converted() -> None:
+    def takes(size: Size, colour: Colour, point: Point, by: dict[int, list[str]]) -> Any:
+        return size, colour, point, by
+
+    made = Tool.of(takes)
+    assert made.run is not None
+    given = {"size": {"width": 2}, "colour": "red", "point": {"x": 1}, "by": {"1": ["a"]}}
+    assert made.run(**given) == ({"width": 2}, Colour.RED, Point(1.0), {1: ["a"]})
+    with pytest.raises(InvalidInput, match=r"'takes' do not fit: .* `\$.point.x`"):
+        made.run(**{**given, "point": {"x": -1}})
+
+
+def test_a_default_is_the_functions_own_also_where_json_cannot_carry_it() -> None:
+    missing = object()
+
+    def takes(first: str, /, items: list[int] = [], marker: Any = missing) -> Any:  # noqa: B006
+        return first, items, marker
+
+    made = Tool.of(takes)
+    assert made.run is not None
+    assert made.run(first="a") == ("a", [], missing)
+    assert "default" not in made.input_schema["properties"]["marker"]
+    assert made.input_schema["properties"]["items"]["default"] == []
+
+
+def test_methods_partials_and_objects_that_can_be_called_are_tools_too() -> None:
+    class Shop:
+        """A shop."""
+
+        def stock(self, fruit: str) -> str:
+            """How many are there."""
+            return f"3 {fruit}"
+
+        def __call__(self, fruit: str) -> str:
+            """Buys one."""
+            return f"a {fruit}"
+
+    def joined(left: str, right: str) -> str:
+        return left + right
+
+    shop = Shop()
+    for function, name, description, arguments, returned in (
+        (shop.stock, "stock", "How many are there.", {"fruit": "figs"}, "3 figs"),
+        (shop, "Shop", "Buys one.", {"fruit": "fig"}, "a fig"),
+        (functools.partial(joined, right="!"), "joined", "", {"left": "a"}, "a!"),
+    ):
+        made = Tool.of(function)
+        assert (made.name, made.description) == (name, description)
+        assert list(made.input_schema["properties"]) == list(arguments)
+        assert made.run is not None
+        assert made.run(**arguments) == returned
+
+
+def _untyped(value):  # type: ignore[no-untyped-def]  # that is the point
+    return value
+
+
+def test_a_parameter_without_an_annotation_takes_anything() -> None:
+    made = Tool.of(_untyped)
+    assert made.input_schema["properties"] == {"value": {}}
+    assert made.run is not None
+    assert made.run(value=[1, "a"]) == [1, "a"]
+
+
+def _many(*values: int) -> None: ...
+def _named(**values: int) -> None: ...
+def _odd(value: threading.Lock) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def _complex(value: Stranger) -> None: ...
+
+
+class Stranger:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (_many, r"'_many': \*values has no JSON Schema"),
+        (_named, r"'_named': \*\*values has no JSON Schema"),
+        (_odd, "'_odd': its annotations cannot be read"),
+        (_complex, "'_complex': a parameter has no JSON Schema"),
+        (lambda: 1, "name '<lambda>'; providers allow letters"),
+        (5, "made of a function, not of int"),
+    ],
+)
+def test_a_function_that_cannot_be_described_is_refused_where_it_is_made_a_tool(
+    function: ToolCallable, why: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=why):
+        Tool.of(function)
+
+
+async def test_a_function_in_place_of_a_tool_says_how_to_make_one() -> None:
+    async with stage() as on:
+        with pytest.raises(InvalidConfig, match=r"make a Tool of a function: Tool.of"):
+            await on.session.configure(tools=[_untyped])
