@@ -9,18 +9,22 @@ from __future__ import annotations
 from .agents.claude_code import read_claude_code
 from .common.conversation import Conversation, Note
 from .common.format import Files, Format
+from .common.left_out import MAX_SHARE, LeftOut, left_out
 from .message_lists.cassettes import RecordedExchange, read_exchanges
 from .own import read_own, write_own
 from .registry import FORMATS, detect, read, write
 
 __all__ = [
     "FORMATS",
+    "MAX_SHARE",
     "Conversation",
     "Files",
     "Format",
+    "LeftOut",
     "Note",
     "RecordedExchange",
     "detect",
+    "left_out",
     "read",
     "read_claude_code",
     "read_exchanges",

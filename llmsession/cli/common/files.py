@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput
-from llmsession.transcripts import FORMATS, Files, detect
+from llmsession.transcripts import FORMATS, Conversation, Files, LeftOut, detect, left_out
 
 __all__ = [
     "MAX_FOLDER_BYTES",
@@ -20,6 +21,7 @@ __all__ = [
     "check_format",
     "one_line",
     "print_failure",
+    "print_left_out",
     "progress_bar",
     "sources",
 ]
@@ -77,6 +79,14 @@ def one_line(error: Exception) -> str:
 def print_failure(path: Path | str, message: str) -> None:
     """Say on stderr why *path* was not read."""
     print(f"llmsession: {path}: {message}", file=sys.stderr)
+
+
+def print_left_out(path: Path | str, conversations: Iterable[Conversation]) -> LeftOut:
+    """Say on stderr what the reader of *path* left out of its *conversations*, if anything."""
+    missing = left_out(conversations)
+    if missing.count:
+        print_failure(path, str(missing))
+    return missing
 
 
 def progress_bar(figure: str) -> Progress:

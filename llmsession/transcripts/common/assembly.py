@@ -364,8 +364,9 @@ class _Assembly:
                 newest, texts_since = index, False
             for reply, calls in results.items():
                 if reply not in self.steps:
-                    raws = [call.result or b"" for call in calls]
-                    self._leave_out(index, raws, "orphan_result", "its call has no place")
+                    for call in calls:
+                        raws = [call.result or b""]
+                        self._leave_out(index, raws, "orphan_result", "its call has no place")
                 elif reply != newest or (texts_since and index not in self.steps[reply].texts):
                     self._note(index, "moved_result", "put behind its call")
             is_user = self.recorded[index].role == "user"
