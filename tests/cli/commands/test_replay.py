@@ -16,7 +16,7 @@ from llmsession.transcripts import Conversation, Note, write_own
 from llmsession.turns.usage import Usage
 from tests.cli.stores import Run
 from tests.cli.stores import run as run_command
-from tests.testing.conversations import recording, text, tool_loop
+from tests.testing.conversations import call, recording, result, text, tool_loop
 
 FIGURES = {
     "file", "format", "conversations", "skipped", "turns", "steps", "messages", "requests",
@@ -238,6 +238,20 @@ def test_visible_notes_of_the_reader_are_skipped_content(
     monkeypatch.setattr(replayed, "read", lambda *_, **__: (noted, noted))
     (figures,) = run("--json", loop).figures
     assert (figures["conversations"], figures["turns"], figures["skipped"]) == (2, 6, 2)
+
+
+def test_a_recording_with_call_ids_that_no_provider_accepts_replays_as_recorded(
+    run: Run, tmp_path: Path
+) -> None:
+    ids = ("call_a|fc_b", "functions.read:0", "functions.read:1", "x" * 300, "x" * 301)
+    turn = [[text("go")]]
+    for call_id in ids:
+        turn += [[call(call_id)], [result(call_id)]]
+    path = written(tmp_path / "own.jsonl", recording([*turn, [text("done")]]))
+    ran = run("--json", path, "--interrupt-every", 3)
+    (figures,) = ran.figures
+    assert (ran.code, figures["differences"], figures["invalid_requests"]) == (0, 0, 0)
+    assert (figures["steps"], figures["notes"], figures["left_out"]) == (6, {"renamed_call": 5}, {})
 
 
 def prompts_inside(count: int) -> bytes:
