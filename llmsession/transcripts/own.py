@@ -15,6 +15,7 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json, split_blocks
 from llmsession.turns.messages import Message
 
+from .common.call_pairs import with_usable_calls
 from .common.conversation import Conversation, Note
 from .common.jsonl import JsonLine, read_lines
 from .common.writing import path_of
@@ -83,6 +84,8 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
     Of two messages with one id the later one counts, at the place of the first. Unknown
     records, header fields and message fields are kept. A torn last line is noted, never raised.
 
+    A call id that no provider accepts is replaced, and kept in the message's ``extra``.
+
     Raises TranscriptError: no header, made by a newer version, a second conversation in the
     file; and for any line that is no message or out of order, if *strict*.
     """
@@ -106,7 +109,12 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
                 detail = f"message {message.id} is given again; the later one counts"
                 notes.append(Note(places[message.id][0], "duplicate", detail))
             places[message.id] = (line.line, message)
-    messages = _in_order(places.values(), notes, strict)
+    ordered = _in_order(places.values(), notes, strict)
+
+    def note_renamed(message: Message, detail: str) -> None:
+        notes.append(Note(places[message.id][0], "renamed_call", detail))
+
+    messages = with_usable_calls(ordered, note_renamed)
     return Conversation(
         id=header.session,
         format=FORMAT,

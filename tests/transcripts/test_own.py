@@ -208,3 +208,27 @@ def test_any_blocks_round_trip_byte_for_byte(contents: list[list[Any]], title: s
     again = read_own(written, strict=True)
     assert [bytes(one.body) for one in again.messages] == [bytes(one.body) for one in messages]
     assert write_own(again) == written
+
+
+def test_a_call_id_that_no_provider_accepts_is_replaced_noted_and_kept() -> None:
+    call = {"type": "tool_use", "name": "run", "input": {}}
+    lines = [
+        row("m1"),
+        row("m2", role="assistant", content=[call | {"id": "a|b"}, call | {"id": "a_b"}]),
+        row("m3", content=[{"type": "tool_result", "tool_use_id": "a|b", "content": "x"}]),
+        row("m4", role="assistant", content=[call | {"id": "y" * 100}]),
+    ]
+    conversation = read_own(HEADER + b"".join(lines), strict=True)
+    calls = [block.id for message in conversation.messages for block in message.tool_calls]
+    assert calls[:2] == ["a_b_2", "a_b"]
+    assert len(calls[2]) == 64
+    assert conversation.messages[2].tool_results[0].tool_use_id == "a_b_2"
+    assert [(note.line, note.what) for note in conversation.notes] == [
+        (3, "renamed_call"),
+        (5, "renamed_call"),
+    ]
+    assert msgspec.json.decode(conversation.messages[1].extra or b"") == {
+        "recorded_call_ids": {"a_b_2": "a|b"}
+    }
+    again = read_own(write_own(conversation), strict=True)
+    assert (again.messages, again.notes) == (conversation.messages, ())

@@ -17,11 +17,19 @@ from llmsession.errors import InvalidInput, SessionError
 from llmsession.lab.comparing import Compared, compare, ready, summed
 from llmsession.lab.report import html_report
 from llmsession.session.values.price_file import load_prices
-from llmsession.transcripts import Files, read
+from llmsession.transcripts import Conversation, read
 from llmsession.turns.spending.prices import PriceTable
 
 from ..common.exit_codes import BROKEN_PROMISE, USAGE
-from ..common.files import FormatName, check_format, one_line, print_failure, progress_bar, sources
+from ..common.files import (
+    FormatName,
+    check_format,
+    one_line,
+    print_failure,
+    print_left_out,
+    progress_bar,
+    sources,
+)
 from ..common.terminal import say_json
 from .lab_table import print_caveats, print_markdown, print_rows
 
@@ -92,7 +100,8 @@ def lab(
     For each recorded request: what the policy would have sent, what the provider's cache makes of
     it, and whether what the reply took from earlier tool results was still there. The cost is
     counterfactual: the recorded model did not see the shorter context. Exit code 1: a request was
-    invalid; 2: a file could not be read (the others are compared).
+    invalid; 2: a file could not be read, or more than 1 % of it was left out, which is said on
+    stderr (all other files are compared).
     """
     check_format(format)
     if as_json and as_markdown:
@@ -143,7 +152,9 @@ def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Resul
         rows: list[Compared] = []
         for where, written in parts:
             try:
-                for compared in _compare_file(where, written, bench):
+                conversations = read(written, bench.format)
+                results.failed |= print_left_out(where, conversations).is_too_much
+                for compared in _compare_file(where, conversations, bench):
                     rows.append(compared)
                     if alone:
                         _print_json(compared)
@@ -157,8 +168,10 @@ def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Resul
     return results
 
 
-def _compare_file(where: Path, written: Files, bench: _Bench) -> Iterator[Compared]:
-    subjects = ready(read(written, bench.format), min_tokens=bench.min_tokens)
+def _compare_file(
+    where: Path, conversations: Sequence[Conversation], bench: _Bench
+) -> Iterator[Compared]:
+    subjects = ready(conversations, min_tokens=bench.min_tokens)
     if not subjects:
         return
     messages = sum(len(subject.recording.messages) for subject in subjects)

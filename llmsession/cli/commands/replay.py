@@ -73,8 +73,9 @@ def replay(
 
     Sends what the user said, streams the recorded replies, submits the recorded results; checks
     every request, and the history against the recording. Exit code 1: a promise was broken;
-    2: a file could not be read, or nothing in it replayed (the others are replayed). With
-    --connect the session is one of a service, which has to play the same file: serve --replay FILE.
+    2: a file could not be read, nothing in it replayed, or more than 1 % of it was left out, which
+    is said on stderr (all other files are replayed). With --connect the session is one of a
+    service, which has to play the same file: serve --replay FILE.
     """
     service = service_at(connect, token_file, ca)
     if service is not None and len(files) != 1:
@@ -116,5 +117,5 @@ def _exit(replayed: Sequence[ReplayedFile]) -> None:
     """A broken promise is worse than a file that cannot be read."""
     if any(result.report.is_broken for result in replayed):
         raise typer.Exit(BROKEN_PROMISE)
-    if any(result.error is not None for result in replayed):
+    if any(result.error is not None or result.left_out.is_too_much for result in replayed):
         raise typer.Exit(USAGE)

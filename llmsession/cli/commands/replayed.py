@@ -14,9 +14,9 @@ import msgspec
 
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.testing.replay.replay import DriveOptions, DriveReport, replay_conversation
-from llmsession.transcripts import FORMATS, Conversation, detect, read
+from llmsession.transcripts import FORMATS, Conversation, LeftOut, detect, read
 
-from ..common.files import one_line, progress_bar, read_file
+from ..common.files import one_line, print_left_out, progress_bar, read_file
 
 __all__ = ["Drive", "ReplayedFile", "drive_files"]
 
@@ -27,6 +27,7 @@ Drive: TypeAlias = Callable[..., Awaitable[DriveReport]]
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
     """One file's replay. ``notes`` counts all that its reader noted, bookkeeping included.
+    ``left_out`` is what the reader left out of the conversations.
     ``lacks`` names what the recording cannot give: its format never does, or this file does not.
     ``error`` says why it could not be read, or that nothing in it could be replayed; then nothing
     else counts."""
@@ -36,6 +37,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
     conversations: int = 0
     report: DriveReport = msgspec.field(default_factory=DriveReport)
     notes: Counter[str] = msgspec.field(default_factory=Counter)
+    left_out: LeftOut = LeftOut({}, 0)
     lacks: tuple[str, ...] = ()
     seconds: float = 0.0
     error: str | None = None
@@ -55,6 +57,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
             "skipped": report.skipped,
             **counted,
             "notes": dict(self.notes),
+            "left_out": self.left_out.reasons,
             "lacks": list(self.lacks),
             "seconds": round(self.seconds, 3),
         }
@@ -95,6 +98,7 @@ def _replay_file(
     file.conversations = len(conversations)
     for conversation in conversations:
         file.notes.update(note.what for note in conversation.notes)
+    file.left_out = print_left_out(path, conversations)
     file.lacks = _lacking(conversations, file.format)
     try:
         _drive_all(conversations, options, file, drive)

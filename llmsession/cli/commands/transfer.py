@@ -17,10 +17,10 @@ from llmsession.session.operations.export import conversation_of
 from llmsession.session.values.config import SessionConfig
 from llmsession.store import Store
 from llmsession.testing.replay.recorded_turns import recorded_tools
-from llmsession.transcripts import FORMATS, Conversation, Files, read, write
+from llmsession.transcripts import FORMATS, Conversation, Files, left_out, read, write
 from llmsession.transport.interface import ManagerInterface
 
-from ..common.files import FormatName, check_format, sources
+from ..common.files import FormatName, check_format, print_failure, sources
 from ..common.service import (
     CaFile,
     ConnectTo,
@@ -55,7 +55,8 @@ def import_files(
         str | None, typer.Option(metavar="NAME", help="The tenant that owns them, at a service.")
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Take what can be read of a broken file.")
+        bool,
+        typer.Option("--partial", help="Take what can be read of a file, however much is missing."),
     ] = False,
     key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
@@ -63,8 +64,9 @@ def import_files(
     """Take histories of other systems into a store, as sessions that go on from there.
 
     The format is recognised. A file of a tree becomes a session for its active path and a fork
-    for each other branch. What had to be put right is reported. A broken file is refused whole,
-    with its line, unless --partial. Imported once: a session whose id is taken is refused.
+    for each other branch. What had to be put right is reported, and what was left out is said on
+    stderr. A broken file is refused whole, with its line, and so is one of which more than 1 % is
+    left out, unless --partial. Imported once: a session whose id is taken is refused.
     """
     conversations = [one for path in paths for one in _read(path, format, partial)]
     sessions = using_store(
@@ -79,9 +81,15 @@ def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
     conversations: list[Conversation] = []
     for where, files in sources(path, format):
         try:
-            conversations += _with_ids(read(files, format, strict=not partial), files)
+            whole = read(files, format, strict=not partial)
         except TranscriptError as error:
             raise InvalidInput(f"{where}: {error}") from error
+        missing = left_out(whole)
+        if missing.is_too_much and not partial:
+            raise InvalidInput(f"{where}: {missing}; --partial imports the rest")
+        if missing.count:
+            print_failure(where, str(missing))
+        conversations += _with_ids(whole, files)
     if not any(conversation.messages for conversation in conversations):
         raise InvalidInput(f"{path}: no conversation in it")
     return [conversation for conversation in conversations if conversation.messages]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput
-from llmsession.transcripts import FORMATS, Files, detect
+from llmsession.transcripts import FORMATS, Conversation, Files, LeftOut, detect, left_out
 
 from .terminal import TerminalConsole, complain
 
@@ -23,6 +23,7 @@ __all__ = [
     "check_format",
     "one_line",
     "print_failure",
+    "print_left_out",
     "progress_bar",
     "read_file",
     "sources",
@@ -130,6 +131,14 @@ def one_line(error: Exception) -> str:
 def print_failure(path: Path | str, message: str) -> None:
     """Say on stderr why *path* was not read."""
     complain(f"llmsession: {path}: {message}")
+
+
+def print_left_out(path: Path | str, conversations: Iterable[Conversation]) -> LeftOut:
+    """Say on stderr what the reader of *path* left out of its *conversations*, if anything."""
+    missing = left_out(conversations)
+    if missing.count:
+        print_failure(path, str(missing))
+    return missing
 
 
 def progress_bar(figure: str) -> Progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from llmsession.compaction.summaries.extractive import summarise
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidInput, InvalidMessage
-from llmsession.transcripts import Conversation
+from llmsession.transcripts import Conversation, with_usable_calls
 from llmsession.turns import records as r
 from llmsession.turns.blocks import (
     Block,
@@ -74,7 +75,8 @@ def import_turns(
     """The turns of *conversation* but for its first *shared_turns*, whose messages *session* has
     already (*before*).
 
-    Calls and results are paired, and call ids made unique. Message ids and turn numbers stay,
+    Calls and results are paired, call ids that no provider accepts replaced, and all made unique.
+    The message keeps the replaced ones in its ``extra``. Message ids and turn numbers stay,
     unless *session* has them already (*used* are its turn numbers). A turn without a user message
     gets a neutral one, and an empty turn is left out. Long results get the summaries that a
     compaction shows.
@@ -84,7 +86,7 @@ def import_turns(
     repairs: list[str] = []
     groups = [
         repaired
-        for turn in conversation.turns[shared_turns:]
+        for turn in _usable(conversation.turns[shared_turns:], repairs)
         if (repaired := _repaired(turn, session, repairs))
     ]
     numbers: dict[int, int] = {}
@@ -106,6 +108,22 @@ def import_turns(
         numbers,
         tuple(repairs),
     )
+
+
+def _usable(
+    turns: Sequence[Sequence[Message]], repairs: list[str]
+) -> Iterator[tuple[Message, ...]]:
+    """*turns* without a call id that no provider accepts."""
+    messages = [message for turn in turns for message in turn]
+    for message in messages:
+        _blocks(message)  # what holds no blocks is refused by its name
+
+    def note(message: Message, detail: str) -> None:
+        repairs.append(f"{_named(message)}: {detail}")
+
+    usable = iter(with_usable_calls(messages, note))
+    for turn in turns:
+        yield tuple(islice(usable, len(turn)))
 
 
 def _repaired(turn: Sequence[Message], session: str, repairs: list[str]) -> tuple[Message, ...]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from llmsession.transcripts import clean_call_id
 from llmsession.turns.blocks import block_type, split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
@@ -53,7 +54,8 @@ NormalizedHistory: TypeAlias = tuple[NormalTurn, ...]
 
 class _Labels:
     """A call id as its base and its place among the calls of that base in one turn: the session
-    adds ``_2`` and so on to an id that it has seen before."""
+    adds ``_2`` and so on to an id that it has seen before, and replaces what no provider accepts,
+    as the readers of files do."""
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
@@ -61,7 +63,8 @@ class _Labels:
 
     def __getitem__(self, call_id: str) -> str:
         if call_id not in self._labels:
-            base = _SUFFIX.sub("", call_id)
+            # A suffix may make an id too long, and what is cleaned may look like a suffix.
+            base = _SUFFIX.sub("", clean_call_id(_SUFFIX.sub("", call_id)))
             self._bases[base] += 1
             self._labels[call_id] = f"{base}#{self._bases[base]}"
         return self._labels[call_id]

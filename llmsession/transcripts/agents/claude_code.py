@@ -10,7 +10,11 @@ What the eight recordings that this was written against taught, and what is done
 - Text marked ``isMeta`` (a skill, a caveat) was sent as user text. It becomes a block of the
   user message that it stands next to. So does the output of local commands.
 - ``[Request interrupted by user]`` ends a turn, and so does an API error.
-- Compaction: history goes on across the boundary. The summary is left out, with a note.
+- Compaction: history goes on across the boundary. The summary is left out, with a note. In a file
+  that begins at the boundary the summary is all there is of what was before: it is the first
+  message of the user.
+- Attachments (files, snippets of edited files, selections, queued prompts, reminders) were sent as
+  text of the user. ``claude_attachments`` reads them; the kinds that it does not are noted.
 """
 
 from __future__ import annotations
@@ -22,12 +26,24 @@ from typing import TypeVar
 import msgspec
 
 from llmsession.errors import TranscriptError
-from llmsession.turns.blocks import encode_json, text_block
+from llmsession.turns.blocks import (
+    TextBlock,
+    block_type,
+    join_blocks,
+    parse_blocks,
+    text_block,
+)
 
 from ..common.assembly import CLAUDE_CODE, assemble
 from ..common.conversation import Conversation, Note
 from ..common.jsonl import JsonLine, clip, read_lines
 from ..common.recorded_message import RecordedMessage
+from .claude_attachments import (
+    NOT_SENT,
+    WITHOUT_TEXT,
+    attachment_blocks,
+    attachment_kind,
+)
 from .claude_lines import ClaudeBlock, ClaudeLine, active_path, decode_line, split_sessions
 from .claude_writing import FORMAT, INTERRUPTED, is_written, read_written, write_claude_code
 
@@ -124,7 +140,11 @@ class _Recording:
         """Messages whose note names the turn they came into, with the kind and text of the note."""
         self.seen_calls: set[str] = set()
         self.lines = self._without_sidechains(self._without_duplicates(lines))
+        self.by_uuid = {line.record.uuid: line for line in self.lines if line.record.uuid}
         self.active, missing = active_path(self.lines)
+        self.last_reply = max(
+            (line.number for line in self.lines if self._is_active(line, "assistant")), default=0
+        )
         self.notes.extend(missing)
         self.calls = {
             block.call_id
@@ -137,6 +157,9 @@ class _Recording:
         self.attached = {
             prompt for line in self.lines for prompt in [_queued_prompt(line)] if prompt
         }
+
+    def _is_active(self, line: ClaudeLine, type: str) -> bool:
+        return line.type == type and line.number in self.active
 
     def _note(self, line: int, what: str, detail: str = "", *, visible: bool = False) -> None:
         self.notes.append(Note(line, what, detail, visible))
@@ -233,9 +256,13 @@ class _Recording:
 
     def _read_user(self, line: ClaudeLine) -> None:
         record, number = line.record, line.number
-        if record.is_compact_summary:
+        if record.is_compact_summary and not self._begins_here(line):
             text = clip(line.blocks[0].text if line.blocks else "")
             self._note(number, "compact_summary", text, visible=True)
+            return
+        if record.is_compact_summary:
+            self._note(number, "compact_summary", "the conversation begins with it")
+            self._add_user(line, [block.raw for block in line.blocks])
             return
         if record.is_visible_in_transcript_only:
             self._note(number, "transcript_only", "was not sent")
@@ -253,6 +280,11 @@ class _Recording:
         for block in markers:
             self._note(number, "interrupt_marker", block.text, visible=True)
             self._interrupt()
+
+    def _begins_here(self, line: ClaudeLine) -> bool:
+        """Has the user said nothing before *line*, a summary, that is in the file?"""
+        said = (block_type(raw) for message in self.recorded for raw in _of_user(message))
+        return bool(line.blocks) and all(kind == "tool_result" for kind in said)
 
     def _read_response(self, lines: list[ClaudeLine]) -> None:
         if lines[0].body.model == "<synthetic>":
@@ -321,24 +353,48 @@ class _Recording:
             self._note(line.number, "queue", f"{operation} {clip(prompt)}".strip())
 
     def _read_attachment(self, line: ClaudeLine) -> None:
-        prompt = _queued_prompt(line)
-        if prompt:
-            self._steer(line, text_block(prompt))
-            return
-        value = line.record.attachment
-        kind = value.get("type") if isinstance(value, dict) else None
-        self._note(line.number, "attachment", str(kind or ""), visible=True)
+        kind = attachment_kind(line.record.attachment)
+        blocks = attachment_blocks(line.record.attachment)
+        if self._is_rewound(line):
+            self._note(line.number, "branch", f"attachment {kind}", visible=bool(blocks))
+        elif blocks and kind == "queued_command":
+            self._steer(line, *blocks)
+        elif blocks and line.number > self.last_reply:
+            self._note(line.number, "attachment", f"{kind} was not sent")
+        elif blocks:
+            message = self._add_user(line, blocks)
+            self.joined.append((message, "attachment", f"{kind} is part of the user message"))
+        elif kind in WITHOUT_TEXT:
+            self._note(line.number, "attachment_without_text", kind, visible=True)
+        else:
+            is_sent = kind not in NOT_SENT and kind != "hook_success"
+            self._note(line.number, "attachment", kind, visible=is_sent)
 
-    def _steer(self, line: ClaudeLine, raw: bytes) -> None:
-        self.joined.append((self._add_user(line, [raw]), "steer", "is part of a user message"))
+    def _is_rewound(self, line: ClaudeLine) -> bool:
+        """Does *line* hang off a message that is not on the active path?"""
+        seen: set[int] = set()
+        above: ClaudeLine | None = line
+        while above is not None and not above.is_message and above.number not in seen:
+            seen.add(above.number)
+            record = above.record
+            above = self.by_uuid.get(record.parent_uuid or record.logical_parent_uuid or "")
+        return above is not None and above.is_message and above.number not in self.active
+
+    def _steer(self, line: ClaudeLine, *raws: bytes) -> None:
+        message = self._add_user(line, list(raws))
+        self.joined.append((message, "steer", "is part of a user message"))
+
+
+def _of_user(message: RecordedMessage) -> list[bytes]:
+    return message.blocks if message.role == "user" else []
 
 
 def _queued_prompt(line: ClaudeLine) -> str:
-    value = line.record.attachment
-    if not isinstance(value, dict) or value.get("type") != "queued_command":
+    """The text of a queued prompt, by which its lines of the queue are known."""
+    if attachment_kind(line.record.attachment) != "queued_command":
         return ""
-    prompt = value.get("prompt")
-    return prompt if isinstance(prompt, str) else encode_json(prompt).decode() if prompt else ""
+    blocks = parse_blocks(join_blocks(attachment_blocks(line.record.attachment)))
+    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
 def _last(values: Iterable[_T | None]) -> _T | None:

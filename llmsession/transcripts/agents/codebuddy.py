@@ -161,8 +161,8 @@ def _read_one(
         text = clean_text(_text(row.get("message_content")))
         role = _ROLES.get(kind)
         if kind == "system":
-            system.add(len(messages), encode_json({"role": "system", "content": text}))
-            notes.append(Note(number, "system", "kept beside the messages"))
+            raw = encode_json({"role": "system", "content": text})
+            notes.append(system.add(len(messages), raw, number))
         elif role is not None:
             messages.append(_message(row, number, id, text, is_reply=role == "assistant"))
         elif strict:

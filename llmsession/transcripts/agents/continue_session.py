@@ -97,8 +97,8 @@ class _History:
             case "tool":
                 messages.append(self._tool(item, message))
             case "system" | "developer":
-                self.listed.system.add(len(messages), item.raw("message") or b"{}")
-                self.note(number, "system", "kept beside the messages")
+                raw = item.raw("message") or b"{}"
+                self.listed.notes.append(self.listed.system.add(len(messages), raw, number))
             case role if self.strict:
                 raise TranscriptError(f"item {number}: a message of an unknown role {role!r}")
             case role:

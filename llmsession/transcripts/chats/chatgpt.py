@@ -21,7 +21,7 @@ from llmsession.turns.blocks import (
     split_blocks,
 )
 
-from ..common.call_pairs import clean_call_id
+from ..common.call_pairs import clean_call_id, clean_name
 from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document
@@ -234,7 +234,7 @@ def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[Rec
             call_id = clean_call_id(f"call_{node.id}")
             tools[call_id] = node.recipient
             waiting.append(call_id)
-            call = call_block_of_value(call_id, clean_call_id(node.recipient), node.text())
+            call = call_block_of_value(call_id, clean_name(node.recipient), node.text())
             way.append(node.as_message([call]))
         elif node.role == "tool" and not node.is_instruction:
             call_id = _answered(waiting, tools, node.tool)

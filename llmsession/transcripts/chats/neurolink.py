@@ -18,7 +18,7 @@ from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import encode_json
 
 from ..common.assembly import CHAT, assemble
-from ..common.call_pairs import clean_call_id
+from ..common.call_pairs import clean_call_id, clean_name
 from ..common.chat_records import Reading, id_of
 from ..common.conversation import Conversation
 from ..common.document import read_document
@@ -127,7 +127,7 @@ def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
         if role == "tool_call":
             call_id = clean_call_id(f"call_{id_of(row, 'id') or row.number}")
             waiting.append((call_id, tool))
-            block = call_block_of_value(call_id, clean_call_id(tool), row.value("args"))
+            block = call_block_of_value(call_id, clean_name(tool), row.value("args"))
             yield _message(row, "assistant", [block])
         elif role == "tool_result":
             index = next((index for index, (_, name) in enumerate(waiting) if name == tool), 0)

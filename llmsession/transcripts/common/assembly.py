@@ -9,7 +9,7 @@ The rules that hold for every format:
   Where it cuts a tool loop short, the turn before is marked interrupted.
 - A result belongs to the newest call of its id that has none yet, in order within one reply:
   providers have used an id twice. A call whose id was used before, or that no provider accepts,
-  is renamed, with its result.
+  is renamed, with its result; the recorded id stays in the message's ``extra``.
 - Results stand right behind the reply that made their calls, in the order of the calls, before
   any text. One that was recorded elsewhere is moved there.
 - A result without a call, a second result, a reply before any user text, a reply without
@@ -31,7 +31,7 @@ from llmsession.turns.blocks import block_type, encode_json, join_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, message_id
 
-from .call_pairs import Call, CallPairs
+from .call_pairs import RECORDED_IDS, Call, CallPairs
 from .conversation import Conversation, Note
 from .record import Record
 from .recorded_message import MISSING, RecordedMessage, joined, result_block, text_of
@@ -194,6 +194,8 @@ class _Assembly:
         used = {call.id for message in self.before.messages for call in message.tool_calls}
         pairs = CallPairs(self.blocks, used, self._note, self._leave_out)
         self.calls, self.results, self.texts = pairs.calls, pairs.results, pairs.texts
+        pairs_of = zip(self.recorded, pairs.renamed, strict=True)
+        self.renamed = {id(message): renamed for message, renamed in pairs_of if renamed}
         self.steps: dict[int, _Step] = {}
         for index, message in enumerate(self.recorded):
             if message.role == "assistant":
@@ -364,8 +366,9 @@ class _Assembly:
                 newest, texts_since = index, False
             for reply, calls in results.items():
                 if reply not in self.steps:
-                    raws = [call.result or b"" for call in calls]
-                    self._leave_out(index, raws, "orphan_result", "its call has no place")
+                    for call in calls:
+                        raws = [call.result or b""]
+                        self._leave_out(index, raws, "orphan_result", "its call has no place")
                 elif reply != newest or (texts_since and index not in self.steps[reply].texts):
                     self._note(index, "moved_result", "put behind its call")
             is_user = self.recorded[index].role == "user"
@@ -414,6 +417,9 @@ class _Assembly:
 
     def _message(self, turn: _Turn, piece: _Piece, role: Role, position: int) -> Message:
         recorded = piece.recorded
+        extra = recorded.extra
+        if role == "assistant" and id(recorded) in self.renamed:
+            extra = {**extra, RECORDED_IDS: self.renamed[id(recorded)]}
         return Message(
             id=self._id(turn, piece, role, position),
             session=self.session,
@@ -428,7 +434,7 @@ class _Assembly:
             usage=recorded.usage,
             stop_reason=recorded.stop_reason,
             error=recorded.error,
-            extra=msgspec.Raw(encode_json(recorded.extra)) if recorded.extra else msgspec.UNSET,
+            extra=msgspec.Raw(encode_json(extra)) if extra else msgspec.UNSET,
         )
 
     def _id(self, turn: _Turn, piece: _Piece, role: Role, position: int) -> str:

@@ -1,27 +1,62 @@
 """Calls and their results: each call gets an id of its own, and each result finds its call.
 
-The rules stand in ``assembly``, which alone uses this.
+The rules stand in ``assembly``. An id that a provider would refuse makes every later request
+invalid: it is replaced by one that is made from it, always the same, in the call and its result.
+The message keeps the recorded one in ``extra``, under ``RECORDED_IDS``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from llmsession.turns.blocks import block_type, encode_json
+from llmsession.turns.blocks import block_type, encode_json, join_blocks, split_blocks
+from llmsession.turns.messages import Message
 
 from .record import Record
 
-__all__ = ["Call", "CallPairs", "clean_call_id"]
+__all__ = [
+    "MAX_CALL_ID_CHARS",
+    "RECORDED_IDS",
+    "Call",
+    "CallPairs",
+    "clean_call_id",
+    "clean_name",
+    "with_usable_calls",
+]
 
-_NOT_IN_CALL_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+MAX_CALL_ID_CHARS = 64
+"""The longest call id that all providers take, but for OpenAI's chat interface: a provider for
+that one shortens ids as it sends them."""
+RECORDED_IDS = "recorded_call_ids"
+"""The field of a message's ``extra`` with the recorded ids of its renamed calls, by their new
+ones."""
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
+_DIGEST_CHARS = 12
+
+
+def clean_name(name: str) -> str:
+    """*name* with the characters alone that providers accept; ``call`` if none is left."""
+    return _NOT_IN_NAMES.sub("_", name) or "call"
 
 
 def clean_call_id(call_id: str) -> str:
-    """*call_id* with the characters alone that providers accept; ``call`` if none is left."""
-    return _NOT_IN_CALL_IDS.sub("_", call_id) or "call"
+    """*call_id*, if providers accept it, else one of their characters that is always the same for
+    it. The end of one that is too long is replaced by a digest of it all."""
+    clean = clean_name(call_id)
+    if len(clean) <= MAX_CALL_ID_CHARS:
+        return clean
+    digest = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARS]
+    return f"{clean[: MAX_CALL_ID_CHARS - _DIGEST_CHARS - 1]}_{digest}"
+
+
+def _numbered(base: str, number: int) -> str:
+    suffix = f"_{number}"
+    return base[: MAX_CALL_ID_CHARS - len(suffix)] + suffix
 
 
 class Call(msgspec.Struct, eq=False):
@@ -54,6 +89,8 @@ class CallPairs:
         self.calls: list[list[Call]] = [[] for _ in blocks]
         self.results: list[dict[int, list[Call]]] = [{} for _ in blocks]
         """By message: the calls that it answers, by their reply."""
+        self.renamed: list[dict[str, str]] = [{} for _ in blocks]
+        """By message: the recorded ids of its calls that have a new one, by that."""
         self.texts: list[list[bytes]] = [[] for _ in blocks]
         """By message: its blocks other than results."""
         self._number_calls(used_ids)
@@ -77,9 +114,11 @@ class CallPairs:
                 base = unique = clean_call_id(recorded_id)
                 while unique in used or (unique != recorded_id and unique in recorded_ids):
                     suffixes[base] = suffixes.get(base, 1) + 1
-                    unique = f"{base}_{suffixes[base]}"
+                    unique = _numbered(base, suffixes[base])
                 used.add(unique)
                 if unique != recorded_id:
+                    if recorded_id:
+                        self.renamed[index][unique] = recorded_id
                     blocks[place] = encode_json({**block.fields, "id": unique})
                     detail = f"call {recorded_id} is {unique} here: {_why_renamed(recorded_id)}"
                     self._note(index, "renamed_call", detail)
@@ -133,3 +172,64 @@ def _why_renamed(call_id: str) -> str:
         return "it has no id"
     valid = call_id == clean_call_id(call_id)
     return "its id was used before" if valid else "no provider accepts its id"
+
+
+_ID_FIELDS = {"tool_use": "id", "tool_result": "tool_use_id"}
+
+
+def with_usable_calls(
+    messages: Sequence[Message], note: Callable[[Message, str], None] = lambda message, detail: None
+) -> tuple[Message, ...]:
+    """*messages* with the call ids replaced that no provider accepts, in calls and results; the
+    other messages are the same objects. *note* is called with a message and each call in it that
+    has a new id. Equal ids stay equal, and different ids different."""
+    recorded_ids = list(dict.fromkeys(_call_ids(messages)))
+    used = {call_id for call_id in recorded_ids if call_id == clean_call_id(call_id)}
+    new_ids: dict[str, str] = {}
+    for call_id in recorded_ids:
+        if call_id and call_id not in used:
+            base = unique = clean_call_id(call_id)
+            number = 1
+            while unique in used:
+                number += 1
+                unique = _numbered(base, number)
+            used.add(unique)
+            new_ids[call_id] = unique
+    if not new_ids:
+        return tuple(messages)
+    return tuple(_with_new_ids(message, new_ids, note) for message in messages)
+
+
+def _call_ids(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        for raw in split_blocks(message.body):
+            field = _ID_FIELDS.get(block_type(raw))
+            if field is not None:
+                yield Record.of(raw).text(field) or ""
+
+
+def _with_new_ids(
+    message: Message, new_ids: dict[str, str], note: Callable[[Message, str], None]
+) -> Message:
+    raws = [bytes(raw) for raw in split_blocks(message.body)]
+    renamed: dict[str, str] = {}
+    is_changed = False
+    for index, raw in enumerate(raws):
+        kind, block = block_type(raw), Record.of(raw)
+        recorded_id = block.text(_ID_FIELDS.get(kind, "")) or ""
+        if recorded_id not in new_ids:
+            continue
+        is_changed = True
+        new_id = new_ids[recorded_id]
+        raws[index] = encode_json({**block.fields, _ID_FIELDS[kind]: new_id})
+        if kind == "tool_use":
+            renamed[new_id] = recorded_id
+            note(message, f"call {recorded_id} is {new_id} here: {_why_renamed(recorded_id)}")
+    if not is_changed:
+        return message
+    extra = message.extra
+    if renamed:
+        fields = Record.of(message.extra).fields
+        known = Record.of(fields.get(RECORDED_IDS)).fields
+        extra = msgspec.Raw(encode_json({**fields, RECORDED_IDS: {**known, **renamed}}))
+    return msgspec.structs.replace(message, body=join_blocks(raws), extra=extra)

@@ -30,9 +30,11 @@ class SystemTexts:
     def __init__(self) -> None:
         self._found: list[tuple[int, bytes]] = []
 
-    def add(self, before: int, message: bytes | msgspec.Raw) -> None:
-        """Add one, *message* as it stands in the source, behind *before* messages."""
+    def add(self, before: int, message: bytes | msgspec.Raw, number: int = 1) -> Note:
+        """Add one, *message* as it stands in the source, behind *before* messages. Returns the
+        note on it: one inside of the conversation is left out of what the model is sent."""
         self._found.append((before, bytes(message)))
+        return Note(number, "system", "kept beside the messages", visible=before > 0)
 
     @property
     def text(self) -> str:

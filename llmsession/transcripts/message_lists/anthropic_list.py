@@ -91,8 +91,7 @@ def read_anthropic_messages(
         record = Record.of(item, number)
         role = record.text("role")
         if role in ("system", "developer"):
-            listed.system.add(len(listed.messages), item)
-            notes.append(Note(number, "system", "kept beside the messages"))
+            notes.append(listed.system.add(len(listed.messages), item, number))
         elif role in ("user", "assistant"):
             listed.messages.append(read_anthropic_message(record, notes))
         elif strict:

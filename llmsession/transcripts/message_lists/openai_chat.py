@@ -3,6 +3,9 @@ tasks that each hold such a list, as benchmarks of agents publish them.
 
 They have no ids, no times and no usage. System and developer messages are kept beside the
 conversation. The one id that some models gave to several calls is made unique.
+
+Some programs write calls flat, ``{"id": ..., "name": ..., "arguments": {...}}``, and the call's id
+as the ``id`` of its result. Both are read, also mixed with OpenAI's own form.
 """
 
 from __future__ import annotations
@@ -125,18 +128,19 @@ def read_chat(
     """Chat messages in their order. *notes* are those on the file that they stand in."""
     chat = MessageList([], SystemTexts(), notes)
     legacy: list[str] = []
+    calls: set[str] = set()
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
         role = record.text("role")
         if role in _SYSTEM:
-            chat.system.add(len(chat.messages), item)
-            notes.append(Note(number, "system", "kept beside the messages"))
+            notes.append(chat.system.add(len(chat.messages), item, number))
         elif role == "user":
             chat.messages.append(_user(record, notes))
         elif role == "assistant":
+            calls.update(call.text("id") or "" for call in record.records("tool_calls"))
             chat.messages.append(_assistant(record, notes, legacy))
         elif role in ("tool", "function"):
-            chat.messages.append(_result(record, notes, legacy))
+            chat.messages.append(_result(record, notes, legacy, calls))
         elif strict:
             raise TranscriptError(f"message {number}: no role of a chat message")
         else:
@@ -172,6 +176,9 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Recorded
     if not blocks and refusal:
         blocks = openai_blocks(encode_json(refusal), record.number, notes)
     blocks += [_call(call) for call in record.records("tool_calls")]
+    tool_calls = record.raw("tool_calls")
+    if tool_calls is not None and not tool_calls.startswith(b"["):
+        notes.append(Note(record.number, "bad_calls", "tool_calls is no list", visible=True))
     if record.raw("function_call"):
         legacy.append(f"function_{record.number}")
         function = record.record("function_call")
@@ -192,7 +199,8 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Recorded
 
 
 def _call(call: Record) -> bytes:
-    function = call.record("function")
+    is_flat = not call.record("function").fields and call.text("name") is not None
+    function = call if is_flat else call.record("function")
     raw = function.raw("arguments")
     arguments = function.text("arguments") if raw and raw.startswith(b'"') else raw
     if not function.fields and call.record("custom").fields:
@@ -202,17 +210,23 @@ def _call(call: Record) -> bytes:
     return call_block(call.text("id") or "", function.text("name") or "", arguments)
 
 
-def _result(record: Record, notes: list[Note], legacy: list[str]) -> RecordedMessage:
+def _result(
+    record: Record, notes: list[Note], legacy: list[str], calls: set[str]
+) -> RecordedMessage:
     blocks = openai_blocks(record.raw("content"), record.number, notes)
     raw_content = record.raw("content") or b'""'
     content = record.text("content") or "" if raw_content.startswith(b'"') else blocks
-    call = record.text("tool_call_id") or (legacy.pop() if legacy else "")
+    call, message_id = record.text("tool_call_id") or "", record.text("id") or ""
+    if not call and (message_id in calls or not legacy):
+        call, message_id = message_id, ""
+    elif not call:
+        call = legacy.pop()
     is_error = True if record.flag("is_error") else None
     return RecordedMessage(
         number=record.number,
         role="user",
         blocks=[result_block(call, content, is_error=is_error)],
-        id=record.text("id") or "",
+        id=message_id,
         extra=_extra(record),
     )
 

@@ -63,8 +63,7 @@ class ItemReader:
         role, kind = record.text("role"), record.text("type") or ""
         if kind in ("", "message") and role in ("system", "developer"):
             self.end_reply()
-            self.system.add(len(self.messages), item)
-            self._note(number, "system", "kept beside the messages")
+            self.notes.append(self.system.add(len(self.messages), item, number))
         elif kind in ("", "message") and role == "user":
             self._say(record, time)
         elif kind in ("", "message") and role == "assistant":

@@ -95,6 +95,18 @@ def test_markdown_has_a_line_a_policy_and_a_column_a_window(lab: Run, recording:
     assert full.endswith(", 100.0%** |")
 
 
+def test_a_file_with_more_than_one_percent_left_out_is_compared_and_bad_input(
+    lab: Run, tmp_path: Path
+) -> None:
+    said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": r, "content": text} for r, text in said]))
+    done = lab("--json", *TWO, path)
+    missing = "1 of 5 calls, results and messages (20.0%) left out: system 1"
+    assert (done.code, done.err) == (2, f"llmsession: {path}: {missing}\n")
+    assert [row["requests"] for row in done.figures] == [2, 2]
+
+
 def test_a_folder_is_read_whole_and_summed(lab: Run, tmp_path: Path, recording: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -16,7 +16,7 @@ from llmsession.transcripts import Conversation, Note, write_own
 from llmsession.turns.usage import Usage
 from tests.cli.stores import Run
 from tests.cli.stores import run as run_command
-from tests.testing.conversations import recording, text, tool_loop
+from tests.testing.conversations import call, recording, result, text, tool_loop
 
 FIGURES = {
     "file", "format", "conversations", "skipped", "turns", "steps", "messages", "requests",
@@ -240,11 +240,49 @@ def test_visible_notes_of_the_reader_are_skipped_content(
     assert (figures["conversations"], figures["turns"], figures["skipped"]) == (2, 6, 2)
 
 
+def test_a_recording_with_call_ids_that_no_provider_accepts_replays_as_recorded(
+    run: Run, tmp_path: Path
+) -> None:
+    ids = ("call_a|fc_b", "functions.read:0", "functions.read:1", "x" * 300, "x" * 301)
+    turn = [[text("go")]]
+    for call_id in ids:
+        turn += [[call(call_id)], [result(call_id)]]
+    path = written(tmp_path / "own.jsonl", recording([*turn, [text("done")]]))
+    ran = run("--json", path, "--interrupt-every", 3)
+    (figures,) = ran.figures
+    assert (ran.code, figures["differences"], figures["invalid_requests"]) == (0, 0, 0)
+    assert (figures["steps"], figures["notes"], figures["left_out"]) == (6, {"renamed_call": 5}, {})
+
+
+def prompts_inside(count: int) -> bytes:
+    """A chat of 200 messages; *count* of them are system prompts in the middle, with no place."""
+    roles = ["user", "assistant"] * 100
+    roles[1 : 1 + count] = ["system"] * count
+    messages = [{"role": role, "content": f"said {n}"} for n, role in enumerate(roles)]
+    return msgspec.json.encode(messages)
+
+
+def test_more_than_one_percent_left_out_is_bad_input_and_the_reasons_are_counted(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "chat.json"
+    path.write_bytes(prompts_inside(2))
+    ran = run("--json", path)
+    said = "2 of 200 calls, results and messages (1.0%) left out: system 2"
+    assert (ran.code, ran.err) == (0, f"llmsession: {path}: {said}\n")
+    assert ran.figures[0]["left_out"] == {"system": 2}
+    path.write_bytes(prompts_inside(3))
+    ran = run("--json", path)
+    said = "3 of 200 calls, results and messages (1.5%) left out: system 3"
+    assert (ran.code, ran.err) == (2, f"llmsession: {path}: {said}\n")
+    assert ran.figures[0]["turns"] == 98
+
+
 def test_what_the_recording_cannot_give_is_said_in_its_row(run: Run, tmp_path: Path) -> None:
     chat = tmp_path / "chat.json"
     chat.write_bytes(
-        b'[{"role":"user","content":"a"},{"role":"assistant","content":"b"},'
-        b'{"role":"system","content":"c"}]'
+        b'[{"role":"system","content":"c"},{"role":"user","content":"a"},'
+        b'{"role":"assistant","content":"b"}]'
     )
     (figures,) = run("--json", chat).figures
     assert (figures["format"], figures["turns"], figures["skipped"]) == ("openai-chat", 1, 0)
@@ -313,7 +351,11 @@ def test_all_recordings_of_other_systems_replay_and_nothing_is_skipped_in_silenc
     format, conversations = RECORDED[pattern]
     files = sorted(shared_data.glob(pattern))
     ran = run("--json", *files)
-    assert (ran.code, ran.err) == (0, "")
+    # Five cassettes hold a request that nobody asked anything in, and little else.
+    assert ran.code == (2 if format == "cassette" else 0)
+    assert all(" left out: " in line for line in ran.err.splitlines())
+    left = [figures["file"] for figures in ran.figures if figures["left_out"]]
+    assert [line.split(": ")[1] for line in ran.err.splitlines()] == left
     assert len(ran.figures) == len(files) == (165 if format == "cassette" else len(files))
     assert {figures["format"] for figures in ran.figures} == {format}
     assert sum(figures["conversations"] for figures in ran.figures) == conversations
@@ -331,5 +373,5 @@ def test_interrupted_replays_of_all_recordings_end_in_the_same_history(
 ) -> None:
     files = sorted(shared_data.glob(pattern))
     ran = run("--json", "--interrupt-every", 5, "--seed", 1, *files)
-    assert ran.code == 0
+    assert ran.code == (2 if "cassettes" in pattern else 0)
     assert all(figures["history_equal"] for figures in ran.figures if figures["turns"])

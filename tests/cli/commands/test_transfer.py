@@ -78,6 +78,22 @@ def test_what_can_be_read_of_a_broken_file_is_taken_when_asked(run: Run, file: P
     assert "bad_line 1" in ran.out
 
 
+def test_nothing_is_imported_of_a_file_with_more_than_one_percent_left_out_unless_asked(
+    run: Run, tmp_path: Path
+) -> None:
+    said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
+    path, good = tmp_path / "chat.json", tmp_path / "good.json"
+    for where, talk in ((path, said), (good, said[:2])):
+        where.write_bytes(msgspec.json.encode([{"role": r, "content": text} for r, text in talk]))
+    missing = f"llmsession: {path}: 1 of 5 calls, results and messages (20.0%) left out: system 1"
+    ran = run("import", good, path)
+    assert ran.refusal == f"{missing}; --partial imports the rest"
+    assert "no store" in run("list").err or "no sessions" in run("list").out
+    ran = run("import", path, "--partial", "--json")
+    assert (ran.code, ran.err) == (0, f"{missing}\n")
+    assert ran.figures[0]["messages"] == 4
+
+
 def test_a_history_is_not_imported_twice(run: Run, file: Path) -> None:
     assert run("import", file).code == 0
     assert "exists already" in run("import", file).refusal

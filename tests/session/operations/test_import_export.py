@@ -26,7 +26,14 @@ from llmsession.session.handles.session import live_state
 from llmsession.session.operations.export import conversation_of
 from llmsession.session.operations.import_records import OPENING
 from llmsession.testing.scripted import call, never, say, think
-from llmsession.transcripts import Conversation, Note, read_own, write_own
+from llmsession.transcripts import (
+    RECORDED_IDS,
+    Conversation,
+    Note,
+    clean_call_id,
+    read_own,
+    write_own,
+)
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
@@ -163,6 +170,19 @@ async def test_labels_that_are_given_are_in_place_of_the_conversations() -> None
             await on.manager.import_conversation(
                 conversation, CONFIG, session_id="x", labels=labels
             )
+
+
+async def test_a_call_id_that_no_provider_accepts_is_replaced_and_kept() -> None:
+    said = (*calling(1, "f.t:0|x"), *calling(2, "f_t_0_x"), *calling(3, "z" * 200))
+    async with stage() as on:
+        session = await on.manager.import_conversation(talk(*said), CONFIG)
+        history = session.conversation()
+        calls = [call.id for message in history for call in message.tool_calls]
+        answered = [result.tool_use_id for message in history for result in message.tool_results]
+        assert calls == answered == ["f_t_0_x_2", "f_t_0_x", clean_call_id("z" * 200)]
+        (renamed,) = [message for message in history if message.tool_calls][:1]
+        kept = msgspec.json.decode(renamed.extra or b"{}")[RECORDED_IDS]
+        assert kept == {"f_t_0_x_2": "f.t:0|x"}
 
 
 async def test_nothing_is_imported_twice() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from llmsession.testing.replay.history_diff import normalized, same_history, turn_differences
+from llmsession.transcripts import clean_call_id
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
@@ -29,6 +30,14 @@ def changed(at: int, blocks: list[dict[str, Any]] | None = None, **fields: Any) 
         fields["body"] = encode_blocks(blocks)
     messages[at] = msgspec.structs.replace(messages[at], **fields)
     return messages
+
+
+def test_a_call_id_that_the_session_replaced_is_the_recorded_one() -> None:
+    recorded = recording([[text("a")], [call("f.x:0|y"), call("z" * 90)], [result("f.x:0|y")]])
+    renamed = recording(
+        [[text("a")], [call("f_x_0_y"), call(clean_call_id("z" * 90))], [result("f_x_0_y")]]
+    )
+    assert same_history(recorded.messages, renamed.messages) is None
 
 
 def test_ids_turn_numbers_times_and_suffixes_may_differ() -> None:

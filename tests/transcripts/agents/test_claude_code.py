@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from llmsession.errors import TranscriptError
-from llmsession.transcripts import Conversation, Note, read_claude_code
-from llmsession.turns.blocks import ThinkingBlock, ToolUseBlock
+from llmsession.transcripts import Conversation, Note, left_out, read_claude_code
+from llmsession.turns.blocks import ImageBlock, ThinkingBlock, ToolUseBlock
 from llmsession.turns.usage import Usage
 from tests.transcripts.conftest import ClaudeFile
 from tests.transcripts.shapes import noted, said, shape
@@ -63,6 +63,10 @@ def queue(operation: str, **fields: Any) -> Line:
 
 def attached(**attachment: Any) -> Line:
     return line("attachment", attachment=attachment)
+
+
+def reminder(text: str) -> str:
+    return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
 def file_of(*lines: Line) -> ClaudeFile:
@@ -174,8 +178,48 @@ CASES = {
          "5 queue remove mind",
          "6 steer is part of a user message of turn 1"],
     ),
-    "other attachments were seen by the model and are noted so": Case(
-        [user("go"), attached(type="todo_reminder")], "u1:t", ["2 attachment! todo_reminder"],
+    "an attachment of a kind that is not known is named as seen by the model": Case(
+        [user("go"), attached(type="never_seen", value={"a": "b"}), says("m1", "yes")],
+        "u1:t a1:t", ["2 attachment! never_seen"],
+    ),
+    "an attachment whose words are not in the file is named and not left out": Case(
+        [user("go"), attached(type="plan_mode", planFilePath="/p"), says("m1", "yes")],
+        "u1:t a1:t", ["2 attachment_without_text! plan_mode"],
+    ),
+    "an attachment that no request followed was not sent": Case(
+        [user("go"), says("m1", "yes"), attached(type="todo_reminder", content=[])],
+        "u1:t a1:t", ["3 attachment todo_reminder was not sent"],
+    ),
+    "an attachment that the application keeps for itself is bookkeeping": Case(
+        [user("go"), attached(type="command_permissions", allowedTools=["x"]), says("m1", "yes")],
+        "u1:t a1:t", ["2 attachment command_permissions"],
+    ),
+    "an attachment of a message that was taken back goes with it": Case(
+        [user("go"), attached(type="date_change", newDate="2026-01-02"),
+         user("no, this", parentUuid=None), says("m1", "yes")],
+        "u1:t a1:t", ["1 branch! user text go", "2 branch! attachment date_change"],
+    ),
+    "attachments stand with the message or the results that they came with": Case(
+        [user("go"),
+         attached(type="file", filename="/a.py",
+                  content={"type": "text", "file": {"filePath": "/a.py", "content": "x = 1"}}),
+         calls("m1", "c1"), result("c1"),
+         attached(type="edited_text_file", filename="/b.py", snippet="1\ty = 2"),
+         says("m2", "done")],
+        "u1:tt a1:c u1:rt a1:t",
+        ["2 attachment file is part of the user message of turn 1",
+         "5 attachment edited_text_file is part of the user message of turn 1"],
+        said=["go" + reminder("The file /a.py is attached.\nx = 1"),
+              reminder("The file /b.py was changed. The changed lines:\n1\ty = 2"), "done"],
+    ),
+    "a file that begins at a compact boundary begins with its summary": Case(
+        [line("system", subtype="compact_boundary", parentUuid=None, logicalParentUuid="gone"),
+         user("It was about ...", isCompactSummary=True, isVisibleInTranscriptOnly=True),
+         calls("m1", "c1"), result("c1"), says("m2", "done"), user("thanks"), says("m3", "bye")],
+        "u1:t a1:c u1:r a1:t u2:t a2:t",
+        ["1 missing_parent! gone", "1 compact_boundary",
+         "2 compact_summary the conversation begins with it"],
+        said=["It was about ...", "done", "thanks", "bye"],
     ),
     "meta text before a prompt is a block of its message": Case(
         [meta("Caveat: ..."), user("<local-command-stdout>ok</local-command-stdout>"),
@@ -400,3 +444,58 @@ def test_a_file_that_is_none_of_ours_is_refused_in_one_line(data: bytes) -> None
         read_claude_code(data)
     assert "\n" not in str(caught.value)
     assert "not a Claude Code session file" in str(caught.value)
+
+
+IMAGE = {"type": "image", "file": {"base64": "aGk=", "type": "image/jpeg"}}
+ATTACHMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "image": ({"type": "file", "filename": "/p.jpg", "content": IMAGE}, "/p.jpg"),
+    "folder": ({"type": "directory", "path": "/src", "content": "a\nb"}, "/src is attached.\na\nb"),
+    "selection": (
+        {"type": "selected_lines_in_ide", "filename": "/a", "lineStart": 3, "lineEnd": 4,
+         "content": "x"},
+        "lines 3 to 4 of /a:\nx",
+    ),
+    "memory": (
+        {"type": "nested_memory", "path": "/M.md", "content": {"path": "/M.md", "content": "be"}},
+        "Contents of /M.md:\nbe",
+    ),
+    "tasks": (
+        {"type": "task_reminder", "content": [{"status": "pending", "content": "write"}]},
+        "1. [pending] write",
+    ),
+    "hook": (
+        {"type": "hook_additional_context", "hookName": "Start", "content": ["one", "two"]},
+        "The hook Start adds:\none\ntwo",
+    ),
+    "diagnostics": ({"type": "diagnostics", "files": [{"uri": "a", "diagnostics": []}]}, '"uri"'),
+    "a kind without a reader that holds a text": ({"type": "new_kind", "text": "mind"}, "mind"),
+    "a list of texts": ({"type": "new_kind", "addedBlocks": ["one", "two"]}, "one\ntwo"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ATTACHMENTS)
+def test_an_attachment_is_read_as_what_was_sent(kind: str) -> None:
+    attachment, text = ATTACHMENTS[kind]
+    conversation = read(file_of(user("go"), attached(**attachment), says("m1", "yes")))
+    first = conversation.messages[0]
+    assert text in first.text
+    assert left_out([conversation]).count == 0
+    assert any(isinstance(block, ImageBlock) for block in first.content) is (kind == "image")
+
+
+@pytest.mark.parametrize("kind", ["file", "diagnostics", "nested_memory", "mcp_resource", "todo"])
+@pytest.mark.parametrize("value", [None, 3, [], [1], {}, {"content": 3}, {"file": []}])
+def test_an_attachment_in_no_known_form_is_never_an_error(kind: str, value: Any) -> None:
+    fields = dict.fromkeys(("content", "files", "skills", "prompt"), value)
+    conversation = read(file_of(user("go"), attached(type=kind, **fields), says("m1", "yes")))
+    assert conversation.messages[-1].text == "yes"
+
+
+def test_a_queued_prompt_of_blocks_is_read_with_its_image() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    prompt = [{"type": "text", "text": "look"}, {"type": "image", "source": source}]
+    lines = [
+        user("go"), calls("m1", "c1"), result("c1"), queue("enqueue", content="look"),
+        queue("remove"), attached(type="queued_command", prompt=prompt), says("m2", "yes"),
+    ]  # fmt: skip
+    assert " ".join(shape(read(file_of(*lines)))) == "u1:t a1:c u1:rti a1:t"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -18,7 +19,11 @@ from llmsession.transcripts.common.assembly import (
     assemble,
     derived_id,
 )
-from llmsession.transcripts.common.call_pairs import clean_call_id
+from llmsession.transcripts.common.call_pairs import (
+    MAX_CALL_ID_CHARS,
+    RECORDED_IDS,
+    clean_call_id,
+)
 from llmsession.transcripts.common.conversation import branch_of
 from llmsession.transcripts.common.recorded_message import (
     MISSING,
@@ -305,6 +310,25 @@ def test_a_call_id_is_made_unique_and_valid_with_its_result(
     assert results(conversation) == expected
     assert conversation.count_notes()["renamed_call"] == 1
     assert clean_call_id("") == "call"
+
+
+def test_a_call_id_that_no_provider_accepts_is_always_renamed_alike_and_kept() -> None:
+    long = "call_" + "x" * 400
+    for recorded in ("call_a|fc_b", "functions.read:0", "a b", long, f"{long}y", "é" * 70):
+        conversation = assembled(user("go"), reply("", recorded), user("", (recorded, "done")))
+        message = conversation.messages[1]
+        (call_id,) = [call.id for call in message.tool_calls]
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", call_id)
+        assert results(conversation) == [(call_id, "done")]
+        assert clean_call_id(recorded) == clean_call_id(call_id) == call_id
+        assert msgspec.json.decode(message.extra or b"")[RECORDED_IDS] == {call_id: recorded}
+    assert clean_call_id(long) != clean_call_id(f"{long}y")
+
+
+def test_a_call_id_of_the_greatest_length_is_made_unique_within_it() -> None:
+    long = "x" * MAX_CALL_ID_CHARS
+    conversation = assembled(user("go"), reply("", long, long), user("", (long, "1"), (long, "2")))
+    assert results(conversation) == [(long, "1"), (f"{long[:-2]}_2", "2")]
 
 
 def test_a_call_without_a_result_stays_open_and_is_noted() -> None:

@@ -96,7 +96,7 @@ def test_items_of_the_responses_interface_are_messages() -> None:
     last = conversation.messages[-1]
     assert (last.id, last.text, last.usage) == ("resp_1", "yo", Usage(6, 2, 4))
     assert b"zzz" in bytes(last.extra or b"")
-    assert [n.what for n in conversation.notes if n.visible] == ["held_by_provider"]
+    assert [n.what for n in conversation.notes if n.visible] == ["held_by_provider", "system"]
 
 
 def test_an_input_that_is_a_text_is_the_users() -> None:

@@ -16,6 +16,10 @@ def call(id: str, arguments: Any = "{}") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": "run", "arguments": arguments}}
 
 
+def flat(id: str, arguments: Any = None) -> dict[str, Any]:
+    return {"id": id, "name": "run", "arguments": arguments}
+
+
 def reply(content: Any = None, **fields: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content} | fields
 
@@ -76,6 +80,23 @@ CASES = {
         ),
         names=["run", "run", "f"], unanswered=(), shape="u1:t a1:tcc u1:r u1:r a1:t u2:t a2:t "
         "u3:t a3:c u3:r",
+    ),
+    "flat calls are read with the ids of their results": case(
+        openai_chat(
+            USER, reply(tool_calls=[flat("f1", {"p": 1}), flat("f2", '{"p":2}'), flat("f3")]),
+            {"role": "tool", "id": "f2", "content": "two"},
+            {"role": "tool", "id": "f1", "content": "one"},
+            {"role": "tool", "tool_call_id": "f3", "id": "m9", "content": "three"},
+        ),
+        names=["run", "run", "run", "run", "run"], unanswered=(),
+        results=[*RESULTS, ("f1", "one", False), ("f2", "two", False), ("f3", "three", False)],
+    ),
+    "calls that are no list are noted as left out": case(
+        openai_chat(USER, reply("y", tool_calls="[]")), noted=["10 bad_calls!"],
+    ),
+    "a system message inside of the conversation is left out of what is sent": case(
+        openai_chat({"role": "system", "content": "Be long."}, USER, reply("y")),
+        noted=["9 system!"],
     ),
 }  # fmt: skip
 
