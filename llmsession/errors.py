@@ -41,7 +41,10 @@ below the top.
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import Any, Literal
+
+import anyio
 
 __all__ = [
     "BudgetExhausted",
@@ -80,6 +83,8 @@ __all__ = [
     "Unauthenticated",
     "UnknownToolCall",
     "Unreachable",
+    "contained",
+    "contained_in_task",
     "error_text",
     "need_package",
 ]
@@ -373,9 +378,40 @@ def error_text(error: BaseException) -> str:
     exception may not even be printable."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:
+    except BaseException as unprintable:
+        contained(unprintable)
         text = f"{type(error).__name__} (its text cannot be had)"
     return text.encode("utf-8", "replace").decode()
+
+
+def contained(error: BaseException) -> Exception:
+    """What somebody's code raised, as an Exception: it must end no more than its own session.
+
+    SystemExit, GeneratorExit, a cancellation of another library and the like become a RuntimeError
+    that names them. KeyboardInterrupt, alone or in a group, is raised on: the user ends the
+    program. Where the code has waited, use ``contained_in_task``.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt):
+        raise error
+    named = RuntimeError(error_text(error))
+    named.__cause__ = error
+    return named
+
+
+def contained_in_task(error: BaseException) -> Exception:
+    """*error*, which somebody's code raised after it had waited, as ``contained`` gives it.
+
+    The cancellation of this task is raised on. One that the code raised by itself is not: it let a
+    cancelled scope of its own out, or raised the exception of another event loop.
+    """
+    is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+    if is_cancellation and anyio.current_effective_deadline() == -math.inf:
+        raise error
+    return contained(error)
 
 
 def need_package(module: str, needed_for: str, extra: str) -> None:

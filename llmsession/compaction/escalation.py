@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from llmsession.errors import contained
 from llmsession.turns.messages import Message
 
-from .planning.policy import Budget, Policy, is_worthwhile
+from .planning.policy import Budget, Policy, checked_plan, is_worthwhile
 from .planning.prefix_summaries import extracted_summary, with_summary
 from .policies.balanced import Balanced
 from .view.plan import Plan
@@ -32,11 +33,12 @@ def plan_by_rules(
     policy: Policy, view: View, messages: Sequence[Message], budget: Budget
 ) -> Plan | None:
     """The plan of *policy*, with its summary made by rules. Raises what the policy raises."""
-    plan = policy.plan(view, messages, budget)
+    plan = checked_plan(policy.plan(view, messages, budget), view, messages)
     if plan is None or plan.summary_request is None:
         return plan
     prefix_summary = extracted_summary(plan.summary_request, messages, budget.profile)
-    return with_summary(plan, prefix_summary, view, messages, budget)
+    filled = with_summary(plan, prefix_summary, view, messages, budget)
+    return checked_plan(filled, view, messages)
 
 
 def hardest_plan(
@@ -49,8 +51,8 @@ def hardest_plan(
     for policy in escalation:
         try:
             plan = plan_by_rules(policy, view, messages, budget)
-        except Exception as error:  # A policy may be the user's code; the next one is ours.
-            errors.append(error)
+        except BaseException as error:  # A policy may be the user's code; the next one is ours.
+            errors.append(contained(error))
             continue
         if plan is None or not is_worthwhile(plan, 0.0):
             continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, runtime_checkable
 
+from llmsession.errors import contained
+from llmsession.turns.blocks import plain_text
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
@@ -51,7 +53,13 @@ class Counting(Protocol):
 
 def name_for(provider: Provider, model: str) -> str:
     """What a message says of where it came from: of a provider that stands for several, the one
-    that answers *model*."""
-    # Asked for by name: isinstance of a protocol reads the protocol anew each time.
-    of_model: Callable[[str], str] | None = getattr(provider, "name_for", None)
-    return provider.name if of_model is None else of_model(model)
+    that answers *model*. A provider, which may be anybody's, that says nothing of use is named by
+    its class. Raises nothing."""
+    try:
+        # Asked for by name: isinstance of a protocol reads the protocol anew each time.
+        of_model: Callable[[str], str] | None = getattr(provider, "name_for", None)
+        name = plain_text(provider.name if of_model is None else of_model(model))
+    except BaseException as error:
+        contained(error)
+        name = None
+    return type(provider).__name__ if name is None else name

@@ -96,7 +96,7 @@ class SessionManager:
             observers=observers,
             thread_wait_s=thread_wait_s,
         )
-        self.store: Store = self._runtime.store
+        self.store: Store = self._runtime.given_store
         self.owner: Owner = self._runtime.owner
         """Who this manager is to its store."""
 
@@ -154,7 +154,7 @@ class SessionManager:
         try:
             return LLMSession(runtime, await runtime.create(config, session, [created]))
         except SessionExists:
-            if not await was_created_by(self.store, session, created.commands):
+            if not await was_created_by(runtime.store, session, created.commands):
                 raise
             return await self.open(session)
 
@@ -205,7 +205,7 @@ class SessionManager:
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """A session's history, live or cold, as a conversation: see ``conversation_of``."""
-        return await conversation_of(self.store, session_id)
+        return await conversation_of(self._runtime.store, session_id)
 
     async def open(
         self,
@@ -258,12 +258,12 @@ class SessionManager:
         greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
         """
         filter = checked_filter(filter)
-        return await begun_rows(self.store, after=after, limit=limit, filter=filter)
+        return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
         StoreError."""
-        row = await self.store.row(session_id)
+        row = await self._runtime.store.row(session_id)
         if not row.head:  # as in ``list``: it never existed
             raise SessionNotFound(session_id)
         return row

@@ -28,6 +28,7 @@ __all__ = [
     "SessionRow",
     "Store",
     "StoredRecord",
+    "checked_result",
     "this_process",
 ]
 
@@ -146,6 +147,20 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 AppendResult: TypeAlias = Appended | Conflict | Lost
+
+
+def checked_result(result: object, batch: Batch) -> AppendResult:
+    """*result* of an append of *batch* to a store, which may be anybody's. What is no answer to it
+    is ``Lost``."""
+    match result:
+        case Appended(head=head) if head == batch.head + len(batch.bodies):
+            return result
+        case Conflict(row=None) | Conflict(row=SessionRow(epoch=int())):
+            return result
+        case Lost(error=str(), committed=None | False):
+            return result
+        case _:
+            return Lost(f"the store's answer to an append is {type(result).__name__}")
 
 
 EVERYTHING = SessionFilter()

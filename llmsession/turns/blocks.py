@@ -33,6 +33,8 @@ __all__ = [
     "is_thinking",
     "join_blocks",
     "parse_blocks",
+    "plain_number",
+    "plain_text",
     "split_blocks",
     "text_block",
     "too_deep",
@@ -160,6 +162,20 @@ def clean_text(text: str) -> str:
     return text
 
 
+def plain_text(value: object) -> str | None:
+    """The text of *value*, which may be of a subclass of ``str``, as a clean ``str``; None if it
+    is no text. A subclass may encode itself in its own way, or in none."""
+    return clean_text(str.__str__(value)) if isinstance(value, str) else None
+
+
+def plain_number(value: object) -> int | None:
+    """The number of *value*, which may be of a subclass of ``int``, as an ``int``; None if it is no
+    whole number. True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return int.__index__(value)
+
+
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
@@ -177,7 +193,7 @@ def encode_json(value: Any) -> bytes:
             return _encoder.encode(value)
         except UnicodeEncodeError:
             return _encoder.encode(_clean(_plain(value)))
-    except (RecursionError, TypeError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"not JSON: {error}") from error
 
 
@@ -251,8 +267,9 @@ def encode_blocks(content: Content) -> msgspec.Raw:
 
     Raises InvalidMessage: not JSON, a block without a type, nested too deep, or over 32 MiB.
     """
-    if isinstance(content, str):
-        body = b"[" + text_block(content) + b"]"
+    text = plain_text(content)
+    if text is not None:
+        body = b"[" + text_block(text) + b"]"
     elif isinstance(content, Sequence):
         blocks: Sequence[Any] = content
         body = bytes(join_blocks(_encode_one(block, index) for index, block in enumerate(blocks)))

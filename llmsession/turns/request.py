@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from llmsession.errors import ProviderError
+
 from .messages import Role
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Sizes",
     "StepTag",
     "TokenFamily",
+    "checked_profile",
     "sizes_for",
 ]
 
@@ -99,6 +102,22 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     clear_thinking, compact."""
     compacts_on_demand: bool = False
     """Can it write a signed summary of a conversation?"""
+
+
+def checked_profile(profile: object) -> Profile:
+    """*profile* as a provider, which may be anybody's, gives it. Raises ProviderError, fatal, for
+    what is no Profile, and for a field that no request can be made with."""
+    if not isinstance(profile, Profile):
+        raise ProviderError(f"a profile is a Profile, not {type(profile).__name__}", kind="fatal")
+    try:
+        msgspec.convert(msgspec.structs.asdict(profile), Profile)
+    except msgspec.ValidationError as error:
+        raise ProviderError(f"profile {profile.name!r}: {error}", kind="fatal") from error
+    for name in ("window_tokens", "max_output_tokens", "max_messages", "chars_per_token"):
+        if not 0 < getattr(profile, name) < 10**12:
+            value = getattr(profile, name)
+            raise ProviderError(f"profile {profile.name!r}: {name} is {value}", kind="fatal")
+    return profile
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):

@@ -6,11 +6,15 @@ A well-formed stream is ``ReplyStarted``, then for each block ``BlockStarted``, 
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec.structs import replace
 
-from .usage import AppliedEdit, Usage
+from llmsession.errors import ProviderError
+
+from .blocks import plain_number, plain_text
+from .usage import AppliedEdit, Usage, checked_edits, checked_usage
 
 __all__ = [
     "BlockDelta",
@@ -21,6 +25,7 @@ __all__ = [
     "ReplyStarted",
     "StreamEvent",
     "UsageReported",
+    "checked_event",
 ]
 
 DeltaKind: TypeAlias = Literal["text", "thinking", "signature", "input", "citation"]
@@ -78,3 +83,73 @@ class ReplyEnded(msgspec.Struct, frozen=True, gc=False):
 StreamEvent: TypeAlias = (
     ReplyStarted | BlockStarted | BlockDelta | BlockStopped | UsageReported | ReplyEnded
 )
+
+_DELTA_KINDS = frozenset(get_args(DeltaKind))
+
+
+def checked_event(event: StreamEvent) -> StreamEvent:
+    """*event* of a provider, which may be anybody's, with fields of the types that they have here.
+
+    The texts and numbers of subclasses become plain. Lone surrogates in a model's name and a stop
+    reason are replaced; those in a delta are, when its block is whole, because a pair may be cut
+    in two. Raises ProviderError, fatal: another request would bring the same.
+    """
+    match event:
+        case BlockDelta(index=index, kind=kind, text=text):
+            # Nearly all events are deltas, and nearly all of those are right.
+            if text.__class__ is str and index.__class__ is int and kind in _DELTA_KINDS:
+                return event
+            return _plain_delta(event)
+        case BlockStarted(index=index, block=block):
+            if not isinstance(block, msgspec.Raw | bytes):
+                raise _wrong(event, "block", block, "JSON as msgspec.Raw")
+            return event if index.__class__ is int else replace(event, index=_index(event))
+        case BlockStopped(index=index):
+            return event if index.__class__ is int else BlockStopped(_index(event))
+        case ReplyStarted():
+            return ReplyStarted(_text_or_none(event, "model") or "", checked_usage(event.usage))
+        case UsageReported():
+            if event.usage is None:
+                raise _wrong(event, "usage", None, "a Usage")
+            return UsageReported(checked_usage(event.usage) or Usage())
+        case ReplyEnded():
+            return ReplyEnded(
+                _text_or_none(event, "stop_reason"),
+                checked_usage(event.usage),
+                checked_usage(event.context),
+                checked_edits(event.edits),
+            )
+        case _:
+            name = type(event).__name__
+            raise ProviderError(f"the provider's stream holds {name}, no event", kind="fatal")
+
+
+def _plain_delta(event: BlockDelta) -> BlockDelta:
+    if not isinstance(event.text, str):
+        raise _wrong(event, "text", event.text, "text")
+    if not isinstance(event.kind, str) or event.kind not in _DELTA_KINDS:
+        raise _wrong(event, "kind", event.kind, f"one of {', '.join(sorted(_DELTA_KINDS))}")
+    return BlockDelta(_index(event), event.kind, str.__str__(event.text))
+
+
+def _index(event: BlockStarted | BlockDelta | BlockStopped) -> int:
+    index = plain_number(event.index)
+    if index is None:
+        raise _wrong(event, "index", event.index, "a whole number")
+    return index
+
+
+def _text_or_none(event: ReplyStarted | ReplyEnded, field: str) -> str | None:
+    value = getattr(event, field)
+    text = plain_text(value)
+    if text is None and value is not None:
+        raise _wrong(event, field, value, "text")
+    return text
+
+
+def _wrong(event: StreamEvent, field: str, value: object, rule: str) -> ProviderError:
+    name, kind = type(event).__name__, type(value).__name__
+    return ProviderError(
+        f"the provider's stream cannot be used: {field} of {name} is {kind}, not {rule}",
+        kind="fatal",
+    )

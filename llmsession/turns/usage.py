@@ -7,7 +7,21 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["AppliedEdit", "Usage", "cleared_tokens", "edit_kinds"]
+from llmsession.errors import ProviderError
+
+from .blocks import plain_number, plain_text
+
+__all__ = [
+    "AppliedEdit",
+    "Usage",
+    "checked_edits",
+    "checked_usage",
+    "cleared_tokens",
+    "edit_kinds",
+]
+
+MAX_TOKENS = 10**12
+"""More than any request costs. Sums of it stay within what a log and its readers can hold."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,6 +58,54 @@ class AppliedEdit(msgspec.Struct, frozen=True, omit_defaults=True):
     cleared_input_tokens: int = 0
     cleared_tool_uses: int = 0
     cleared_thinking_turns: int = 0
+
+
+def checked_usage(usage: Usage | None) -> Usage | None:
+    """*usage* as a provider, which may be anybody's, reports it: its counts are whole numbers from
+    0 to 10^12. Raises ProviderError, fatal."""
+    if usage is None:
+        return None
+    if not isinstance(usage, Usage):
+        raise _wrong(f"usage is {type(usage).__name__}, not Usage")
+    counts = (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.cache_write_1h_tokens,
+    )
+    for count in counts:
+        if count.__class__ is not int or not 0 <= count <= MAX_TOKENS:
+            return Usage(*map(_count, Usage.__struct_fields__, counts))
+    return usage
+
+
+def _count(name: str, value: object) -> int:
+    number = plain_number(value)
+    if number is None or not 0 <= number <= MAX_TOKENS:
+        raise _wrong(f"{name} is {value!r}; it is a whole number from 0 to {MAX_TOKENS:,}")
+    return number
+
+
+def checked_edits(edits: tuple[AppliedEdit, ...]) -> tuple[AppliedEdit, ...]:
+    """*edits* as a provider reports them, checked as ``checked_usage`` does."""
+    if not edits:
+        return ()
+    if not isinstance(edits, tuple | list):
+        raise _wrong(f"edits are {type(edits).__name__}, not a tuple")
+    return tuple(map(_edit, edits))
+
+
+def _edit(edit: AppliedEdit) -> AppliedEdit:
+    kind = plain_text(edit.type) if isinstance(edit, AppliedEdit) else None
+    if kind is None:
+        raise _wrong(f"an edit is {type(edit).__name__}, not an AppliedEdit with a type")
+    names = AppliedEdit.__struct_fields__[1:]
+    return AppliedEdit(kind, *(_count(name, getattr(edit, name)) for name in names))
+
+
+def _wrong(what: str) -> ProviderError:
+    return ProviderError(f"the provider's report cannot be used: {what}", kind="fatal")
 
 
 def edit_kinds(options: Mapping[str, Any]) -> list[str]:

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import msgspec
 
 from llmsession.turns.messages import Message
-from llmsession.turns.records import Trigger
+from llmsession.turns.records import CompactionApplied, Trigger, decode_record, encode_record
 from llmsession.turns.request import Profile
 
 from ..tokens.messages import context_tokens
-from ..view.plan import Plan
+from ..view.plan import Plan, plan_of, record_of
 from ..view.view import View
 
-__all__ = ["Budget", "Policy", "is_worthwhile", "measured", "planned"]
+__all__ = ["Budget", "Policy", "checked_plan", "is_worthwhile", "measured", "planned"]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +91,21 @@ def measured(plan: Plan, view: View, messages: Sequence[Message], budget: Budget
         tokens_before=budget.size(messages, view),
         tokens_after=budget.size(messages, view.applied(plan, len(messages))),
     )
+
+
+def checked_plan(plan: object, view: View, messages: Sequence[Message]) -> Plan | None:
+    """*plan* of a policy, which may be anybody's, for *messages* as *view* shows them. It is as it
+    comes back from the log, and can be applied. Raises an Exception that says why not."""
+    if plan is None:
+        return None
+    if not isinstance(plan, Plan):
+        raise TypeError(f"a plan is a Plan or None, not {type(plan).__name__}")
+    record = record_of(plan)
+    logged = decode_record(encode_record(record))
+    if isinstance(logged, CompactionApplied) and logged != record:
+        plan = msgspec.structs.replace(plan_of(logged), summary_request=plan.summary_request)
+    view.applied(plan, len(messages))
+    return plan
 
 
 def is_worthwhile(plan: Plan, min_gain: float = 0.05) -> bool:

@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 import msgspec
 
+from llmsession.errors import ProviderError, contained_in_task
+from llmsession.turns.blocks import plain_number
 from llmsession.turns.request import Profile, Request
+from llmsession.turns.usage import MAX_TOKENS
 
-from ..protocol import Counting, Provider
+from ..protocol import Counting, Provider, name_for
 from .counts import (
     CharacterCounter,
     Count,
@@ -54,8 +57,14 @@ class ApiCounter:
     async def count(self, request: Request) -> Count:
         """The provider's count of *request*. Can be cancelled."""
         began_s = self._clock()
+        try:
+            tokens = plain_number(await self._provider.count_tokens(request))
+        except BaseException as error:  # a provider is foreign code
+            raise contained_in_task(error) from None
+        if tokens is None or not 0 <= tokens <= MAX_TOKENS:
+            raise ProviderError("the provider's count is no number of tokens", kind="fatal")
         return Count(
-            input_tokens=await self._provider.count_tokens(request),
+            input_tokens=tokens,
             estimated_output_tokens=reply_tokens(request, self._profile(request.model)),
             method="api",
             accuracy=API_ACCURACY,
@@ -216,7 +225,7 @@ def default_counter(
         chain.insert(0, ApiCounter(provider, profile, clock=clock))
     return CachedCounter(
         chain[0],
-        provider=provider.name,
+        provider=name_for(provider, ""),
         then=chain[1:],
         otherwise=by_text,
         ttl_s=ttl_s,

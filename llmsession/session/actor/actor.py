@@ -28,6 +28,7 @@ from llmsession.errors import (
     StoreError,
     TurnNotOpen,
     UnknownToolCall,
+    contained_in_task,
     error_text,
 )
 from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Store
@@ -225,19 +226,19 @@ class Actor:
         try:
             while await self._next():
                 pass
-        except (
-            Exception
-        ) as error:  # the top of the actor: a bug of ours must not leave callers waiting
+        except BaseException as raised:  # the top of the actor: no caller is left waiting
+            try:
+                error = contained_in_task(raised)
+            except BaseException:
+                message = f"the manager of session {self.session!r} was stopped"
+                self._give_up(SessionClosed(message), "closed")
+                raise
             self.core.log.bug("actor.crashed", error)
             stopped = SessionClosed(
                 f"the actor of session {self.session!r} failed: {error_text(error)}"
             )
             stopped.__cause__ = error
             self._give_up(stopped, "cold")
-        except BaseException:
-            message = f"the manager of session {self.session!r} was stopped"
-            self._give_up(SessionClosed(message), "closed")
-            raise
         finally:
             self._serving = False
             # A failed promise holds the frames of its caller, and so the session handle.
@@ -425,8 +426,8 @@ class Actor:
                     result = Appended(batch.head + len(batch.bodies))
                 else:
                     result = Lost("the log is not where this owner left it")
-            except Exception as error:  # a store is foreign code
-                result = Lost(error_text(error))
+            except BaseException as error:  # a store is foreign code
+                result = Lost(error_text(contained_in_task(error)))
             self.report(lambda: self._written(written, result))
 
         self.core.works.start(f"read of {self.session}", look)
@@ -455,7 +456,8 @@ class Actor:
         with anyio.CancelScope(shield=True):
             try:
                 await self._store.release(self.core.journal.lease)
-            except Exception as error:  # a store may be anybody's code
+            except BaseException as error:  # a store may be anybody's code
+                error = contained_in_task(error)
                 self.core.log.trouble("session.not_released", error=error_text(error))
         self._end("closed")
         self.core.subscriptions.end(self.session)

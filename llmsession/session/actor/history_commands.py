@@ -17,6 +17,7 @@ from llmsession.errors import (
     SessionError,
     SessionMoved,
     StoreError,
+    contained_in_task,
     error_text,
 )
 from llmsession.store.protocol import Store
@@ -205,8 +206,8 @@ class HistoryCommands:
         async def work() -> None:
             try:
                 await erase(self._store, core.journal.lease, pending_redaction)
-            except Exception as error:  # a store is foreign code
-                lost = self._error(error)
+            except BaseException as error:  # a store is foreign code
+                lost = self._error(contained_in_task(error))
                 core.report(lambda: self._lost(lost))
             else:
                 core.report(lambda: self._erased(command))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from llmsession.errors import ContextTooLarge, error_text
+from llmsession.errors import ContextTooLarge, contained, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.event_choice import event_for_budget
@@ -89,7 +89,8 @@ class RequestBuild:
             self._enter(stage)
             try:
                 stage = _PERFORM[stage](self)
-            except Exception as error:  # ours or a policy's: the turn ends, the session does not
+            except BaseException as raised:  # ours or a policy's: it ends the turn alone
+                error = contained(raised)
                 if stage not in _FAILS_THE_TURN:
                     raise
                 self._builds.core.log.bug("request.unbuildable", error)

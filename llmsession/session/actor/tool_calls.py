@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.recall import RECALL_TOOL_NAME, recall, recall_chars
-from llmsession.errors import error_text
+from llmsession.errors import contained_in_task, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolUseBlock
@@ -90,14 +90,16 @@ class Toolbox:
         core = self._core
 
         async def work() -> None:
-            threads = core.services.tool_threads
-            with running_tool(core.session, tool.name):
-                output = await run_callable(tool, call_input, threads=threads, name=name)
-            result = ToolResult(call.id, output.content, output.is_error, output.compact_summary)
             try:
+                threads = core.services.tool_threads
+                with running_tool(core.session, tool.name):
+                    output = await run_callable(tool, call_input, threads=threads, name=name)
+                result = ToolResult(
+                    call.id, output.content, output.is_error, output.compact_summary
+                )
                 answers = await prepare_answers((result,), compaction=core.capping)
-            except Exception as error:  # a callable may return anything; the model gets the text
-                answers = (make_error(call.id, error_text(error)),)
+            except BaseException as error:  # a callable may return anything; the model is told
+                answers = (make_error(call.id, error_text(contained_in_task(error))),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))
 
         name = f"tool {tool.name} {call.id} in {core.session}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,13 +15,13 @@ import msgspec
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
-from llmsession.errors import InvalidMessage, error_text
+from llmsession.errors import InvalidMessage, contained_in_task, error_text
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
     Content,
-    clean_text,
     encode_blocks,
     encode_json,
+    plain_text,
 )
 from llmsession.turns.records import Answer
 
@@ -85,21 +85,37 @@ async def run_callable(
         if inspect.iscoroutinefunction(plain_function(run)):
             returned = await run(**arguments)
         else:
-            # In a tuple, because trio refuses an awaitable that a thread returns.
-            threads = threads or ToolThreads()
-            (returned,) = await threads.run(name, lambda: (run(**arguments),))
+            call = partial(run, **arguments)
+            returned = await _in_thread(call, threads or ToolThreads(), name)
             if inspect.isawaitable(returned):
                 returned = await returned
         return (
             returned if isinstance(returned, ToolOutput) else ToolOutput(content=_content(returned))
         )
-    except anyio.get_cancelled_exc_class() as error:
-        if anyio.current_effective_deadline() == -math.inf:
-            raise
-        # We were not cancelled: the tool cancelled a scope of its own and let the exception out.
-        return ToolOutput(content=f"{type(error).__name__}: the tool was cancelled", is_error=True)
-    except (Exception, SystemExit) as error:  # a tool may raise anything; the model gets the text
+    except BaseException as error:  # a tool may raise anything; the model gets the text
+        contained_in_task(error)
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            # We were not cancelled: the tool cancelled a scope of its own and let it out.
+            error = RuntimeError(f"{type(error).__name__}: the tool was cancelled")
+            return ToolOutput(content=str(error), is_error=True)
         return ToolOutput(content=error_text(error), is_error=True)
+
+
+async def _in_thread(call: Callable[[], Any], threads: ToolThreads, name: str) -> Any:
+    """What *call* returns or raises in a thread of *threads*, under *name*."""
+
+    def run() -> tuple[Any, BaseException | None]:
+        # Both in a tuple. trio refuses an awaitable that a thread returns; and a GeneratorExit that
+        # is thrown into a task closes each of its coroutines, whatever they do to contain it.
+        try:
+            return call(), None
+        except BaseException as error:
+            return None, error
+
+    returned, error = await threads.run(name, run)
+    if error is not None:
+        raise error
+    return returned
 
 
 def _arguments(call_input: Any) -> dict[str, Any]:
@@ -125,7 +141,7 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
     Raises InvalidMessage for invalid content, for content over 32 MiB, and for fields of the
     wrong type, because the log must stay readable.
     """
-    _check_fields(result)
+    result = _plain_result(result)
     content = _encoded(result.content)
     decoded = msgspec.json.decode(content)
     summary = result.compact_summary
@@ -138,21 +154,25 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
                 result_text(decoded), is_error=result.is_error, max_chars=compaction.summary_chars
             )
     return Answer(
-        call_id=clean_text(result.call_id),
+        call_id=result.call_id,
         content=msgspec.Raw(content),
         is_error=result.is_error,
-        summary=clean_text(summary) if summary else None,
+        summary=summary or None,
         capped=capped,
     )
 
 
-def _check_fields(result: ToolResult) -> None:
-    if not isinstance(result.call_id, str):
+def _plain_result(result: ToolResult) -> ToolResult:
+    """*result* with texts that are clean and of no subclass."""
+    call_id, summary = plain_text(result.call_id), plain_text(result.compact_summary)
+    if call_id is None:
         raise InvalidMessage(f"a result's call_id is text, not {result.call_id!r}")
     if not isinstance(result.is_error, bool):
-        raise InvalidMessage(f"result of {result.call_id!r}: is_error is {result.is_error!r}")
-    if not isinstance(result.compact_summary, str | None):
-        raise InvalidMessage(f"result of {result.call_id!r}: compact_summary is no text")
+        raise InvalidMessage(f"result of {call_id!r}: is_error is {result.is_error!r}")
+    if summary is None and result.compact_summary is not None:
+        raise InvalidMessage(f"result of {call_id!r}: compact_summary is no text")
+    text = plain_text(result.content)
+    return ToolResult(call_id, result.content if text is None else text, result.is_error, summary)
 
 
 INLINE_CHARS = 32_000

@@ -6,7 +6,6 @@ time is a work in the manager's task group, and its report comes back through th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from llmsession.errors import ProviderError, error_text
+from llmsession.errors import ProviderError, contained_in_task, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
@@ -36,7 +35,7 @@ from llmsession.turns.usage import cleared_tokens
 
 from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core
-from ..core.reply_reader import read_reply
+from ..core.reply_reader import checked_failure, read_reply
 from ..core.turn_run import CallTrack, Run
 from .recovery import resume_event
 from .request_build import RequestBuilds
@@ -182,16 +181,15 @@ class TurnRunner:
             try:
                 reply = await self._read(request, tag, builder)
             except ProviderError as error:
-                core.report(partial(self._stream_failed, run, tag, error))
-            except Exception as error:  # a provider is foreign code
-                core.log.bug("provider.crashed", error)
-                fatal = ProviderError(f"the provider raised {error_text(error)}", kind="fatal")
-                core.report(partial(self._stream_failed, run, tag, fatal))
-            except anyio.get_cancelled_exc_class():
-                if anyio.current_effective_deadline() == -math.inf:
-                    raise
-                # We were not cancelled: the provider cancelled a scope of its own and let it out.
-                fatal = ProviderError("the provider was cancelled from within", kind="fatal")
+                core.report(partial(self._stream_failed, run, tag, checked_failure(error)))
+            except BaseException as error:  # a provider is foreign code
+                fault = contained_in_task(error)
+                core.log.bug("provider.crashed", fault)
+                said = f"raised {error_text(error)}"
+                if isinstance(error, anyio.get_cancelled_exc_class()):
+                    # Nobody cancelled us: it cancelled a scope of its own and let it out.
+                    said = "was cancelled from within"
+                fatal = ProviderError(f"the provider {said}", kind="fatal")
                 core.report(partial(self._stream_failed, run, tag, fatal))
             else:
                 core.report(partial(self._replied, run, tag, reply))

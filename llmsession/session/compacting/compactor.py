@@ -23,10 +23,15 @@ from llmsession.compaction.planning.cache_economics import (
     expected_requests,
     should_apply,
 )
-from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.policy import (
+    Budget,
+    Policy,
+    checked_plan,
+    is_worthwhile,
+)
 from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.view.plan import Plan, record_of
-from llmsession.errors import error_text
+from llmsession.errors import contained, contained_in_task, error_text
 from llmsession.turns.records import Trigger
 
 from ..core.core import Core
@@ -205,9 +210,9 @@ class Compactor:
 
     def _is_due(self, tokens: int) -> bool:
         try:
-            return self._core.policy.due(tokens, self._core.budget_tokens)
-        except Exception as error:  # a policy may be anybody's code
-            self._core.log.bug("compaction.failed", error)
+            return bool(self._core.policy.due(tokens, self._core.budget_tokens))
+        except BaseException as error:  # a policy may be anybody's code
+            self._core.log.bug("compaction.failed", contained(error))
             return False
 
     def _event_for_plan(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
@@ -280,7 +285,8 @@ class Compactor:
         async def job() -> None:
             try:
                 plan = await self._plan(policy, request)
-            except Exception as error:  # a policy may be anybody's code
+            except BaseException as raised:  # a policy may be anybody's code
+                error = contained_in_task(raised)
                 core.log.bug("compaction.failed", error)
                 reason = f"failed: {error_text(error)}"
                 report(lambda: self._feed(self._rejection(reason, request, work)))
@@ -296,12 +302,18 @@ class Compactor:
         """The plan of *policy*, with the summary that it requests written."""
         view, messages, budget = request.view, request.messages, request.budget
         is_short = len(messages) <= INLINE_MESSAGES
-        make = partial(policy.plan, view, messages, budget)
+
+        def make() -> Plan | None:
+            return checked_plan(policy.plan(view, messages, budget), view, messages)
+
         plan = make() if is_short else await off_loop(make)
         if plan is None or plan.summary_request is None:
             return plan
         summary = await self._summarizer.prefix_summary(plan.summary_request, messages, view)
-        fill = partial(with_summary, plan, summary, view, messages, budget)
+
+        def fill() -> Plan | None:
+            return checked_plan(with_summary(plan, summary, view, messages, budget), view, messages)
+
         return fill() if is_short else await off_loop(fill)
 
     def _plan_request(self, size: Size, trigger: Trigger, limit_tokens: int) -> PlanRequest:
@@ -335,8 +347,8 @@ class Compactor:
             faults: tuple[Exception, ...] = ()
             try:
                 plan, faults = await off_loop(find)
-            except Exception as error:  # there is no thread to be had
-                faults = (error,)
+            except BaseException as error:  # a policy raised it, or there is no thread to be had
+                faults = (contained_in_task(error),)
             core.report(partial(self._hardest_plan_found, work, request, plan, faults))
 
         self._work = core.works.start(f"compaction of {core.session}, forced", look)

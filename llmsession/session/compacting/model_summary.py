@@ -38,7 +38,14 @@ from llmsession.turns.blocks import TextBlock, ToolResultBlock, parse_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.records import ModelRequest
 from llmsession.turns.reply import Reply, ReplyBuilder
-from llmsession.turns.request import Profile, Request, RequestMessage, StepTag, sizes_for
+from llmsession.turns.request import (
+    Profile,
+    Request,
+    RequestMessage,
+    StepTag,
+    checked_profile,
+    sizes_for,
+)
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..core.reply_reader import read_reply
@@ -94,7 +101,7 @@ class ModelSummary:
         self._config = config
         self._step = step
         self._count = count
-        self.profile: Profile = provider.profile(config.model)
+        self.profile: Profile = checked_profile(provider.profile(config.model))
         self.requests: list[ModelRequest] = []
         """The requests so far, with their reported usage."""
         self._request_count = 0

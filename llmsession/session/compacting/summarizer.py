@@ -7,7 +7,6 @@ configuration is another, or a while has passed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -20,7 +19,7 @@ from llmsession.compaction.view.plan import SummaryRequest
 from llmsession.compaction.view.provider_blocks import signed_summary
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
-from llmsession.errors import error_text
+from llmsession.errors import contained, contained_in_task, error_text
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
@@ -86,13 +85,11 @@ class PendingSummary:
             pass
         except SummaryFailed as error:
             reason = str(error)
-        except Exception as error:  # a provider may be anybody's code
-            reason = error_text(error)
-        except anyio.get_cancelled_exc_class():
-            if anyio.current_effective_deadline() == -math.inf:
-                raise
-            # Nobody cancelled us: the provider cancelled something of its own and let it out.
-            reason = "the provider was cancelled from within"
+        except BaseException as error:  # a provider may be anybody's code
+            reason = error_text(contained_in_task(error))
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                # Nobody cancelled us: it cancelled something of its own and let it out.
+                reason = "the provider was cancelled from within"
         finally:
             requests = tuple(self._summary.requests)
             self._core.report(partial(self._over, text, reason, requests))
@@ -260,8 +257,8 @@ class Summarizer:
                 step=self._steps,
                 count=count_by(profile),
             )
-        except Exception as error:  # a provider may be anybody's code
-            self._note_failure(error_text(error))
+        except BaseException as error:  # a provider may be anybody's code
+            self._note_failure(error_text(contained(error)))
             return None
 
         def over(text: str | None, reason: str, requests: Requests) -> None:

@@ -10,12 +10,12 @@ import msgspec
 
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig, error_text
+from llmsession.errors import InvalidConfig, contained, contained_in_task, error_text
 from llmsession.providers.counting.counter import default_counter
 from llmsession.providers.counting.counts import Count, Counter
 from llmsession.providers.protocol import Provider
 from llmsession.turns.messages import Message
-from llmsession.turns.request import Frame, Profile
+from llmsession.turns.request import Frame, Profile, checked_profile
 from llmsession.turns.spending.prices import PriceTable
 
 from ..log.journal import Journal
@@ -109,8 +109,9 @@ class Services:
 def profile_of(provider: Provider, config: SessionConfig) -> Profile:
     """What the configured model needs. Raises InvalidConfig if the provider cannot say."""
     try:
-        return provider.profile(config.model)
-    except Exception as error:  # a provider is foreign code
+        return checked_profile(provider.profile(config.model))
+    except BaseException as raised:  # a provider is foreign code
+        error = contained(raised)
         message = f"the provider has no profile of model {config.model!r}: {error_text(error)}"
         raise InvalidConfig(message) from error
 
@@ -227,8 +228,8 @@ class Core:
             warmed_builder: ContextBuilder | None = None
             try:
                 warmed_builder = await off_loop(builder.warmed, messages, view)
-            except Exception as error:
-                self.log.bug(trouble, error)
+            except BaseException as error:
+                self.log.bug(trouble, contained_in_task(error))
             self.report(partial(warmed, warmed_builder))
 
         return self.works.start(name, warm)

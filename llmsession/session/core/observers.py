@@ -6,19 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from llmsession.errors import contained
 from llmsession.turns.records import ModelRequest, Record
 from llmsession.turns.reply import Reply
 from llmsession.turns.request import Request
 from llmsession.turns.spending.prices import PriceTable
 
-from .session_log import default_logger
+from .session_log import log_bug
 
 __all__ = ["Observers", "SessionObserver"]
 
 
 class SessionObserver(Protocol):
     """Receives what happens in the sessions of a manager. It is called in the thread of the event
-    loop and must not block. An exception is logged and has no other effect."""
+    loop and must not block. What it raises is logged and has no other effect."""
 
     def recorded(self, session: str, record: Record) -> None:
         """*record* is durable and published. The records that recovery writes are not reported."""
@@ -115,6 +116,5 @@ class Observers:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # an observer is foreign code
-            logger = self._logger if self._logger is not None else default_logger()
-            logger.error("observer.failed", exc_info=error)
+        except BaseException as error:  # an observer is foreign code
+            log_bug(self._logger, "observer.failed", contained(error))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from llmsession.errors import ProviderError, contained, contained_in_task, error_text
 from llmsession.providers.protocol import Provider
 from llmsession.turns.previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request, StepTag
-from llmsession.turns.stream import BlockDelta
+from llmsession.turns.stream import BlockDelta, checked_event
 
-__all__ = ["previews_so_far", "read_reply"]
+__all__ = ["checked_failure", "previews_so_far", "read_reply"]
 
 CLOSE_S = 1.0
 """How long a provider's stream may take to close. It is closed on cancellation too."""
 REST_EVENTS = 256
 """How many ready events are read in a row before other tasks run, which may interrupt."""
+
+MAX_DELAY_S = 86_400.0
+"""The longest delay before a retry that a provider may name: a day."""
 
 _PREVIEWS: dict[str, type[TextDelta] | type[ThinkingDelta] | type[ToolInputDelta]] = {
     "text": TextDelta,
@@ -48,6 +51,7 @@ async def read_reply(
             events += 1
             if events % REST_EVENTS == 0:
                 await checkpoint()
+            event = checked_event(event)
             builder.feed(event)
             if isinstance(event, BlockDelta):
                 preview = _PREVIEWS.get(event.kind)
@@ -57,9 +61,32 @@ async def read_reply(
                 break
     finally:
         # An error in closing changes neither the reply nor the error that was raised.
-        with anyio.move_on_after(CLOSE_S, shield=True), suppress(Exception):
-            await stream.aclose()
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            try:
+                await stream.aclose()
+            except BaseException as error:
+                contained_in_task(error)
     return builder.reply()
+
+
+def checked_failure(error: ProviderError) -> ProviderError:
+    """*error* as a session reads it: with what it says of retries, and a text. A provider, which
+    may be anybody's, can have put anything there; then it is fatal."""
+    try:
+        text, delay_s = str(error), error.delay_s
+        is_right = (
+            text.__class__ is str
+            and error.kind in ("retryable", "overflow", "fatal")
+            and (delay_s.__class__ is float or delay_s.__class__ is int)
+            and 0 <= delay_s <= MAX_DELAY_S
+            and error.retried.__class__ is bool
+        )
+    except BaseException as raised:
+        contained(raised)
+        is_right = False
+    if is_right:
+        return error
+    return ProviderError(f"the provider raised {error_text(error)}", kind="fatal")
 
 
 def previews_so_far(builder: ReplyBuilder, tag: StepTag) -> tuple[Preview, ...]:

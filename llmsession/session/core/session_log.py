@@ -8,14 +8,16 @@ structlog itself passes ``structlog.get_logger()`` to the manager.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
 
+from llmsession.errors import contained
 from llmsession.turns.machine import Turn
 
-__all__ = ["SessionLog", "default_logger"]
+__all__ = ["SessionLog", "default_logger", "log_bug"]
 
 _STANDARD = logging.getLogger("llmsession")
 _STANDARD.addHandler(logging.NullHandler())
@@ -32,6 +34,21 @@ def default_logger() -> Any:
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def log_bug(logger: Any | None, name: str, error: BaseException, **fields: Any) -> None:
+    """Log *error*, which concerns no single session, at level error with its traceback."""
+    with _ignored():
+        (default_logger() if logger is None else logger).error(name, exc_info=error, **fields)
+
+
+@contextmanager
+def _ignored() -> Iterator[None]:
+    """What a logger raises is ignored: it may be foreign code."""
+    try:
+        yield
+    except BaseException as error:
+        contained(error)
 
 
 class SessionLog:
@@ -57,17 +74,17 @@ class SessionLog:
     def event(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
         """Log an event at level info. *content* is message content as JSON bytes."""
         if not self._standard or _STANDARD.isEnabledFor(logging.INFO):
-            with suppress(Exception):
+            with _ignored():
                 self._logger.info(name, **_bound(turn), **self._allowed(fields))
 
     def trouble(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
         """Log a problem for the operator at level warning."""
-        with suppress(Exception):
+        with _ignored():
             self._logger.warning(name, **_bound(turn), **self._allowed(fields))
 
     def bug(self, name: str, error: BaseException) -> None:
         """Log a bug with its traceback at level error."""
-        with suppress(Exception):
+        with _ignored():
             self._logger.error(name, exc_info=error)
 
     def _allowed(self, fields: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from llmsession.errors import error_text
-from llmsession.store.protocol import Appended, AppendResult, Batch, Lease, Lost, Store
+from llmsession.errors import contained, error_text
+from llmsession.store.protocol import (
+    Appended,
+    AppendResult,
+    Batch,
+    Lease,
+    Lost,
+    Store,
+    checked_result,
+)
 from llmsession.turns.records import (
     Record,
     SessionCreated,
@@ -108,6 +116,7 @@ class Journal:
             if answered:  # a store is foreign code: only its first answer counts
                 return
             answered = True
+            result = checked_result(result, batch)
             # The next batch waits until this one is known to be in the log: see ``settled``.
             if isinstance(result, Appended):
                 self.settled(batch)
@@ -115,8 +124,8 @@ class Journal:
 
         try:
             self._store.append(batch, done)
-        except Exception as error:
-            done(Lost(error_text(error)))
+        except BaseException as error:  # a store is foreign code
+            done(Lost(error_text(contained(error))))
 
     def settled(self, batch: Batch) -> None:
         """*batch* is in the log. The next one may be written."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import anyio
 
-from llmsession.errors import SessionClosed, error_text
+from llmsession.errors import SessionClosed, contained_in_task, error_text
 from llmsession.store.protocol import Store
 
 from ..actor.actor import Actor
@@ -102,8 +102,8 @@ class ActivationTable:
         async def work() -> None:
             try:
                 activated.set(await activation())
-            except Exception as error:
-                activated.fail(error)
+            except BaseException as error:
+                activated.fail(contained_in_task(error))
             finally:
                 # No effect where the promise was kept: this is for a work that was cancelled.
                 stopped = f"the manager was stopped while it loaded session {session!r}"
@@ -131,7 +131,8 @@ class ActivationTable:
             try:
                 with anyio.CancelScope(shield=True):
                     await self._store.release(lease)
-            except Exception as error:  # this process keeps the lease, and can load it again
+            except BaseException as raised:  # this process keeps the lease, and can load it again
+                error = contained_in_task(raised)
                 actor.core.log.trouble("session.not_released", error=error_text(error))
         return True
 

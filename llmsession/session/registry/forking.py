@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmsession.errors import SessionClosed, SessionExists
+from llmsession.errors import SessionClosed, SessionExists, contained_in_task
 
 from ..actor.actor import Actor
 from ..tasks.promise import Promise
@@ -23,8 +23,8 @@ async def fork_of(
     async def work() -> None:
         try:
             forked.set(await _fork(runtime, parent, command, labels))
-        except Exception as error:
-            forked.fail(error)
+        except BaseException as error:
+            forked.fail(contained_in_task(error))
         finally:
             stopped = f"the manager was stopped while it forked session {parent.session!r}"
             forked.fail(SessionClosed(stopped))

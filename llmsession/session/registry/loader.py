@@ -9,7 +9,14 @@ from typing import TypeAlias
 import anyio
 import msgspec
 
-from llmsession.errors import SessionError, SessionExists, SessionInUse, SessionNotFound, StoreError
+from llmsession.errors import (
+    SessionError,
+    SessionExists,
+    SessionInUse,
+    SessionNotFound,
+    StoreError,
+    contained,
+)
 from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Owner, Store
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
@@ -143,8 +150,11 @@ class Loader:
             await self._erase(state, lease)
             yield state, lease, runners
         except BaseException:
-            with anyio.CancelScope(shield=True), suppress(Exception):
-                await self._store.release(lease)
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._store.release(lease)
+                except BaseException as error:  # the caller gets the first error
+                    contained(error)
             raise
 
     async def peek(self, session: str) -> tuple[SessionState, Runners]:

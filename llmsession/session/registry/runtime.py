@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -13,8 +13,15 @@ from weakref import WeakValueDictionary
 import msgspec
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed, ToolsUnbound
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidInput,
+    SessionClosed,
+    ToolsUnbound,
+    contained_in_task,
+)
 from llmsession.providers.protocol import Provider
+from llmsession.store.checked import CheckedStore
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
@@ -27,12 +34,13 @@ from ..actor.actor import Actor
 from ..actor.recovery import recovery_records
 from ..core.core import Services, profile_of
 from ..core.observers import SessionObserver
-from ..core.session_log import SessionLog
+from ..core.session_log import SessionLog, log_bug
 from ..core.subscriptions import Subscriptions
 from ..core.tenant_logs import TenantLogs
 from ..core.tenants import Tenants
 from ..log.fork_records import Branch
 from ..log.state import SessionState
+from ..tasks.clock import Clock
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
@@ -89,10 +97,12 @@ class Runtime:
         self.environ = dict(os.environ if environ is None else environ)
         """Read once. What configurations leave open is looked for here first."""
         self.tenants = Tenants(tenant_budgets)
-        self.store: Store = store if store is not None else MemoryStore()
+        self.given_store: Store = store if store is not None else MemoryStore()
+        """The store as its user knows it."""
+        self.store: Store = CheckedStore(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """Who this manager is to its store."""
-        self.clock = clock
+        self.clock = Clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
         self._summariser = summariser
         self._tools = tuple(tools)
@@ -100,7 +110,7 @@ class Runtime:
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)
         self._thread_wait_s = checked_wait("thread_wait_s", thread_wait_s)
-        self._loader = Loader(self.store, self.owner, clock, self.subscriptions)
+        self._loader = Loader(self.store, self.owner, self.clock, self.subscriptions)
         self._table = ActivationTable(
             self.store,
             run_work=self.run_work,
@@ -141,7 +151,7 @@ class Runtime:
     def _start(self, group: TaskGroup) -> None:
         self._group = group
         self._timers = Timers(group)
-        self._works = Works(group)
+        self._works = Works(group, self._work_failed)
         self.evictor.start(self._timers, self._works)
         self._services = Services(
             provider=self.provider,
@@ -156,6 +166,9 @@ class Runtime:
             observers=self._observers,
         )
 
+    def _work_failed(self, name: str, error: Exception) -> None:
+        log_bug(self._logger, "work.crashed", error, work=name)
+
     async def _end(self) -> None:
         await self.close(leave_open=False)
         await self.stop_works()
@@ -167,8 +180,10 @@ class Runtime:
     async def _close_parts(self) -> None:
         self._accepting = False
         for actor in self.actors:  # there are some only after an actor has crashed
-            with suppress(Exception):
+            try:
                 await self.store.release(actor.evict())
+            except BaseException as error:  # the process ends its lease by its own end
+                contained_in_task(error)
         parts: list[Any] = [self.store]
         providers = [self.provider]
         if self._summariser is not None and self._summariser is not self.provider:
@@ -180,8 +195,8 @@ class Runtime:
         for part in parts:
             try:
                 await part.aclose()
-            except Exception as error:  # ``leave`` raises the first one
-                self._close_error = self._close_error or error
+            except BaseException as error:  # ``leave`` raises the first one
+                self._close_error = self._close_error or contained_in_task(error)
 
     async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
         """Close every live session. With *leave_open* open turns get no end in the log."""

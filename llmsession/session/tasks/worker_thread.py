@@ -18,6 +18,8 @@ from typing import TypeVar, TypeVarTuple
 
 import anyio.to_thread
 
+from llmsession.errors import contained
+
 __all__ = ["in_virtual_threads", "off_loop"]
 
 T = TypeVar("T")
@@ -76,6 +78,10 @@ async def off_loop(work: Callable[[*Ts], T], *args: *Ts) -> T:
 
     def run() -> T:
         with _switching.brisk():
-            return work(*args)
+            try:
+                return work(*args)
+            except BaseException as error:
+                # A GeneratorExit that is thrown into a task closes each of its coroutines.
+                raise contained(error) from error
 
     return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
+from llmsession.errors import contained_in_task
+
 __all__ = ["Work", "Works"]
 
 
@@ -37,11 +39,18 @@ class Work:
         iteration to a work that swallows it, which costs a whole core."""
         self._inner.shield = True
 
-    async def run(self, body: Callable[[], Awaitable[None]], ended: Callable[[Work], None]) -> None:
+    async def run(
+        self,
+        body: Callable[[], Awaitable[None]],
+        ended: Callable[[Work], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
         """Run *body* in the two scopes, then call *ended*, however it went."""
         try:
             with self._outer, self._inner:
                 await body()
+        except BaseException as error:  # it must not end the works of other sessions
+            failed(self.name, contained_in_task(error))
         finally:
             self.is_done = True
             self._stopping.discard(self)
@@ -49,10 +58,12 @@ class Work:
 
 
 class Works:
-    """All work of a manager, in the manager's task group."""
+    """All work of a manager, in the manager's task group. *failed* is called with the name of a
+    work that raised, and with the error."""
 
-    def __init__(self, group: TaskGroup) -> None:
+    def __init__(self, group: TaskGroup, failed: Callable[[str, Exception], None]) -> None:
         self._group = group
+        self._failed = failed
         self._running: set[Work] = set()
         self._stopping: set[Work] = set()
         """Those of ``_running`` that were cancelled."""
@@ -66,7 +77,7 @@ class Works:
     ) -> Work:
         """Run *body* as a task; call *ended* when it is over, however it ended.
 
-        *body* must report its own errors: what it raises ends the manager.
+        *body* reports its own errors: nobody hears of what it raises, but for the log.
         """
         work = Work(name, self._stopping)
         self._running.add(work)
@@ -78,7 +89,7 @@ class Works:
             if ended is not None:
                 ended(work)
 
-        self._group.start_soon(work.run, body, over, name=f"llmsession {name}")
+        self._group.start_soon(work.run, body, over, self._failed, name=f"llmsession {name}")
         return work
 
     @property

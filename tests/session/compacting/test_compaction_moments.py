@@ -43,7 +43,8 @@ class CachingModel:
         tokens = int(len(request.encode()) / PROFILE.chars_per_token * self.scale)
         if not self.cached:
             return reply.costing(Usage(tokens, 10))
-        return reply.costing(Usage(100, 10, tokens - 1_000, 900))
+        written = max(0, min(900, tokens - 100))
+        return reply.costing(Usage(100, 10, max(0, tokens - 100 - written), written))
 
 
 @asynccontextmanager

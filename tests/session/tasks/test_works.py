@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,11 +12,16 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from llmsession.errors import error_text
 from llmsession.session.tasks.works import Work, Works
 from tests.session.actors import SwallowingCancellation
 from tests.virtual_time import loop_turns
 
 GRACE_S = 0.1
+
+
+def unheard(name: str, error: Exception) -> None:
+    """The error of a work that these tests do not look at."""
 
 
 class Ended:
@@ -31,7 +37,7 @@ class Ended:
 async def running() -> AsyncIterator[tuple[Works, Ended]]:
     """Works beside the body, which is left when all have ended."""
     async with anyio.create_task_group() as group:
-        yield Works(group), Ended()
+        yield Works(group, unheard), Ended()
 
 
 async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> None:
@@ -69,7 +75,7 @@ async def test_cancelling_stops_that_work_and_no_other() -> None:
 async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -> None:
     ended, reached = Ended(), []
     async with anyio.create_task_group() as group:
-        works = Works(group)
+        works = Works(group, unheard)
 
         async def body() -> None:
             reached.append("start")
@@ -84,7 +90,7 @@ async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -
 async def test_cancelling_the_group_also_ends_work_and_says_so() -> None:
     ended = Ended()
     async with anyio.create_task_group() as group:
-        works = Works(group)
+        works = Works(group, unheard)
         works.start("begun", anyio.sleep_forever, ended)
         await checkpoint()
         works.start("not begun", anyio.sleep_forever, ended)
@@ -104,17 +110,25 @@ async def test_stopping_all_returns_as_soon_as_the_last_work_has_stopped() -> No
         assert anyio.current_time() == 0
 
 
-async def test_what_a_work_raises_is_not_hidden_and_it_has_ended() -> None:
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("a bug"), SystemExit(3), asyncio.CancelledError(), GeneratorExit()]
+)
+async def test_what_a_work_raises_is_reported_by_name_and_ends_no_other_work(
+    error: BaseException,
+) -> None:
+    heard: list[tuple[str, str]] = []
     ended = Ended()
 
     async def body() -> None:
-        raise ZeroDivisionError("a bug of ours")
+        raise error
 
-    with pytest.raises(BaseExceptionGroup) as caught:
-        async with anyio.create_task_group() as group:
-            Works(group).start("w", body, ended)
-    assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
-    assert ended.names == ["w"]
+    async with anyio.create_task_group() as group:
+        works = Works(group, lambda name, error: heard.append((name, error_text(error))))
+        works.start("beside", partial(anyio.sleep, 1), ended)
+        works.start("w", body, ended)
+    assert ended.names == ["w", "beside"]
+    assert [name for name, _ in heard] == ["w"]
+    assert type(error).__name__ in heard[0][1]
 
 
 async def test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_loop(

@@ -1,0 +1,594 @@
+"""Providers, tools, observers, policies, stores, clocks and loggers are anybody's code: whatever
+they return or raise costs their own session at most, and what was answered can be opened again.
+
+A life has two sessions: one that meets the foreign code, and one beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from llmsession import (
+    CompactionConfig,
+    MemoryStore,
+    ProviderError,
+    SessionConfig,
+    SessionError,
+    SessionManager,
+    Tool,
+    ToolOutput,
+    TurnOutcome,
+    Usage,
+)
+from llmsession.compaction.policies import Balanced, registry
+from llmsession.compaction.view.plan import Plan, SummaryRequest
+from llmsession.errors import contained, error_text
+from llmsession.store.protocol import Appended, AppendResult, Batch, Conflict, Lost
+from llmsession.turns.records import Injected, PrefixSummary
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    ReplyEnded,
+    ReplyStarted,
+    UsageReported,
+)
+from llmsession.turns.usage import AppliedEdit
+from tests.session.actors import PATIENCE_S
+
+Act: TypeAlias = Callable[[], Any]
+"""What foreign code does where it is called: returns anything, or raises anything."""
+
+
+class Text(str):
+    """A text that is no plain one, as of a template engine."""
+
+    def __str__(self) -> str:
+        return "another text"
+
+
+class Number(int):
+    """A number that is no plain one."""
+
+
+class Word(enum.StrEnum):
+    WORD = "word"
+
+
+class Evil:
+    """Whatever is asked of it, it raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return Evil
+        raise SystemExit(name)
+
+    def _fail(self, *_: Any) -> Any:
+        raise GeneratorExit("evil")
+
+    __str__ = __repr__ = __eq__ = __hash__ = __bool__ = __len__ = __iter__ = __int__ = _fail
+    __float__ = __index__ = __lt__ = __gt__ = __le__ = __ge__ = __await__ = __call__ = _fail
+    __getitem__ = __contains__ = __enter__ = __aiter__ = __anext__ = _fail
+
+
+class Unprintable(BaseException):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+    __repr__ = __str__
+
+
+OBJECTS: tuple[Any, ...] = (
+    None, True, 0, -1, 2**70, 2.5, float("inf"), float("nan"), -1e300, "", "text", "lone \ud83d",
+    Text("text"), Number(5), Word.WORD, b"bytes", [], ["x"], {}, {"a": object()}, (), object(), int,
+    len, Evil(), Evil, ValueError("no"), Usage(), Usage(output_tokens=2.5), iter(()),  # type: ignore[arg-type]
+    ToolOutput(content="x"), [[[]]], complex(1, 2), range(3), msgspec.UNSET, NotImplemented, ...,
+)  # fmt: skip
+ERRORS: tuple[BaseException, ...] = (
+    ValueError("no"), SystemExit(3), GeneratorExit(), asyncio.CancelledError(), Unprintable(),
+    BaseExceptionGroup("many", [SystemExit(1), ValueError()]), StopIteration(5),
+    StopAsyncIteration(), RecursionError(), MemoryError(), SessionError("not yours"),
+    ProviderError("odd", kind=5, delay_s="soon"), ExceptionGroup("many", [ValueError()]),  # type: ignore[arg-type]
+    ProviderError("late", kind="retryable", delay_s=float("nan")), KeyError(Evil),
+)  # fmt: skip
+
+
+def raising(error: BaseException) -> Act:
+    def act() -> Any:
+        raise error.with_traceback(None)
+
+    return act
+
+
+def acts(place: str, number: int = 12) -> list[tuple[str, Act]]:
+    """Some of what foreign code may do, by a name for the report: the same in every run, and others
+    at every place."""
+    return random.Random(place).sample(list(all_acts()), number)
+
+
+def all_acts() -> Iterator[tuple[str, Act]]:
+    for index, value in enumerate(OBJECTS):
+        yield f"returns object {index}", partial(_same, value)
+    for error in ERRORS:
+        yield f"raises {type(error).__name__}", raising(error)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+TEXT = msgspec.Raw(b'{"type":"text","text":""}')
+CALL = msgspec.Raw(b'{"type":"tool_use","id":"c","name":"t","input":{}}')
+
+
+class Model:
+    """The provider of both sessions. For the model ``odd`` it does what *places* say, by place."""
+
+    def __init__(self, **places: Act) -> None:
+        self._places = places
+        self._asked = False
+
+    def _at(self, place: str, otherwise: Any) -> Any:
+        return self._places[place]() if place in self._places else otherwise
+
+    @property
+    def name(self) -> Any:
+        return self._at("name", "model") if self._asked else "model"
+
+    def name_for(self, model: str) -> Any:
+        return self._at("name", "model") if model == "odd" else "model"
+
+    def profile(self, model: str) -> Any:
+        return self._at("profile", Profile()) if model == "odd" else Profile()
+
+    async def count_tokens(self, request: Request) -> Any:
+        return self._at("count", 5)
+
+    def stream(self, request: Request, tag: StepTag) -> Any:
+        if request.model != "odd":
+            return Stream([BlockStarted(0, TEXT), BlockDelta(0, "text", "fine"), BlockStopped(0),
+                           ReplyEnded("end_turn", Usage(1, 1))])  # fmt: skip
+        if "stream" in self._places:
+            return self._places["stream"]()
+        tools = self._places.get("tools") is not None and tag.step == 1
+        block, kind, text = (CALL, "input", "{}") if tools else (TEXT, "text", "odd")
+        events = [
+            ReplyStarted(self._at("model", "odd"), self._at("usage", Usage(1, 1))),
+            BlockStarted(self._at("index", 0), self._at("block", block)),
+            BlockDelta(self._at("delta index", 0), self._at("kind", kind), self._at("text", text)),
+            BlockStopped(self._at("stopped index", 0)),
+            UsageReported(self._at("report", Usage(1, 2))),
+            self._at("event", BlockStarted(1, TEXT)),
+            ReplyEnded(
+                self._at("stop reason", "tool_use" if tools else "end_turn"),
+                self._at("last usage", Usage(1, self._at("tokens", 2))),
+                self._at("context", None),
+                self._at("edits", (AppliedEdit(self._at("edit", "e"), self._at("cleared", 1)),)),
+            ),
+        ]
+        return Stream(events, self._places.get("between"), self._places.get("close stream"))
+
+    async def aclose(self) -> None:
+        self._at("close", None)
+
+
+class Stream:
+    """A reply's events. *between* is called before the last one."""
+
+    def __init__(
+        self, events: Sequence[Any], between: Act | None = None, close: Act | None = None
+    ) -> None:
+        self._events = iter(events)
+        self._left = len(events)
+        self._between = between
+        self._close = close
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise StopAsyncIteration
+        if not self._left and self._between is not None:
+            await anyio.lowlevel.checkpoint()
+            self._between()
+        return next(self._events)
+
+    async def aclose(self) -> None:
+        if self._close is not None:
+            self._close()
+
+
+@contextmanager
+def policy_called(name: str, kind: type) -> Iterator[None]:
+    registry._POLICIES[name] = kind
+    try:
+        yield
+    finally:
+        del registry._POLICIES[name]
+
+
+class Life:
+    """A manager with the two sessions; afterwards both are opened by another manager."""
+
+    def __init__(self, store: Any = None, **parts: Any) -> None:
+        self.store = store or MemoryStore()
+        self.parts = {"provider": Model(), **parts}
+        self.answered: list[tuple[Any, TurnOutcome]] = []
+
+    @asynccontextmanager
+    async def manager(self) -> AsyncIterator[SessionManager]:
+        try:
+            async with SessionManager(store=self.store, **self.parts) as manager:
+                yield manager
+        except Exception as error:  # what closing a part raised, and no BaseException
+            if not self.parts_may_fail_to_close:
+                raise
+            self.error = error
+
+    parts_may_fail_to_close = False
+    counts = False
+    """Other counters than the provider's read in threads, which virtual time does not wait for."""
+
+    async def live(self, config: SessionConfig, name: str) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            async with self.manager() as manager:
+                beside = await manager.create(SessionConfig(model="m"), session_id="beside")
+                await self._meet(manager, config)
+                turn = await beside.send("hello")
+                assert await turn.text() == "fine", name
+                self.answered.append(("beside", await turn.outcome()))
+                await manager.list()
+        await self._reopen(name)
+
+    async def _meet(self, manager: SessionManager, config: SessionConfig) -> None:
+        """Three turns, a count and a compaction of the session that meets the foreign code."""
+        try:
+            odd = await manager.create(config, session_id="odd")
+            for _ in range(3):
+                try:
+                    outcome = await (await odd.send("hello")).outcome()
+                except SessionError:
+                    continue
+                self.answered.append(("odd", outcome))
+            if self.counts:
+                await odd.count()
+            await odd.compact()
+            await odd.close()
+            await manager.open("odd")
+        except SessionError:
+            pass
+
+    async def _reopen(self, name: str) -> None:
+        store = getattr(self.store, "kept", self.store)
+        async with SessionManager(provider=Model(), store=store) as manager:
+            for session_id in sorted({session_id for session_id, _ in self.answered}):
+                session = await manager.open(session_id, takeover=True, unbound="caller")
+                outcomes = [outcome for other, outcome in self.answered if other == session_id]
+                for outcome in outcomes:
+                    kept = await session.turn(outcome.turn).outcome()
+                    facts = (outcome.status, outcome.usage, outcome.stop_reason, outcome.messages)
+                    found = (kept.status, kept.usage, kept.stop_reason, kept.messages)
+                    assert facts == found, name
+                assert session.conversation() is not None
+                assert await (await session.send("again")).text() in ("fine", "odd"), name
+
+
+PLACES = (
+    "name", "profile", "stream", "model", "usage", "index", "block", "delta index", "kind",
+    "text", "stopped index", "report", "event", "stop reason", "last usage", "tokens", "context",
+    "edits", "edit", "cleared", "between", "close stream", "close",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_whatever_a_provider_says_costs_its_own_session_at_most(place: str) -> None:
+    for name, act in acts(place):
+        life = Life(provider=Model(**{place: act}))
+        life.parts_may_fail_to_close = place == "close"
+        await life.live(SessionConfig(model="odd"), name)
+
+
+@pytest.mark.real_time
+async def test_whatever_a_provider_counts_costs_its_own_session_at_most() -> None:
+    for name, act in acts("a"):
+        life = Life(provider=Model(count=act))
+        life.counts = True
+        await life.live(SessionConfig(model="odd"), name)
+        assert [outcome.status for _, outcome in life.answered] == ["committed"] * 4, name
+
+
+@pytest.mark.parametrize("how", ["returns", "output", "summary", "flag"])
+async def test_whatever_a_tool_does_costs_its_own_session_at_most(how: str) -> None:
+    for name, act in acts(how):
+
+        async def tool(act: Act = act) -> Any:
+            await anyio.lowlevel.checkpoint()
+            if how == "returns":
+                return act()
+            if how == "output":
+                return ToolOutput(content=act())
+            return ToolOutput(content="x", **{"summary": {"compact_summary": act()},
+                                              "flag": {"is_error": act()}}[how])  # fmt: skip
+
+        life = Life(provider=Model(tools=int))
+        await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=tool)]), name)
+        assert len(life.answered) == 4
+        assert {outcome.status for _, outcome in life.answered} == {"committed"}, name
+
+
+@pytest.mark.real_time
+async def test_whatever_a_synchronous_tool_does_costs_its_own_session_at_most() -> None:
+    for name, act in acts("synchronous"):
+        life = Life(provider=Model(tools=int))
+        await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=act)]), name)
+        assert {outcome.status for _, outcome in life.answered} == {"committed"}, name
+
+
+class Watching:
+    """An observer of one method, which does *act* there for the session ``odd``."""
+
+    def __init__(self, method: str, act: Act) -> None:
+        self._method, self._act = method, act
+
+    def __getattr__(self, method: str) -> Any:
+        def observe(session: str, *_: Any, **__: Any) -> Any:
+            return self._act() if (session, method) == ("odd", self._method) else None
+
+        return observe
+
+
+@pytest.mark.parametrize("method", ["recorded", "requested", "began", "ended", "charged"])
+async def test_whatever_an_observer_raises_is_logged_and_changes_nothing(method: str) -> None:
+    for name, act in acts(method):
+        life = Life(observers=[Watching(method, act)])
+        await life.live(SessionConfig(model="odd"), name)
+        assert [outcome.status for _, outcome in life.answered] == ["committed"] * 4, name
+
+
+async def test_whatever_the_clock_says_no_session_is_lost() -> None:
+    for name, act in all_acts():
+        life = Life(clock=act)
+        await life.live(SessionConfig(model="odd"), name)
+        assert [outcome.status for _, outcome in life.answered] == ["committed"] * 4, name
+
+
+class Logging:
+    def __init__(self, act: Act) -> None:
+        self._act = act
+
+    def bind(self, **_: Any) -> Logging:
+        return self
+
+    def info(self, *_: Any, **__: Any) -> Any:
+        return self._act()
+
+    error = warning = info
+
+
+async def test_whatever_a_logger_raises_changes_nothing() -> None:
+    for name, act in acts("a"):
+        life = Life(logger=Logging(act))
+        await life.live(SessionConfig(model="odd"), name)
+        assert [outcome.status for _, outcome in life.answered] == ["committed"] * 4, name
+
+
+PLAN = Plan(policy="odd", compacted_before=0, reason="r", tokens_before=100, tokens_after=1)
+SUMMARY = SummaryRequest(first=0, upto=2, max_tokens=10, fallback="so far")
+PLAN_FIELDS = (
+    "the plan", "due", "harder", *(f for f in Plan.__struct_fields__), "summary_request.first",
+    "summary_request.upto", "summary_request.max_tokens", "summary_request.appendix",
+    "summary_request.fallback", "summary_request.omitted", "summary_request.pinned",
+)  # fmt: skip
+
+
+def plan_with(field: str, value: Any) -> Any:
+    if field == "the plan":
+        return value
+    owner, _, name = field.rpartition(".")
+    if owner:
+        request = msgspec.structs.replace(SUMMARY, **{name: value})
+        return msgspec.structs.replace(PLAN, summary_request=request)
+    return msgspec.structs.replace(PLAN, **{name: value})
+
+
+@pytest.mark.parametrize("field", PLAN_FIELDS)
+async def test_whatever_a_policy_plans_costs_its_own_session_at_most(field: str) -> None:
+    for name, act in acts(field):
+
+        class Odd(Balanced, frozen=True):
+            def due(self, used_tokens: int, limit_tokens: int, act: Act = act) -> Any:
+                return act() if field == "due" else True
+
+            def harder(self, act: Act = act) -> Any:
+                return act() if field == "harder" else ()
+
+            def plan(self, *_: Any, act: Act = act) -> Any:
+                return plan_with(field, act())
+
+        with policy_called("odd", Odd):
+            compaction = CompactionConfig(policy="odd", schedule="at_once")
+            life = Life()
+            await life.live(SessionConfig(model="odd", compaction=compaction), name)
+
+
+ODD_PLANS: dict[str, dict[str, Any]] = {
+    "a summary of more messages than there are": {
+        "prefix_summary": PrefixSummary(upto=10**6, text="so far")},
+    "a summary whose text is a number": {"prefix_summary": PrefixSummary(upto=1, text=5)},  # type: ignore[arg-type]
+    "a summary by nobody": {"prefix_summary": PrefixSummary(upto=1, text="x", by="x")},  # type: ignore[arg-type]
+    "a range that goes back": {"omitted": ((3, 1),)},
+    "a range without an end": {"omitted": ((1,),)},
+    "a text that is injected nowhere": {"injected": (Injected(at=10**6, text="x"),)},
+    "a text that is injected at a word": {"injected": (Injected(at="x", text="x"),)},  # type: ignore[arg-type]
+    "a result shown as a number": {"shown_results": {"c": 5}},
+    "an input that is no JSON": {"inputs": {"c": msgspec.Raw(b"{")}},
+    "a position beyond the end": {"compacted_before": 10**6},
+    "a figure that is a word": {"figures": {"x": "y"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", ODD_PLANS.values(), ids=ODD_PLANS.keys())
+async def test_a_plan_that_cannot_be_applied_leaves_a_session_that_can_be_opened(
+    changes: dict[str, Any],
+) -> None:
+    class Odd(Balanced, frozen=True):
+        def plan(self, *_: Any) -> Any:
+            return msgspec.structs.replace(PLAN, **changes)
+
+    with policy_called("odd", Odd):
+        compaction = CompactionConfig(policy="odd", schedule="at_once")
+        life = Life()
+        await life.live(SessionConfig(model="odd", compaction=compaction), "plan")
+        assert len(life.answered) == 4
+
+
+class Storing(MemoryStore):
+    """A store that does *act* instead of one method, for the session ``odd``."""
+
+    def __init__(self, method: str, act: Act) -> None:
+        super().__init__()
+        self._method, self._act = method, act
+        self.kept = MemoryStore()
+        self.calls = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        get = object.__getattribute__
+        if name in METHODS:
+            kept = getattr(get(self, "kept"), name)
+            if name != get(self, "_method"):
+                return kept
+
+            async def odd(session: Any, *rest: Any, **options: Any) -> Any:
+                if getattr(session, "session", session) == "odd":
+                    return get(self, "_act")()
+                return await kept(session, *rest, **options)
+
+            return odd
+        if name == "append":
+            return partial(get(self, "_append"), get(self, "kept").append)
+        return get(self, name)
+
+    def _append(
+        self, append: Callable[..., None], batch: Batch, done: Callable[[AppendResult], None]
+    ) -> None:
+        self.calls += batch.session == "odd"
+        if batch.session != "odd" or self.calls < 3:
+            append(batch, done)
+        elif self._method == "append":
+            self._act()
+            append(batch, done)
+        elif self._method == "the answer":
+            done(self._act())
+        else:
+            append(batch, done)
+
+
+METHODS = ("create", "acquire", "release", "read", "row", "delete", "fork", "rewrite")
+
+
+@pytest.mark.parametrize("method", [*METHODS, "append", "the answer"])
+async def test_whatever_a_store_does_to_one_session_costs_that_one_at_most(method: str) -> None:
+    for name, act in acts(method):
+        life = Life(Storing(method, act))
+        await life.live(SessionConfig(model="odd"), name)
+
+
+ANSWERS: tuple[Any, ...] = (
+    Appended(-1), Appended("x"), Appended(10**6), Conflict(5), Lost(5), Lost("x", True),  # type: ignore[arg-type]
+    Lost(None), Conflict(None),  # type: ignore[arg-type]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+async def test_an_answer_of_a_store_that_cannot_be_loses_one_session_s_turn(answer: Any) -> None:
+    await Life(Storing("the answer", lambda: answer)).live(SessionConfig(model="odd"), "answer")
+
+
+async def test_a_store_that_cannot_be_closed_is_told_of_where_the_manager_is_left() -> None:
+    for error in ERRORS:
+
+        class Closing(MemoryStore):
+            async def aclose(self, error: BaseException = error) -> None:
+                raise error.with_traceback(None)
+
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # any Exception, no BaseException
+            async with SessionManager(provider=Model(), store=Closing()):
+                pass
+        assert type(error).__name__ in error_text(caught.value)
+
+
+def test_only_an_interrupt_by_the_keyboard_is_raised_on() -> None:
+    for error in ERRORS:
+        assert isinstance(contained(error), Exception)
+    assert error_text(contained(SystemExit(3))) == "RuntimeError: SystemExit: 3"
+    for stop in (KeyboardInterrupt(), BaseExceptionGroup("many", [KeyboardInterrupt()])):
+        with pytest.raises(type(stop)):
+            contained(stop)
+
+
+# The four that were found.
+
+
+async def outcome_of(reply: Callable[[], AsyncGenerator[Any, None]]) -> TurnOutcome:
+    class One:
+        name = "one"
+
+        def profile(self, model: str) -> Profile:
+            return Profile()
+
+        def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[Any, None]:
+            return reply()
+
+    async with SessionManager(provider=One()) as manager:
+        session = await manager.create(SessionConfig(model="m"))
+        return await (await session.send("hello")).outcome()
+
+
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        (ReplyEnded("end_turn", Usage(output_tokens=2.5)), "output_tokens is 2.5"),  # type: ignore[arg-type]
+        (ReplyEnded("end_turn", Usage(input_tokens=None)), "input_tokens is None"),  # type: ignore[arg-type]
+        (ReplyEnded("end_turn", {"output_tokens": 1}), "usage is dict, not Usage"),  # type: ignore[arg-type]
+        (ReplyEnded(5), "stop_reason of ReplyEnded is int, not text"),  # type: ignore[arg-type]
+        ("the end", "the provider's stream holds str, no event"),
+    ],
+)
+async def test_a_turn_whose_report_cannot_be_logged_fails_and_says_what_is_wrong(
+    end: Any, what: str
+) -> None:
+    async def reply() -> AsyncGenerator[Any, None]:
+        yield ReplyStarted("m")
+        yield end
+
+    outcome = await outcome_of(reply)
+    assert (outcome.status, outcome.stop_reason) == ("failed", "fatal")
+    assert what in (outcome.error or "")
+
+
+async def test_a_lone_surrogate_in_the_name_of_a_model_is_replaced() -> None:
+    async def reply() -> AsyncGenerator[Any, None]:
+        yield ReplyStarted("m\ud83d")
+        yield BlockStarted(0, TEXT)
+        yield BlockDelta(0, "text", Text("hi"))
+        yield BlockStopped(0)
+        yield ReplyEnded(Word.WORD, Usage(Number(1), 2))
+
+    outcome = await outcome_of(reply)
+    assert (outcome.status, outcome.stop_reason) == ("committed", "word")
+    assert outcome.messages[-1].model == "m\ufffd"
+    assert type(outcome.usage.input_tokens) is int
