@@ -295,7 +295,7 @@ def _to_journaling(turn: Turn, event: e.Event) -> Moved:
         return turn, (e.JournalAnswers(tag=tag), e.JournalStep(tag=tag))
     paused = isinstance(event, e.ReplyContinued) and event.paused
     turn = _next(turn, P.JOURNALING, pauses=turn.pauses + paused, keepable=True)
-    return turn, (e.JournalStep(tag=tag),)
+    return turn, (e.JournalStep(tag=tag, paused=paused),)
 
 
 def _to_tools(turn: Turn, event: e.Event) -> Moved:

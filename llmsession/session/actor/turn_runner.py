@@ -29,7 +29,14 @@ from llmsession.turns.event_choice import (
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
 from llmsession.turns.previews import Preview, StepRestarted
-from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
+from llmsession.turns.reply import (
+    Reply,
+    ReplyBuilder,
+    committed_blocks,
+    open_server_calls,
+    rename_calls,
+    without_stray_results,
+)
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
 from llmsession.turns.usage import cleared_tokens
@@ -235,7 +242,11 @@ class TurnRunner:
         # After an edit or summary by the provider the usage is not that of the request we sized.
         if run.sent_size is not None and not (reply.edits or reply.context):
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
-        blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
+        state = self._core.state
+        _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
+        if strays:  # they stay in the log, but the conversation does not have them
+            self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
+        blocks = rename_calls(reply.blocks, state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
         pending_calls: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
@@ -298,13 +309,17 @@ class TurnRunner:
             self._core.journal.write(record)
 
     def _journal_step(self, run: Run, effect: e.JournalStep) -> None:
-        message = None
-        if run.reply is not None:
-            reply, paused = run.reply, stop_rule(run.reply.stop_reason).follow is Follow.CONTINUE
-            blocks = reply.blocks if paused else committed_blocks(reply)
+        message, reply = None, run.reply
+        if reply is None:
+            waits = self._core.state.open[run.number].waits_for_server
+        else:
+            blocks = reply.blocks if effect.paused else committed_blocks(reply)
+            waits = effect.paused and bool(open_server_calls(blocks))
             message = self._assistant_reply(run, blocks, reply.stop_reason) if blocks else None
             run.reply = None
-        steers, run.steers = run.steers, 0
+        # Between a call of the provider's own tool and its result nobody may speak.
+        steers = 0 if waits else run.steers
+        run.steers -= steers
         record = r.StepCompleted(
             turn=run.number, step=effect.tag.step, reply=message, steers=steers
         )
