@@ -88,6 +88,9 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How often one step is built smaller after the provider found it too large."""
     max_pauses: int = 16
     """How often a turn continues after ``pause_turn``."""
+    silence_s: float | None = 300.0
+    """After so many seconds without a piece of a reply the stream is taken for broken, and the
+    step is tried again as after any broken stream. It may take up to a quarter longer."""
 
 
 class Ending(msgspec.Struct, frozen=True):

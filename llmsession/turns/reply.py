@@ -140,6 +140,8 @@ class ReplyBuilder:
         self.model: str | None = None
         self.usage = _NO_USAGE
         self.ended = False
+        self.fed = 0
+        """How many events were taken in."""
         self.stop_reason: str | None = None
         self._end = ReplyEnded(None)
         self._parts: dict[int, _Part] = {}
@@ -148,6 +150,7 @@ class ReplyBuilder:
         """Take the next event in. Raises ProviderError for one that cannot come now."""
         if self.ended:
             raise _broken("something came after the reply's end")
+        self.fed += 1
         match event:
             case BlockDelta():
                 self._open_part(event.index).add(event)

@@ -45,6 +45,7 @@ from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core
 from ..core.reply_reader import read_reply
 from ..core.turn_run import CallTrack, Run
+from ..tasks.works import Work
 from .recovery import resume_event
 from .request_build import RequestBuilds
 from .tool_calls import Toolbox
@@ -203,7 +204,21 @@ class TurnRunner:
             else:
                 core.report(partial(self._replied, run, tag, reply))
 
-        self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
+        work = self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
+        self._watch_silence(run, tag, work, builder)
+
+    def _watch_silence(self, run: Run, tag: StepTag, work: Work, builder: ReplyBuilder) -> None:
+        limit_s = self._core.config.limits.silence_s
+        if limit_s is None:
+            return
+
+        def silent() -> None:
+            if run.builder is builder and run.turn.phase is Phase.STREAMING:
+                self._works.cancel(run, work)
+                text = f"nothing came from the provider for {limit_s:g} s (limits.silence_s)"
+                self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
+
+        self._works.watch_silence(run, limit_s, lambda: builder.fed, silent)
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
@@ -262,6 +277,7 @@ class TurnRunner:
         )
 
     def _close_stream(self, run: Run) -> None:
+        self._works.end_watch(run)
         request = run.close_stream()
         if request is not None:
             self._core.account.add(request)
