@@ -39,9 +39,11 @@ class ReplayProvider:
     The first new turn of the session gets the replies of the first recorded turn, and so on;
     within it, step 1 gets the first reply, step 2 the second. A further attempt at a step gets
     the same reply again, and after ``rewind`` the next new turn gets an earlier recorded turn.
-    A step beyond the recording waits for ever, as a model that never answers does, unless
-    *exhausted* is "fail": then it raises ProviderError, fatal; with "repeat" the recording begins
-    again after its last turn.
+
+    A turn or a step that the recording does not have, such as one that a steer added, is answered
+    as *exhausted* says. "wait" never answers it, as a model that hangs. "fail" raises
+    ProviderError, fatal. "repeat" begins the recording again after its last turn, and gives a step
+    too many the turn's last reply without calls; a turn without such a reply fails.
 
     *delta_chars* is the length of a delta in characters, *delay_s* the pause before each.
     One provider plays one conversation to one session; *shared* it plays it to any number of
@@ -93,7 +95,7 @@ class ReplayProvider:
             raise ProviderError("a recording has no summaries", kind="fatal")
         reply = self._choose(tag)
         if reply is None:
-            if self._exhausted == "fail":
+            if self._exhausted != "wait":
                 raise ProviderError(
                     f"the recording has no reply for step {tag.step} of this turn", kind="fatal"
                 )
@@ -106,9 +108,12 @@ class ReplayProvider:
 
     def _choose(self, tag: StepTag) -> Message | None:
         recorded = self._recorded_turn(tag.turn)
-        if recorded >= len(self._turns) or tag.step > len(self._turns[recorded]):
+        replies = self._turns[recorded] if recorded < len(self._turns) else []
+        if tag.step <= len(replies):
+            return replies[tag.step - 1]
+        if self._exhausted != "repeat":
             return None
-        return self._turns[recorded][tag.step - 1]
+        return next((reply for reply in reversed(replies) if not reply.tool_calls), None)
 
     def _recorded_turn(self, turn: int) -> int:
         if self._shared:

@@ -263,7 +263,9 @@ class JournalAnswers(Effect, frozen=True):
 
 
 class JournalStep(Effect, frozen=True):
-    """Write ``step.completed``."""
+    """Write ``step.completed``. *paused*: its reply is sent back as it is, to be continued."""
+
+    paused: bool = False
 
 
 class StopWork(Effect, frozen=True):

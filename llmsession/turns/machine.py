@@ -88,6 +88,9 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How often one step is built smaller after the provider found it too large."""
     max_pauses: int = 16
     """How often a turn continues after ``pause_turn``."""
+    silence_s: float | None = 300.0
+    """After so many seconds without a piece of a reply the stream is taken for broken, and the
+    step is tried again as after any broken stream. It may take up to a quarter longer."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -295,7 +298,7 @@ def _to_journaling(turn: Turn, event: e.Event) -> Moved:
         return turn, (e.JournalAnswers(tag=tag), e.JournalStep(tag=tag))
     paused = isinstance(event, e.ReplyContinued) and event.paused
     turn = _next(turn, P.JOURNALING, pauses=turn.pauses + paused, keepable=True)
-    return turn, (e.JournalStep(tag=tag),)
+    return turn, (e.JournalStep(tag=tag, paused=paused),)
 
 
 def _to_tools(turn: Turn, event: e.Event) -> Moved:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -31,13 +31,24 @@ from .stream import (
 )
 from .usage import AppliedEdit, Usage
 
-__all__ = ["Reply", "ReplyBuilder", "committed_blocks", "rename_calls"]
+__all__ = [
+    "Reply",
+    "ReplyBuilder",
+    "committed_blocks",
+    "open_server_calls",
+    "rename_calls",
+    "without_open_server_calls",
+    "without_stray_results",
+]
 
 _TEXT_FIELDS = ("text", "thinking", "signature")
 """The fields of a block whose deltas have the field's name as their kind."""
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_USAGE = Usage()
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+_SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+_THINKING = ("thinking", "redacted_thinking")
+_Raw: TypeAlias = bytes | msgspec.Raw
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +140,8 @@ class ReplyBuilder:
         self.model: str | None = None
         self.usage = _NO_USAGE
         self.ended = False
+        self.fed = 0
+        """How many events were taken in."""
         self.stop_reason: str | None = None
         self._end = ReplyEnded(None)
         self._parts: dict[int, _Part] = {}
@@ -137,6 +150,7 @@ class ReplyBuilder:
         """Take the next event in. Raises ProviderError for one that cannot come now."""
         if self.ended:
             raise _broken("something came after the reply's end")
+        self.fed += 1
         match event:
             case BlockDelta():
                 self._open_part(event.index).add(event)
@@ -254,15 +268,15 @@ def _check_json(raw: bytes, what: str) -> None:
         raise _broken(f"{what} is nested too deep")
 
 
-def _parsed(raw: bytes) -> Block:
-    return parse_blocks(b"[" + raw + b"]")[0]
+def _parsed(raw: _Raw) -> Block:
+    return parse_blocks(b"[" + bytes(raw) + b"]")[0]
 
 
 def _broken(what: str) -> ProviderError:
     return ProviderError(f"the provider's stream is broken: {what}", kind="retryable")
 
 
-def _says_something(raw: bytes) -> bool:
+def _says_something(raw: _Raw) -> bool:
     if block_type(raw) != "text":
         return True
     return bool(getattr(_parsed(raw), "text", "x").strip())
@@ -273,35 +287,119 @@ def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
 
     A cut or paused reply never keeps calls: nobody will answer them. Server tool calls without
     their result go as well, and so does thinking that then stands last, because an assistant
-    message may not end with it.
+    message may not end with it. Of a whole reply they go when the turn commits, because its
+    earlier replies may have some, too (``without_open_server_calls``).
     """
     if not any(_says_something(raw) for raw in reply.blocks):
         return ()
     if stop_rule(reply.stop_reason).follow in (Follow.COMMIT, Follow.RUN_TOOLS):
         return reply.blocks
-    answered = {_raw_field(raw, "tool_use_id") for raw in reply.blocks} - {None}
-    blocks = [raw for raw in reply.blocks if not _dangles(raw, answered)]
-    while blocks and _may_not_be_last(blocks[-1]):
-        blocks.pop()
-    return tuple(blocks) if any(_says_something(raw) for raw in blocks) else ()
+    places = _open_places([reply.blocks])
+    gone = {index for _, index in places}
+    gone.update(index for index, raw in enumerate(reply.blocks) if block_type(raw) == "tool_use")
+    return _ended(_without(reply.blocks, gone.__contains__, is_edited=False))
 
 
-def _may_not_be_last(raw: bytes) -> bool:
+def _without(
+    blocks: Sequence[_Raw], gone: Callable[[int], bool], *, is_edited: bool
+) -> tuple[bytes, ...]:
+    """*blocks* without those whose index is *gone*. Thinking behind the first of them goes, too:
+    its signature is bound to all that stood before it. *is_edited*: is something gone already?"""
+    kept: list[bytes] = []
+    for index, raw in enumerate(blocks):
+        if gone(index):
+            is_edited = True
+        elif not (is_edited and block_type(raw) in _THINKING):
+            kept.append(bytes(raw))
+    return tuple(kept)
+
+
+def _ended(blocks: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """*blocks* as an assistant message that may end; () if they say nothing."""
+    end = len(blocks)
+    while end and _may_not_be_last(blocks[end - 1]):
+        end -= 1
+    return blocks[:end]
+
+
+def _may_not_be_last(raw: _Raw) -> bool:
     # Text of white space is not sent, so it hides nothing that stands before it.
-    return block_type(raw) in ("thinking", "redacted_thinking") or not _says_something(raw)
+    return block_type(raw) in _THINKING or not _says_something(raw)
 
 
-def _dangles(raw: bytes, answered: set[bytes | None]) -> bool:
-    match block_type(raw):
-        case "tool_use":
-            return True
-        case "server_tool_use" | "mcp_tool_use":
-            return _raw_field(raw, "id") not in answered
-        case _:
-            return False
+# Calls and results of the provider's own tools. The provider answers a call in the same reply, or
+# at the beginning of the next one: after a pause, or after the caller's tools of the same reply.
 
 
-def _raw_field(raw: bytes, name: str) -> bytes | None:
+def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) -> frozenset[bytes]:
+    """The ids, as JSON, of the calls of server tools that have no result after *blocks*, the next
+    reply of a turn. *before* are those that had none before it."""
+    calls = set(before)
+    for raw in blocks:
+        kind = block_type(raw)
+        if kind in _SERVER_CALLS:
+            calls.add(_raw_field(raw, "id") or b"")
+        elif kind.endswith("_tool_result"):
+            calls.discard(_raw_field(raw, "tool_use_id") or b"")
+    return frozenset(calls)
+
+
+def without_stray_results(
+    blocks: Sequence[_Raw], before: Collection[bytes]
+) -> tuple[Sequence[_Raw], tuple[str, ...]]:
+    """*blocks* without results of server tools whose call stands nowhere before them, and the
+    types of those results. *before* are the calls that earlier replies of the turn left open.
+
+    With such a result every later request would be refused.
+    """
+    called = set(before)
+    strays: dict[int, str] = {}
+    for index, raw in enumerate(blocks):
+        kind = block_type(raw)
+        if kind in _SERVER_CALLS:
+            called.add(_raw_field(raw, "id") or b"")
+        elif kind.endswith("_tool_result") and _raw_field(raw, "tool_use_id") not in called:
+            strays[index] = kind
+    if not strays:
+        return blocks, ()
+    kept = _ended(_without(blocks, strays.__contains__, is_edited=False))
+    return kept, tuple(strays.values())
+
+
+def without_open_server_calls(replies: Sequence[Sequence[_Raw]]) -> list[tuple[bytes, ...]]:
+    """*replies*, the blocks of a turn's replies in order, without calls of server tools that have
+    no result, and without thinking that was made after them. () for a reply of which nothing is
+    left.
+
+    The provider answers a call in the turn that made it, so when the turn is over no result can
+    come, and every later request with the call would be refused.
+    """
+    places = _open_places(replies)
+    left: list[tuple[bytes, ...]] = []
+    is_edited = False
+    for number, blocks in enumerate(replies):
+        gone = {index for place, index in places if place == number}
+        kept = _without(blocks, gone.__contains__, is_edited=is_edited)
+        is_edited = is_edited or bool(gone)
+        left.append(_ended(kept) if is_edited else kept)
+    return left
+
+
+def _open_places(replies: Sequence[Sequence[_Raw]]) -> set[tuple[int, int]]:
+    """The places, as (reply, block), of the calls of server tools that have no result."""
+    places: dict[tuple[int, int], bytes | None] = {}
+    for number, blocks in enumerate(replies):
+        for index, raw in enumerate(blocks):
+            kind = block_type(raw)
+            if kind in _SERVER_CALLS:
+                places[number, index] = _raw_field(raw, "id")
+            elif kind.endswith("_tool_result"):
+                answered = _raw_field(raw, "tool_use_id")
+                places = {place: name for place, name in places.items() if name != answered}
+    return set(places)
+
+
+def _raw_field(raw: _Raw, name: str) -> bytes | None:
     value = _Fields.decode(raw).get(name)
     return None if value is None else bytes(value)
 

@@ -8,6 +8,24 @@ __all__ = ["DURABLE", "FOLD", "SUBSCRIBERS"]
 
 FOLD = read_mutants(r"""
 in session/log/state.py, by session/actor/test_interrupts.py
+a turn that ends keeps the open call of a server tool (V19)
+    -         self._give_up_server_calls(turn)
+    -         if self._unjoined is None:
+    +         if self._unjoined is None:
+    session/actor/test_stop_reasons.py
+    test_a_limit_behind_a_pause_keeps_no_call_of_a_server_tool
+a steer is read behind the open call of a server tool (V19)
+    - if steers:
+    -             self._give_up_server_calls(turn)
+    + if False:
+    +             self._give_up_server_calls(turn)
+    session/actor/test_stop_reasons.py
+    test_a_steer_behind_a_whole_reply_is_read_without_the_call_that_stays_open
+a result of a server tool without its call stays in the conversation (V6)
+    - return join_blocks(blocks) if strays else body
+    + return body
+    session/actor/test_stop_reasons.py
+    test_a_server_tool_s_result_without_its_call_is_left_out_and_logged
 the fold takes a record out of order (invariant 13)
     - if record.seq != self.head + 1:
     + if record.seq < 1:
@@ -194,6 +212,12 @@ a compaction is answered before it is durable (rule 5)
     +         self._core.journal.write(record_of(effect.plan))
     +         written()
     test_a_compaction_is_answered_when_it_is_durable_and_not_before
+
+in session/actor/turn_runner.py, by session/actor/test_stop_reasons.py
+a steer is read between a server tool's call and its result (V19)
+    - steers = 0 if waits else run.steers
+    + steers = run.steers
+    test_a_steer_waits_while_a_server_tool_is_paused
 
 in session/actor/turn_runner.py, by session/actor/test_tool_calls.py
 tools start while their calls are on the way into the log (rule 5)

@@ -13,6 +13,16 @@ the delay before a retry is not kept (rule 2)
     +         if effect.delay_s < 0:
     test_the_delay_that_the_server_names_is_kept
 
+in session/actor/turn_works.py, by session/actor/test_retries.py
+a stream that speaks now and then is taken for silent (rule 11)
+    - unchanged = unchanged + 1 if pieces() == seen else 0
+    + unchanged = unchanged + 1
+    test_a_slow_stream_is_not_silent
+a silent stream is watched for ever and never given up (rule 11)
+    - if unchanged == LOOKS:
+    + if False:
+    test_a_silent_stream_is_taken_for_broken_and_the_step_is_tried_again
+
 in session/actor/turn_runner.py, by session/actor/test_turn_limits.py
 the deadlines of an ended turn are left behind (invariant 11)
     -             run.cancel_timers()

@@ -172,11 +172,11 @@ call ids are not made unique (invariant 13)
     session/actor/test_tool_calls.py
     test_call_ids_are_unique_in_a_session_before_they_are_published
 a cut reply keeps calls that nobody will answer (invariant 4)
-    - blocks = [raw for raw in reply.blocks if not _dangles(raw, answered)]
-    + blocks = list(reply.blocks)
+    - return _ended(_without(reply.blocks, gone.__contains__, is_edited=False))
+    + return _ended(reply.blocks)
     test_a_cut_reply_keeps_no_calls_because_nobody_answers_them
 a cut reply may end with thinking (invariant 4)
-    - while blocks and _may_not_be_last(blocks[-1]):
+    - while end and _may_not_be_last(blocks[end - 1]):
     + while False:
     test_a_cut_reply_does_not_end_in_thinking
 a block without its end is kept (invariant 4)

@@ -263,3 +263,19 @@ async def test_a_shared_replay_plays_every_session_the_same_by_its_turns() -> No
 async def test_a_recording_that_repeats_begins_again_after_its_last_turn() -> None:
     provider = ReplayProvider(THREE_TURNS, shared=True, exhausted="repeat")
     assert [await text(provider, turn) for turn in (3, 4, 6)] == ["three", "one", "three"]
+
+
+async def test_a_recording_that_repeats_says_its_last_words_again_in_a_step_too_many() -> None:
+    provider = ReplayProvider(THREE_TURNS, shared=True, exhausted="repeat")
+    assert [await text(provider, 2, step=step) for step in (3, 4, 9)] == ["two c"] * 3
+
+
+CALL = {"type": "tool_use", "id": "c", "name": "bash", "input": {}}
+
+
+async def test_a_recorded_turn_that_ends_in_calls_has_no_last_words_to_repeat() -> None:
+    calls = [message(1, "user", "hi"), message(1, "assistant", [CALL])]
+    provider = ReplayProvider(calls, exhausted="repeat")
+    with pytest.raises(ProviderError, match="no reply for step 2") as caught:
+        await play(provider, 1, 2)
+    assert caught.value.kind == "fatal"

@@ -111,9 +111,9 @@ class Oracle:
             return self._journal("JournalCalls")
         if paused and self.pauses < self.max_pauses:
             self.pauses += 1
-            return self._journal("JournalStep")
+            return self._journal("JournalStep", True)
         if steers:
-            return self._journal("JournalStep")
+            return self._journal("JournalStep", False)
         said = "end_turn" if stop_reason == "tool_use" else stop_reason
         self._decide("commit")
         return [("JournalCommit", said, "reply", None)]
@@ -162,7 +162,7 @@ class Oracle:
         if self.open_calls:
             return [("JournalAnswers",)]
         self.waits_for = "journal"
-        return [("JournalAnswers",), ("JournalStep",)]
+        return [("JournalAnswers",), ("JournalStep", False)]
 
     def interrupted(self, policy: str, reason: str, has_text: bool) -> list[Order]:
         if self.decided or self.ended or self.stopping_for == "drop":
@@ -204,7 +204,7 @@ class Oracle:
             self.waits_for = "results"
             return [("StartTools",)]
         if self.logged_calls:
-            return self._journal("JournalStep")
+            return self._journal("JournalStep", False)
         if self.logged_steps >= self.max_steps:
             return self._stop("keep_steps", "max_steps")
         return self._next_step()
@@ -234,10 +234,10 @@ class Oracle:
         self.waits_for = "context"
         return [("BuildContext", 0.0, 0)]
 
-    def _journal(self, order: str) -> list[Order]:
+    def _journal(self, order: str, *fields: object) -> list[Order]:
         self.has_something = True
         self.waits_for = "journal"
-        return [(order,)]
+        return [(order, *fields)]
 
     def _stop(self, how: str, reason: str) -> list[Order]:
         is_first = self.stopping_for is None

@@ -1,1 +1,1 @@
-"""The validity rules V1 to V18, and repair."""
+"""The validity rules V1 to V19, and repair."""

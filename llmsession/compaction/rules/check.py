@@ -1,6 +1,6 @@
 """Is this request one that the provider accepts? Asked before every request, in production too.
 
-The rules V1 to V18 are the provider's. ``PLACES`` says where each is held: what a request shows
+The rules V1 to V19 are the provider's. ``PLACES`` says where each is held: what a request shows
 by itself, what shows only beside the history it was made from, and what the turn machine or the
 encoder keep.
 """
@@ -54,6 +54,7 @@ PLACES: dict[str, Place] = {
     "V16": "request",
     "V17": "machine",
     "V18": "encoder",
+    "V19": "request",
 }
 """Where each rule is held. V7 has a part that the request shows too: the missing signature."""
 

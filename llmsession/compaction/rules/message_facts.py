@@ -72,6 +72,8 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
     server_calls: tuple[str, ...] = ()
     stray_server_results: tuple[Mark, ...] = ()
     """Results of the provider's tools whose call does not stand before them in this message."""
+    open_server_calls: tuple[Mark, ...] = ()
+    """Calls of the provider's tools whose result does not stand behind them in this message."""
     thinking: tuple[Thought, ...] = ()
     breakpoints: tuple[tuple[str, str], ...] = ()
     """The place and time to live of each cache breakpoint."""
@@ -94,6 +96,7 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     calls = tuple(_marks(blocks, "tool_use"))
     results = tuple(_marks(blocks, "tool_result"))
     strays = tuple(_stray_server_results(blocks))
+    open_calls = _open_server_calls(blocks)
     breakpoints = tuple(_breakpoints(blocks, "content"))
     compactions = tuple(index for index, block in enumerate(blocks) if _is_signed_compaction(block))
     first_other = next(
@@ -113,11 +116,12 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         holds_others=first_other < len(blocks),
         server_calls=tuple(str(block.id) for block in blocks if is_server_call(block.type)),
         stray_server_results=strays,
+        open_server_calls=open_calls,
         thinking=tuple(_thoughts(blocks, body)),
         breakpoints=breakpoints,
         compactions=compactions,
         faults=faults,
-        notable=bool(strays or breakpoints or compactions or faults) or not blocks,
+        notable=bool(strays or open_calls or breakpoints or compactions or faults) or not blocks,
     )
 
 
@@ -155,6 +159,16 @@ def _stray_server_results(blocks: Sequence[BlockFields]) -> Iterator[Mark]:
             called.add(str(block.id))
         elif is_server_result(block.type) and str(block.tool_use_id) not in called:
             yield Mark(0, index, str(block.tool_use_id), block.type)
+
+
+def _open_server_calls(blocks: Sequence[BlockFields]) -> tuple[Mark, ...]:
+    calls: list[Mark] = []
+    for index, block in enumerate(blocks):
+        if is_server_call(block.type):
+            calls.append(Mark(0, index, str(block.id), block.type))
+        elif calls and is_server_result(block.type):
+            calls = [call for call in calls if call.id != str(block.tool_use_id)]
+    return tuple(calls)
 
 
 def _breakpoints(blocks: Sequence[BlockFields], path: str) -> Iterator[tuple[str, str]]:
@@ -202,6 +216,8 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
         for mark in _shifted(second.stray_server_results, offset)
         if mark.id not in first.server_calls
     )
+    answered = {mark.id for mark in second.stray_server_results}
+    open_calls = tuple(call for call in first.open_server_calls if call.id not in answered)
     return MessageFacts(
         role=first.role,
         body=second.body,
@@ -216,6 +232,7 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
         holds_others=first.holds_others or second.holds_others,
         server_calls=first.server_calls + second.server_calls,
         stray_server_results=first.stray_server_results + strays,
+        open_server_calls=open_calls + _shifted(second.open_server_calls, offset),
     )
 
 

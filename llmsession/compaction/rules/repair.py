@@ -9,7 +9,8 @@ R1 a call's results are those in the user messages directly after the assistant'
    its id is unique, else dropped. R5 a call id that is used again is renamed, with its result.
    R6 other blocks of a user message stay, after the results. R7 a message that lost all its
    blocks is removed; neighbours are not merged. R8 the provider's own tools pair inside the
-   assistant's messages of one tool loop; a result without its call is dropped.
+   assistant's messages of one tool loop; a result without its call is dropped, and so is a call
+without its result before the user speaks or the transcript ends.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def tool_pair_repair(
     for turn in turns:
         _place_results(draft, turn, pairs)
     _drop_stray_server_results(draft)
+    _drop_open_server_calls(draft)
     repaired = tuple(draft.finished())
     repairs = tuple(sorted(draft.repairs, key=lambda repair: repair.message_index))
     if not repairs:
@@ -246,3 +248,24 @@ def _drop_stray_server_results(draft: Draft) -> None:
                 draft.drop(slot, "R8", "dropped: no call of a server tool before it")
         if run.role == "assistant":
             in_loop = bool(draft.slots(run, "call"))
+
+
+def _drop_open_server_calls(draft: Draft) -> None:
+    open_calls: list[Slot] = []
+    for run in draft.runs:
+        if run.role != "assistant":
+            if draft.slots(run, "other"):
+                _drop_server_calls(draft, open_calls)
+                open_calls = []
+            continue
+        for slot in draft.slots(run, "server_call", "server_result"):
+            if slot.kind == "server_call":
+                open_calls.append(slot)
+            else:
+                open_calls = [call for call in open_calls if call.call_id != slot.call_id]
+    _drop_server_calls(draft, open_calls)
+
+
+def _drop_server_calls(draft: Draft, calls: Sequence[Slot]) -> None:
+    for call in calls:
+        draft.drop(call, "R8", "dropped: the call of a server tool has no result")

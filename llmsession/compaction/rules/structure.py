@@ -13,6 +13,7 @@ from ..view.provider_blocks import COMPACTION
 from .block_fields import RuleViolation
 from .dialogue import Dialogue
 from .message import THINKING
+from .message_facts import Mark
 
 __all__ = ["STRUCTURE_RULES", "RequestRule"]
 
@@ -204,6 +205,35 @@ def v16_only_user_and_assistant_speak(dialogue: Dialogue) -> Iterator[RuleViolat
             yield RuleViolation("V16", f"messages[{index}]", text)
 
 
+def v19_every_server_call_is_answered_before_the_user_speaks(
+    dialogue: Dialogue,
+) -> Iterator[RuleViolation]:
+    """The provider answers a call of its own tool in the same assistant content, or at the
+    beginning of the next one of the tool loop. So it may be open at the end of a request, and
+    behind results alone; what the user says ends the loop."""
+    if not any(dialogue.messages[index].open_server_calls for index in dialogue.notable):
+        return
+    for index, run in enumerate(dialogue.runs):
+        for mark in run.open_server_calls if run.role == "assistant" else ():
+            if _is_given_up(dialogue, index, mark):
+                kind = "mcp_tool_result" if mark.type == "mcp_tool_use" else "tool_result"
+                text = (
+                    f"`{mark.type}` with id `{mark.id}` was found without a corresponding"
+                    f" `{kind}` block of the server"
+                )
+                yield RuleViolation("V19", dialogue.where(index, mark), text)
+
+
+def _is_given_up(dialogue: Dialogue, index: int, call: Mark) -> bool:
+    """Does the user speak behind the run *index*, before *call* has its result?"""
+    for run in dialogue.runs[index + 1 :]:
+        if run.role == "user" and run.holds_others:
+            return True
+        if call.id in (result.id for result in run.stray_server_results):
+            return False
+    return False
+
+
 STRUCTURE_RULES: dict[str, RequestRule] = {
     "V1": v1_the_user_speaks_first_and_roles_alternate,
     "V2": v2_the_last_message_is_the_users,
@@ -214,4 +244,5 @@ STRUCTURE_RULES: dict[str, RequestRule] = {
     "V7": v7_thinking_is_signed,
     "V8": v8_a_tool_loop_starts_with_thinking,
     "V16": v16_only_user_and_assistant_speak,
+    "V19": v19_every_server_call_is_answered_before_the_user_speaks,
 }

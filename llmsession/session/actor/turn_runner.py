@@ -28,7 +28,14 @@ from llmsession.turns.event_choice import (
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
 from llmsession.turns.previews import Preview, StepRestarted
-from llmsession.turns.reply import Reply, ReplyBuilder, committed_blocks, rename_calls
+from llmsession.turns.reply import (
+    Reply,
+    ReplyBuilder,
+    committed_blocks,
+    open_server_calls,
+    rename_calls,
+    without_stray_results,
+)
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
 from llmsession.turns.usage import cleared_tokens
@@ -37,6 +44,7 @@ from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core
 from ..core.reply_reader import checked_failure, read_reply
 from ..core.turn_run import CallTrack, Run
+from ..tasks.works import Work
 from .recovery import resume_event
 from .request_build import RequestBuilds
 from .tool_calls import Toolbox
@@ -194,7 +202,21 @@ class TurnRunner:
             else:
                 core.report(partial(self._replied, run, tag, reply))
 
-        self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
+        work = self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
+        self._watch_silence(run, tag, work, builder)
+
+    def _watch_silence(self, run: Run, tag: StepTag, work: Work, builder: ReplyBuilder) -> None:
+        limit_s = self._core.config.limits.silence_s
+        if limit_s is None:
+            return
+
+        def silent() -> None:
+            if run.builder is builder and run.turn.phase is Phase.STREAMING:
+                self._works.cancel(run, work)
+                text = f"nothing came from the provider for {limit_s:g} s (limits.silence_s)"
+                self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
+
+        self._works.watch_silence(run, limit_s, lambda: builder.fed, silent)
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
@@ -233,7 +255,11 @@ class TurnRunner:
         # After an edit or summary by the provider the usage is not that of the request we sized.
         if run.sent_size is not None and not (reply.edits or reply.context):
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
-        blocks = rename_calls(reply.blocks, self._core.state.call_turns.keys())
+        state = self._core.state
+        _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
+        if strays:  # they stay in the log, but the conversation does not have them
+            self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
+        blocks = rename_calls(reply.blocks, state.call_turns.keys())
         run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
         pending_calls: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
@@ -249,6 +275,7 @@ class TurnRunner:
         )
 
     def _close_stream(self, run: Run) -> None:
+        self._works.end_watch(run)
         request = run.close_stream()
         if request is not None:
             self._core.account.add(request)
@@ -296,13 +323,17 @@ class TurnRunner:
             self._core.journal.write(record)
 
     def _journal_step(self, run: Run, effect: e.JournalStep) -> None:
-        message = None
-        if run.reply is not None:
-            reply, paused = run.reply, stop_rule(run.reply.stop_reason).follow is Follow.CONTINUE
-            blocks = reply.blocks if paused else committed_blocks(reply)
+        message, reply = None, run.reply
+        if reply is None:
+            waits = self._core.state.open[run.number].waits_for_server
+        else:
+            blocks = reply.blocks if effect.paused else committed_blocks(reply)
+            waits = effect.paused and bool(open_server_calls(blocks))
             message = self._assistant_reply(run, blocks, reply.stop_reason) if blocks else None
             run.reply = None
-        steers, run.steers = run.steers, 0
+        # Between a call of the provider's own tool and its result nobody may speak.
+        steers = 0 if waits else run.steers
+        run.steers -= steers
         record = r.StepCompleted(
             turn=run.number, step=effect.tag.step, reply=message, steers=steers
         )

@@ -18,6 +18,11 @@ from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text
 from llmsession.turns.ids import TurnCounter
 from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
+from llmsession.turns.reply import (
+    open_server_calls,
+    without_open_server_calls,
+    without_stray_results,
+)
 from llmsession.turns.spending.spending import Charged, with_unrecorded
 from llmsession.turns.usage import Usage, cleared_tokens
 
@@ -31,6 +36,7 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 _NOTHING_USED = Usage()
 # A cheap test first: ``summary_in`` copies the body, which took a sixth of a fold's time.
 _MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
+_MAY_RUN_SERVER_TOOLS = re.compile(rb'"(?:server|mcp)_tool_use"|_tool_result"').search
 
 
 class OpenTurn(msgspec.Struct):
@@ -57,6 +63,10 @@ class OpenTurn(msgspec.Struct):
     usage: Usage = _NOTHING_USED
     requests: tuple[r.ModelRequest, ...] = ()
     """The requests whose replies are in the log."""
+    server_calls: frozenset[bytes] = frozenset()
+    """The ids, as JSON, of the calls of the provider's tools that have no result yet."""
+    waits_for_server: bool = False
+    """Did the last reply make such a call? Its result comes with the next reply."""
 
     @property
     def unanswered(self) -> tuple[r.PendingCall, ...]:
@@ -261,6 +271,8 @@ class SessionState:
         if record.reply is not None:
             self._stage_reply(turn, record.reply, record.at)
         steers, turn.steers = turn.steers[: record.steers], turn.steers[record.steers :]
+        if steers:
+            self._give_up_server_calls(turn)
         self._close_step(turn, None, record.at, steers)
 
     def _committed(self, record: r.TurnCommitted) -> None:
@@ -269,6 +281,7 @@ class SessionState:
             self._close_step(turn, record.settle, record.at, ())
         if record.reply is not None:
             self._stage_reply(turn, record.reply, record.at)
+        self._give_up_server_calls(turn)
         if self._unjoined is None:
             self._history = self._history + turn.staged
         else:
@@ -452,7 +465,8 @@ class SessionState:
 
     def _stage_reply(self, turn: OpenTurn, reply: r.AssistantReply, time: float) -> None:
         """Stage a message of the assistant's."""
-        position, number, body, usage = turn.reply_count, turn.number, reply.body, reply.usage
+        position, number, usage = turn.reply_count, turn.number, reply.usage
+        body = _note_server_tools(turn, reply.body)
         message = Message(
             id=message_name(self.session, "assistant", number, position),
             session=self.session,
@@ -486,6 +500,24 @@ class SessionState:
         elif summary is not None:
             self._unreport()
 
+    def _give_up_server_calls(self, turn: OpenTurn) -> None:
+        """The user speaks next, or the turn ends. The provider then runs its tools no further, so
+        calls of them without a result leave the conversation; the log keeps them. A message that
+        loses all its blocks stays, without content, because a view counts messages."""
+        if not turn.server_calls:
+            return
+        replies = [split_blocks(message.body) for message in turn.staged if message.is_assistant]
+        left = iter(without_open_server_calls(replies))
+        staged = []
+        for message in turn.staged:
+            blocks = next(left) if message.is_assistant else ()
+            if message.is_assistant and len(blocks) != len(split_blocks(message.body)):
+                message = msgspec.structs.replace(message, body=join_blocks(blocks))
+            staged.append(message)
+        turn.staged = tuple(staged)
+        turn.server_calls, turn.waits_for_server = frozenset(), False
+        self._unreport()
+
     def _close_step(
         self,
         turn: OpenTurn,
@@ -508,6 +540,18 @@ class SessionState:
         turn.calls, turn.answers = (), {}
         if blocks:
             self._stage_user_message(turn, join_blocks(blocks), time, tuple(synthetic))
+
+
+def _note_server_tools(turn: OpenTurn, body: msgspec.Raw) -> msgspec.Raw:
+    """Note in *turn* which calls of the provider's tools are open after a reply. Returns what the
+    reply says in the conversation: *body* without results that no call of the turn asked for."""
+    turn.waits_for_server = False
+    if _MAY_RUN_SERVER_TOOLS(body) is None:
+        return body
+    blocks, strays = without_stray_results(split_blocks(body), turn.server_calls)
+    turn.server_calls = open_server_calls(blocks, turn.server_calls)
+    turn.waits_for_server = bool(open_server_calls(blocks))
+    return join_blocks(blocks) if strays else body
 
 
 def _with_notes(

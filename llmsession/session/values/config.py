@@ -314,6 +314,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             summary_chars=config.compaction.summary_chars,
             max_steps=config.limits.max_steps,
             max_seconds=config.limits.max_seconds,
+            silence_s=config.limits.silence_s,
             max_failures=config.compaction.max_failures,
             **_summariser_sizes(config.compaction.summariser),
         )

@@ -11,6 +11,7 @@ from llmsession.compaction.view.view import View
 from llmsession.session.log.redaction import NOTHING_SAID
 from llmsession.session.log.state import SessionState
 from llmsession.turns import records as r
+from llmsession.turns.blocks import OpaqueBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile
 
@@ -67,6 +68,8 @@ class TurnRules(Rules):
     def _check_pairs(self, state: SessionState, record: r.TurnCommitted | r.TurnImported) -> None:
         """Every call in what was committed is answered in the very next message, in order."""
         history = state.history
+        for text in _server_faults(history[self._checked :]):
+            self._violations.add_of_turn(4, f"turn {record.turn} {text}", record.turn)
         for position in range(self._checked, len(history)):
             calls = [call.id for call in history[position].tool_calls]
             if not calls:
@@ -84,6 +87,31 @@ class TurnRules(Rules):
     def end(self, state: SessionState) -> None:
         for turn in state.open:
             self._violations.add_of_turn(2, f"turn {turn} was accepted and never ended", turn)
+
+
+def _server_faults(messages: Sequence[Message]) -> Iterator[str]:
+    """What is wrong with the provider's own tools in what a turn committed. A call has its result
+    before the user says anything and before the turn ends; a result has its call before it."""
+    called: set[str] = set()
+    still_open: set[str] = set()
+    for message in messages:
+        for block in message.content:
+            if message.is_user and not isinstance(block, ToolResultBlock) and still_open:
+                yield f"lets the user speak behind the server calls {sorted(still_open)}"
+                still_open = set()
+            if not isinstance(block, OpaqueBlock):
+                continue
+            fields = block.decoded()
+            if block.type in ("server_tool_use", "mcp_tool_use"):
+                called.add(str(fields.get("id")))
+                still_open.add(str(fields.get("id")))
+            elif block.type.endswith("_tool_result"):
+                answered = str(fields.get("tool_use_id"))
+                still_open.discard(answered)
+                if answered not in called:
+                    yield f"committed the server's result {answered!r}, which nothing asked for"
+    if still_open:
+        yield f"committed the server calls {sorted(still_open)} without results"
 
 
 class IdRules(Rules):

@@ -98,7 +98,7 @@ class RequestRules(Rules):
     def before(self, state: SessionState, record: r.Record) -> None:
         reply = getattr(record, "reply", None)
         summarises = reply is not None and summary_in(reply.body, 0) is not None
-        if summarises or isinstance(record, _BREAKS_PREFIX):
+        if summarises or isinstance(record, _BREAKS_PREFIX) or _gives_up(state, record):
             self._prefix_may_change = True
 
     def after(self, state: SessionState, record: r.Record) -> None:
@@ -170,6 +170,24 @@ class RequestRules(Rules):
             for sent in requests:
                 text = f"a request of turn {sent.turn}, step {sent.step}, which the log has not"
                 self._violations.add(10, text, sent)
+
+
+def _gives_up(state: SessionState, record: r.Record) -> bool:
+    """Does *record* take calls of the provider's tools out of the open turn, which were sent? They
+    have no result when the turn ends or when the user speaks."""
+    if not isinstance(record, r.StepCompleted | r.TurnCommitted):
+        return False
+    if isinstance(record, r.StepCompleted) and not record.steers:
+        return False
+    turn = state.open.get(record.turn)
+    called: set[Any] = set()
+    for message in turn.staged if turn is not None else ():
+        for block in message.opaque:
+            if block.type in ("server_tool_use", "mcp_tool_use"):
+                called.add(block.decoded().get("id"))
+            elif block.type.endswith("_tool_result"):
+                called.discard(block.decoded().get("tool_use_id"))
+    return bool(called)
 
 
 def _place(sent: Requested) -> tuple[int, int, int, int]:

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
 
+import msgspec
+
 from llmsession.errors import ProviderError
+from llmsession.turns.blocks import block_type
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
 
@@ -62,7 +65,12 @@ class Model:
         random = Random(f"{self._seed}/{token}/{tag.step}/{tag.attempt}")
         if f"{LAST}:".encode() in bytes(request.messages[-1].body):
             return call("stubborn", {"seed": random.randrange(1 << 30)}, id="call_0")
-        reply = self._with_fault(random, self._reply(random, tag))
+        # Draws of its own: what else is replied does not depend on what servers' tools do.
+        served = _with_server_tools(
+            Random(f"{self._seed}/{token}/{tag.step}/{tag.attempt}/server"),
+            self._reply(random, tag), request, tag,
+        )  # fmt: skip
+        reply = self._with_fault(random, served)
         return reply if random.random() < 0.1 else reply.costing(_usage(random, request))
 
     def _summary(self, request: Request) -> ScriptedReply:
@@ -91,7 +99,7 @@ class Model:
                 reply = reply.stopping("max_tokens")
         elif kind < 0.65:
             # A pause comes with the provider's own tool running.
-            search = _server_call(f"srvtoolu_{tag.turn}_{tag.step}")
+            search = _server_call(_server_id(tag.turn, tag.step))
             reply = (reply + search).stopping("pause_turn")
         else:
             reply = (reply + say("so far")).stopping(random.choice(_STOPS[:1] * 4 + _STOPS))
@@ -139,6 +147,31 @@ def _usage(random: Random, request: Request) -> Usage:
     read = int(tokens * random.choice((0, 0.5, 0.9)))
     written = (tokens - read) // 2
     return Usage(tokens - read - written, random.randrange(1, 60), read, written)
+
+
+def _with_server_tools(
+    random: Random, reply: ScriptedReply, request: Request, tag: StepTag
+) -> ScriptedReply:
+    """*reply* with what the provider's own tools do in it: mostly the result of the call that the
+    last reply left open, sometimes a call beside those of the caller, or a result of nothing."""
+    before, now = _server_id(tag.turn, tag.step - 1), _server_id(tag.turn, tag.step)
+    last = next((m for m in reversed(request.messages) if m.role == "assistant"), None)
+    is_open = last is not None and f'"{before}"'.encode() in bytes(last.body)
+    blocks = reply.blocks
+    if any(block_type(raw) == "tool_use" for raw in blocks) and random.random() < 0.1:
+        blocks = _server_call(now).blocks + blocks
+    if (is_open and random.random() < 0.8) or random.random() < 0.01:
+        blocks = _server_result(before).blocks + blocks
+    return msgspec.structs.replace(reply, blocks=blocks)
+
+
+def _server_id(turn: int, step: int) -> str:
+    return f"srvtoolu_{turn}_{step}"
+
+
+def _server_result(call_id: str) -> ScriptedReply:
+    kind = "web_search_tool_result"
+    return block({"type": kind, "tool_use_id": call_id, "content": []})
 
 
 def _server_call(call_id: str) -> ScriptedReply:

@@ -194,6 +194,20 @@ def test_stress_at_a_service_checks_what_its_clients_saw_and_leaves_nothing(
     assert "stress" not in run_there("list", "--json").out
 
 
+def test_no_turn_hangs_in_a_stress_of_a_recording_that_has_too_few_steps(run: Run) -> None:
+    """A steer makes a turn go on, and the recording has no reply for another step."""
+    arguments = ["--replay", f"{ROOT}/examples/recordings/talk.jsonl", "--listen", "unix:s.sock"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
+        arguments[-1] = f"unix:{folder}/s.sock"
+        with portal.wrap_async_context_manager(serving(*arguments, folder=folder)):
+            asked = ("--sessions", "100", "--turns", "3", "--interrupts", "1", "--seconds", "50")
+            ran = run("stress", "--connect", arguments[-1], *asked, "--yes", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    (figures,) = ran.figures
+    assert figures["violations"] == []
+    assert figures["counts"]["steers"] > 0
+
+
 def test_stress_asks_before_somebodys_models_answer(
     run_there: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

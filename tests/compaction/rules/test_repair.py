@@ -136,7 +136,11 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "r8: server tools pair inside the assistant message": (
         "u a | a found search found b", "u a | a search found b", "R8 1 srv1"),
     "r8: a server result in a later turn is dropped": (
-        "u a | a search | u b | a found c", "u a | a search | u b | a c", "R8 3 srv1"),
+        "u a | a b search | u b | a found c", "u a | a b | u b | a c", "R8 1 srv1, R8 3 srv1"),
+    "r8: a server call that the user speaks behind is dropped": (
+        "u a | a b search c1 | u =c1 b | a c", "u a | a b c1 | u =c1 b | a c", "R8 1 srv1"),
+    "r8: a server call that ends the transcript is dropped": (
+        "u a | a search", "u a", "R8 1 srv1, R7 1"),
     "r8: a server block of the user is dropped": (
         "u a search found | a b", "u a | a b", "R8 0 srv1, R8 0 srv1"),
 }
@@ -155,7 +159,6 @@ FINE = {
     "r7: a message that came empty": "u a | a | u b",
     "r8: a server result may wait for the client tools of its loop": (
         "u a | a search c1 | u =c1 | a found b"),
-    "r8: a server call gets no result from us": "u a | a search | u b",
 }
 # fmt: on
 

@@ -112,4 +112,4 @@ def test_a_request_of_repaired_messages_keeps_the_rules_on_pairs(
     sent = [RequestMessage(role, encode_blocks(blocks)) for role, blocks in runs_of(messages)]  # type: ignore[arg-type]  # plain dicts
     made = Request(model="m", max_tokens=9, messages=tuple(sent))
     found = {violation.rule for violation in check_request(made, Profile())}
-    assert not found & {"V3", "V4", "V6"}
+    assert not found & {"V3", "V4", "V6", "V19"}

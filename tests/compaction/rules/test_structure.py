@@ -74,6 +74,11 @@ VALID: dict[str, tuple[Request, Profile]] = {
         request(user("a"), assistant(SEARCH), assistant(FOUND, "b"), user("c")), APART),
     "v6: mcp blocks pair in the same way": (
         request(user("a"), assistant(MCP_CALL, MCP_ANSWER), user("c")), Profile()),
+    "v19: a server call may be open behind the results of its reply": (
+        request(user("a"), assistant(SEARCH, C1), user(R1)), Profile()),
+    "v19: a server call is answered in a later reply of its loop": (
+        request(user("a"), assistant(SEARCH, C1), user(R1), assistant(C2), user(R2),
+                assistant(FOUND, "b"), user("c")), Profile()),
     "v8: the first message of the loop counts": (
         request(user("a"), assistant(thought("hm"), C1), user(R1), assistant(C2), user(R2),
                 thinking=ENABLED), MANUAL),
@@ -122,10 +127,10 @@ BROKEN: dict[str, Broken] = {
         fault="found in `web_search_tool_result` blocks: srv1"),
     "v6: a server result stands before its call": broken(
         request(user("a"), assistant(FOUND, SEARCH), user("c")), "V6 messages[1].content[0]",
-        fault="found in `web_search_tool_result` blocks: srv1"),
+        "V19 messages[1].content[1]"),
     "v6: a call in an earlier turn does not count": broken(
         request(user("a"), assistant(SEARCH), user("b"), assistant(FOUND), user("c")),
-        "V6 messages[3].content[0]"),
+        "V6 messages[3].content[0]", "V19 messages[1].content[0]"),
     "v6: an mcp result has no call": broken(
         request(user("a"), assistant(MCP_ANSWER), user("c")), "V6 messages[1].content[0]"),
     "v8: an open tool loop does not start with thinking": broken(
@@ -135,6 +140,17 @@ BROKEN: dict[str, Broken] = {
         request(*LOOP[:2], ("system", [text("be quick")]), LOOP[2]), "V16 messages[2]"),
     "v16: the system speaks first": broken(
         request(("system", [text("x")]), user("a")), "V16 messages[0]"),
+    "v19: the user speaks behind a server call": broken(
+        request(user("a"), assistant("so", SEARCH), user("b")), "V19 messages[1].content[1]",
+        fault="`server_tool_use` with id `srv1` was found without a corresponding"),
+    "v19: the user speaks behind a server call of a neighbour": broken(
+        request(user("a"), assistant("so"), assistant(SEARCH), user("b")),
+        "V19 messages[2].content[0]", profile=APART),
+    "v19: the user speaks beside the results of the same reply": broken(
+        request(user("a"), assistant(SEARCH, C1), user(R1, "b")), "V19 messages[1].content[0]"),
+    "v19: the user speaks later in the loop": broken(
+        request(user("a"), assistant(SEARCH, C1), user(R1), assistant("so"), user("b")),
+        "V19 messages[1].content[0]"),
 }
 # fmt: on
 

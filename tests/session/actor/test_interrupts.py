@@ -19,6 +19,7 @@ from llmsession import (
     Tool,
     ToolUse,
     TurnAborted,
+    TurnLimits,
 )
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns import records as r
@@ -436,7 +437,7 @@ async def test_a_tool_that_finishes_within_its_grace_keeps_its_result_under_keep
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_provider_that_never_answers_can_be_interrupted(policy: InterruptPolicy) -> None:
-    async with stage([never(), "hi"]) as on:
+    async with stage([never(), "hi"], limits=TurnLimits(silence_s=None)) as on:
         turn = await on.session.send("hello")
         await anyio.sleep(10_000)
         assert (await on.session.interrupt(policy=policy)).result is InterruptResult.ABORTED

@@ -10,6 +10,7 @@ import pytest
 
 from llmsession import (
     CompactionConfig,
+    InvalidConfig,
     ProviderError,
     SessionError,
     TextDelta,
@@ -36,7 +37,7 @@ async def test_a_retryable_failure_starts_the_step_again_from_its_beginning() ->
 
 
 async def test_previews_of_a_new_attempt_carry_a_new_attempt_number() -> None:
-    broken = say("half of the text").raising(busy(), at=3)
+    broken = say("half of the text").slow(0.01, delta_chars=4).raising(busy(), at=5)
     async with stage([broken, "whole"]) as on:
         seen: dict[int, str] = {}
         async for event in await on.session.send("hello"):
@@ -216,3 +217,55 @@ async def test_an_interrupt_during_the_wait_before_a_retry_sends_no_further_requ
         await on.interrupted("hello", after_s=1)
         await anyio.sleep(1000)
         assert len(on.provider.requests) == 1
+
+
+# A stream that says nothing.
+
+
+async def test_a_silent_stream_is_taken_for_broken_and_the_step_is_tried_again() -> None:
+    async with stage([say("half of the text").hanging(at=3), "whole"]) as on:
+        with lasting(300.5, abs=75.0):
+            assert await on.say("hello") == "whole"
+        assert [tag.attempt for tag in on.provider.tags] == [1, 2]
+
+
+async def test_a_provider_that_never_answers_is_given_up_after_its_retries() -> None:
+    limits = TurnLimits(silence_s=4.0, max_retries=2)
+    async with stage(lambda request, tag: never(), limits=limits) as on:
+        outcome = await on.outcome("hello")
+        assert (outcome.status, outcome.stop_reason) == ("failed", "retryable")
+        assert "4 s (limits.silence_s)" in str(outcome.error)
+        assert len(on.provider.requests) == 3
+
+
+async def test_a_slow_stream_is_not_silent() -> None:
+    slow = say("one piece every fourth minute").slow(240.0, delta_chars=10)
+    async with stage([slow]) as on:
+        assert await on.say("hello") == "one piece every fourth minute"
+        assert len(on.provider.requests) == 1
+
+
+async def test_without_a_bound_a_silent_stream_is_waited_for() -> None:
+    async with stage([never()], limits=TurnLimits(silence_s=None)) as on:
+        turn = await on.begin("hello")
+        await anyio.sleep(50_000)
+        assert on.session.status().phase == "running"
+        await on.session.interrupt()
+        assert (await turn.outcome()).status == "aborted"
+
+
+async def test_a_silent_stream_that_ignores_its_cancellation_holds_no_turn() -> None:
+    deaf = say("half of the text").ignoring_cancellation(1_000.0, at=3)
+    async with stage([deaf, "whole", "next"]) as on:
+        with lasting(300.5, abs=75.0):
+            assert await on.say("hello") == "whole"
+        assert await on.say("and now?") == "next"
+        assert [m.text for m in on.session.conversation()][1::2] == ["whole", "next"]
+        assert on.manager.running_works == ("stream of turn 1 in s",)
+        await anyio.sleep(1_000)
+
+
+async def test_the_silence_of_a_stream_is_at_least_a_moment() -> None:
+    with pytest.raises(InvalidConfig, match="silence_s"):
+        async with stage([], limits=TurnLimits(silence_s=0.0)):
+            pass

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from llmsession import TurnFailed, TurnLimits
+from llmsession import ProviderError, TurnFailed, TurnLimits, Usage
 from llmsession.testing.scripted import block, call, say, think
 from llmsession.turns import records as r
-from tests.session.actors import Quick, stage
+from llmsession.turns.blocks import block_type, split_blocks
+from llmsession.turns.records import InterruptPolicy
+from tests.session.actors import Quick, Stage, stage
 
 SEARCH = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}}) + block(
     {"type": "web_search_tool_result", "tool_use_id": "srv", "content": []}
@@ -131,3 +134,152 @@ async def test_a_cut_reply_does_not_end_with_thinking() -> None:
         await on.outcome("hello")
         assert b"thinking" not in bytes(on.session.conversation()[-1].body)
         assert await on.say("go on") == "next"
+
+
+# A call of the provider's own tool, whose result would come with the next reply.
+
+RUNNING = block({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}})
+RESULT = block({"type": "web_search_tool_result", "tool_use_id": "srv", "content": []})
+PAUSED = (say("let me look") + RUNNING).stopping("pause_turn")
+
+
+def kinds_of(on: Stage) -> list[list[str]]:
+    """The types of the blocks of each committed message."""
+    return [
+        [block_type(raw) for raw in split_blocks(message.body)]
+        for message in on.session.conversation()
+    ]
+
+
+async def goes_on(on: Stage, committed: list[list[str]]) -> None:
+    """The turn has left *committed*, and the session answers the next send."""
+    assert kinds_of(on) == committed
+    assert await on.say("and now?") == "next"
+
+
+@pytest.mark.parametrize("policy", ["keep_steps", "keep_text"])
+async def test_an_interrupt_behind_a_pause_keeps_no_call_of_a_server_tool(
+    policy: InterruptPolicy,
+) -> None:
+    async with stage([PAUSED, say("found").hanging(at=3), "next"]) as on:
+        turn = await on.begin("hello")
+        await on.session.interrupt(policy=policy)
+        outcome = await turn.outcome()
+        assert (outcome.status, outcome.stop_reason) == ("committed", "cancelled")
+        assert b"server_tool_use" not in msgspec.json.encode(outcome.messages)
+        more = [["text"]] if policy == "keep_text" else []
+        await goes_on(on, [["text"], ["text"], *more])
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (TurnLimits(max_steps=1), "max_steps"),
+        (TurnLimits(max_pauses=0), "pause_turn"),
+        (TurnLimits(max_tokens=1), "max_turn_tokens"),
+    ],
+)
+async def test_a_limit_behind_a_pause_keeps_no_call_of_a_server_tool(
+    limits: TurnLimits, reason: str
+) -> None:
+    async with stage([PAUSED.costing(Usage(1, 1)), "next"], limits=limits) as on:
+        outcome = await on.outcome("hello")
+        assert (outcome.status, outcome.stop_reason) == ("committed", reason)
+        assert kinds_of(on) == [["text"], ["text"]]
+        await on.session.configure(limits=TurnLimits())
+        await goes_on(on, [["text"], ["text"]])
+
+
+async def test_a_fatal_error_behind_a_pause_keeps_no_call_of_a_server_tool() -> None:
+    fatal = say("x").raising(ProviderError("no such model", kind="fatal"), at=0)
+    async with stage([PAUSED, fatal, "next"]) as on:
+        outcome = await on.outcome("hello")
+        assert (outcome.status, outcome.stop_reason) == ("committed", "error")
+        await goes_on(on, [["text"], ["text"]])
+
+
+async def test_a_pause_without_a_word_leaves_a_message_without_content_that_is_not_sent() -> None:
+    paused = (think("where?", "sig") + RUNNING).stopping("pause_turn")
+    async with stage([paused, "next"], limits=TurnLimits(max_steps=1)) as on:
+        await on.outcome("hello")
+        assert kinds_of(on) == [["text"], []]
+        await on.session.configure(limits=TurnLimits())
+        await goes_on(on, [["text"], []])
+        assert [message.role for message in on.provider.requests[-1].messages] == ["user"]
+
+
+async def test_a_steer_waits_while_a_server_tool_is_paused() -> None:
+    script = [PAUSED.slow(1.0), RESULT + say("found it"), "as you say"]
+    async with stage(script) as on:
+        turn = await on.begin("hello")
+        await on.session.send("in French", when_busy="steer")
+        assert await turn.text() == "as you say"
+        assert kinds_of(on)[1:] == [
+            ["text", "server_tool_use"], ["web_search_tool_result", "text"], ["text"], ["text"],
+        ]  # fmt: skip
+
+
+async def test_a_steer_waits_while_a_server_tool_and_one_of_the_callers_run() -> None:
+    both = (say("both") + RUNNING + call("t", id="c")).stopping("tool_use").slow(1.0)
+    script = [both, RESULT + say("found it"), "as you say"]
+    async with stage(script, tool=Quick()) as on:
+        turn = await on.begin("hello")
+        await on.session.send("in French", when_busy="steer")
+        assert await turn.text() == "as you say"
+        assert kinds_of(on)[2:] == [
+            ["tool_result"], ["web_search_tool_result", "text"], ["text"], ["text"],
+        ]  # fmt: skip
+
+
+async def test_a_steer_at_the_last_pause_is_read_without_the_call_that_stays_open() -> None:
+    script = [PAUSED.slow(1.0), "as you say"]
+    async with stage(script, limits=TurnLimits(max_pauses=0)) as on:
+        turn = await on.begin("hello")
+        await on.session.send("in French", when_busy="steer")
+        assert await turn.text() == "as you say"
+        assert kinds_of(on) == [["text"], ["text"], ["text"], ["text"]]
+
+
+async def test_a_steer_behind_a_whole_reply_is_read_without_the_call_that_stays_open() -> None:
+    unfinished = (say("so") + RUNNING + say("there")).stopping("end_turn").slow(1.0)
+    async with stage([unfinished, "as you say"]) as on:
+        turn = await on.begin("hello")
+        await on.session.send("in French", when_busy="steer")
+        assert await turn.text() == "as you say"
+        assert kinds_of(on) == [["text"], ["text", "text"], ["text"], ["text"]]
+
+
+@pytest.mark.parametrize("reason", ["end_turn", "stop_sequence", "tool_use", "max_tokens", "odd"])
+async def test_a_whole_reply_keeps_no_call_of_a_server_tool_without_its_result(reason: str) -> None:
+    unfinished = say("so") + RUNNING + think("hm", "void") + say("there")
+    async with stage([unfinished.stopping(reason), "next"]) as on:
+        await on.outcome("hello")
+        await goes_on(on, [["text"], ["text", "text"]])
+
+
+async def test_a_turn_that_ends_between_two_tools_keeps_only_the_one_with_a_result() -> None:
+    both = think("hm", "s1") + RUNNING + think("hm", "s2") + call("t", id="c")
+    script = [both.stopping("tool_use"), "next"]
+    async with stage(script, tool=Quick(), limits=TurnLimits(max_steps=1)) as on:
+        assert (await on.outcome("hello")).stop_reason == "max_steps"
+        await on.session.configure(limits=TurnLimits())
+        await goes_on(on, [["text"], ["thinking", "tool_use"], ["tool_result"]])
+
+
+async def test_a_server_tool_s_result_without_its_call_is_left_out_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stray = (say("a") + RESULT + think("hm", "void") + say("b")).stopping("end_turn")
+    async with stage([stray, "next"]) as on:
+        await on.outcome("hello")
+        assert "reply.stray_results" in caplog.messages
+        await goes_on(on, [["text"], ["text", "text"]])
+        assert b"web_search_tool_result" in r.encode_record((await on.log())[2])
+
+
+async def test_a_server_tool_s_result_after_a_pause_is_no_stray() -> None:
+    async with stage([PAUSED, RESULT + say("found it"), "next"]) as on:
+        assert await on.say("hello") == "found it"
+        await goes_on(
+            on, [["text"], ["text", "server_tool_use"], ["web_search_tool_result", "text"]]
+        )

@@ -10,7 +10,8 @@ import pytest
 from llmsession.testing.checker.checker import check
 from llmsession.testing.recording.entries import Begun, Entry, Invoked, Recording, Rewritten
 from llmsession.turns import records as r
-from llmsession.turns.blocks import encode_json
+from llmsession.turns.blocks import encode_blocks, encode_json
+from llmsession.turns.messages import Message
 from llmsession.turns.receipts import PendingReceipt, receipt_text
 from llmsession.turns.usage import Usage
 from tests.testing.recordings import CONFIG, SESSION, asking, log_of, offers, reply, said, stamped
@@ -103,3 +104,26 @@ def test_words_that_were_forgotten_are_in_no_record_of_the_store() -> None:
     gone = msgspec.structs.replace(secret, body=msgspec.Raw(b"[]"), seq=2, epoch=1)
     rewritten = Rewritten(session=SESSION, seq=2, body=msgspec.Raw(r.encode_record(gone)))
     assert "words that were forgotten" not in told(records, rewritten)
+
+
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "fault"),
+    [
+        ([SEARCH, FOUND], ""),
+        ([SEARCH], "committed the server calls ['s'] without results"),
+        ([FOUND], "committed the server's result 's', which nothing asked for"),
+    ],
+)
+def test_a_turn_ends_with_no_server_call_or_result_alone(
+    blocks: list[dict[str, object]], fault: str
+) -> None:
+    words: dict[str, object] = {"type": "text", "text": "t1: hi"}
+    user = Message(id="u", session=SESSION, turn=1, role="user", body=encode_blocks([words]))
+    body = encode_blocks([words, *blocks])
+    answer = Message(id="a", session=SESSION, turn=1, role="assistant", body=body)
+    imported = r.TurnImported(turn=1, messages=(user, answer))
+    assert told([imported]).removeprefix("turn 1 ") == fault

@@ -177,23 +177,36 @@ def _blank_results(spot: Spot) -> Iterator[str]:
 def v6_server_results_follow_their_calls(request: MessageRequest) -> Iterator[str]:
     """The provider's own tools pair inside the assistant's content. While the caller's tools of
     the same reply are open, the result comes with the next reply, so that a loop of calls and
-    results alone is one content; when the loop is over, no call may be left."""
-    open_calls: dict[str, Spot] = {}
+    results alone is one content."""
     called: set[str] = set()
     for run in request.dialogue():
         if run.role == "assistant":
             for spot in run.spots:
                 if is_server_call(spot.kind):
                     called.add(spot.block["id"])
+                elif is_server_result(spot.kind) and spot.block["tool_use_id"] not in called:
+                    yield _stray_result(spot)
+        elif _ends_the_loop(run):
+            called = set()
+
+
+def v19_no_server_call_is_left_open(request: MessageRequest) -> Iterator[str]:
+    """When that loop is over, each call of a server tool has its result."""
+    open_calls: dict[str, Spot] = {}
+    for run in request.dialogue():
+        if run.role == "assistant":
+            for spot in run.spots:
+                if is_server_call(spot.kind):
                     open_calls[spot.block["id"]] = spot
                 elif is_server_result(spot.kind):
-                    call_id = spot.block["tool_use_id"]
-                    open_calls.pop(call_id, None)
-                    if call_id not in called:
-                        yield _stray_result(spot)
-        elif any(spot.kind != "tool_result" for spot in run.spots):
+                    open_calls.pop(spot.block["tool_use_id"], None)
+        elif _ends_the_loop(run):
             yield from (_unresolved(spot) for spot in open_calls.values())
-            open_calls, called = {}, set()
+            open_calls = {}
+
+
+def _ends_the_loop(run: Run) -> bool:
+    return any(spot.kind != "tool_result" for spot in run.spots)
 
 
 def _stray_result(spot: Spot) -> str:
@@ -282,6 +295,7 @@ MESSAGE_RULES: dict[str, MessageRule] = {
     "V3": v3_every_call_is_answered_at_once,
     "V4": v4_every_result_has_its_call,
     "V6": v6_server_results_follow_their_calls,
+    "V19": v19_no_server_call_is_left_open,
     "V2": v2_the_user_speaks_last,
     "V8": v8_a_tool_loop_starts_with_thinking,
 }
