@@ -58,6 +58,11 @@ a client whose answers nobody reads is read on (rule 10)
     + return True
     transport/server/test_service.py
     test_answers_that_nobody_reads_stop_the_reading_of_commands
+one client may take all subscriptions of a session (docs/operations.md)
+    -             own.count(session),
+    +             0,
+    transport/server/test_connection.py
+    test_subscriptions_to_one_session_are_limited_for_a_connection_and_for_all
 
 in transport/server/access.py, by transport/server/test_access.py
 any token is let in (docs/security.md)
@@ -87,6 +92,11 @@ a service that runs late takes new turns (docs/operations.md)
     - if lag_s > self.limits.max_lag_s:
     + if False:
     test_a_service_that_runs_late_takes_no_new_turns_and_says_so
+after a stall clients are told to wait for as long again (docs/operations.md)
+    - late_hint_s(lag_s)
+    + 2 * lag_s
+    transport/server/test_connection.py
+    test_a_stall_is_followed_by_hints_of_the_measured_lag_and_at_most_two_seconds
 a service that drains takes new turns (docs/operations.md)
     -         if self.draining:
     -             raise Overloaded(GOING_DOWN
@@ -128,9 +138,13 @@ any number of clients is let in (docs/operations.md)
 
 in transport/server/outbox.py, by transport/server/test_outbox.py
 what waits for a client that does not read has no bound (rule 10)
-    - if self._items and self.bytes + len(frame) > self._limit_bytes:
+    - if self._waiting and self.bytes + len(frame) > self._limit_bytes:
     + if False:
     test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused
+what waited for a subscription that ended is kept (docs/security.md)
+    - self._items = deque(item for item in self._items if not _is_skipped(item))
+    + self._skipped_bytes = 0
+    test_what_ended_while_nobody_reads_is_not_kept
 previews take the space of durable events (rule 10)
     - if self.bytes + chars > self._limit_bytes // 2:
     + if False:

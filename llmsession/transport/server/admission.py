@@ -26,7 +26,15 @@ from llmsession.transcripts import Conversation
 from ..wire import messages as w
 from . import tenancy
 from .access import Authenticator, Credentials
-from .limits import GOING_DOWN, RETRY_AFTER_S, Limits, LoopLag, RateLimit, check_limit
+from .limits import (
+    GOING_DOWN,
+    RETRY_AFTER_S,
+    Limits,
+    LoopLag,
+    RateLimit,
+    check_limit,
+    late_hint_s,
+)
 
 __all__ = ["Admission", "Client", "Observer"]
 
@@ -167,7 +175,9 @@ class Admission:
             raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
         lag_s = self.lag.lag_s
         if lag_s > self.limits.max_lag_s:
-            raise Overloaded(f"the service runs {lag_s:.1f} s late", retry_after_s=2 * lag_s)
+            raise Overloaded(
+                f"the service runs {lag_s:.1f} s late", retry_after_s=late_hint_s(lag_s)
+            )
         limit = self.limits.open_turns
         if is_turn and limit is not None:
             if self._open_turns >= limit:

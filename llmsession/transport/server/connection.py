@@ -24,7 +24,7 @@ from llmsession.errors import (
     Unauthenticated,
 )
 from llmsession.session import LLMSession
-from llmsession.session.handles.subscription import is_cold, subscribe_sink
+from llmsession.session.handles.subscription import is_cold, subscribe_sink, subscriber_count
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
@@ -41,7 +41,7 @@ from .command_table import (
 )
 from .limits import HELLO_BYTES, check_limit
 from .outbox import Outbox
-from .subscription import ServerSubscription
+from .subscription import OpenSubscriptions, ServerSubscription
 
 __all__ = ["ROUTES", "STEPS", "Connection"]
 
@@ -78,7 +78,7 @@ class Connection:
         self.authenticated = False
         self.outbox = Outbox(admission.limits.outgoing_bytes, wake)
         self._attached: dict[str, Attachment] = {}
-        self._subscriptions: dict[int, ServerSubscription] = {}
+        self._subscriptions = OpenSubscriptions()
         self._callers: dict[int, asyncio.Future[bytes]] = {}
         """By command id: who gets the answer, where it does not go into the outbox."""
         self._waits: set[asyncio.Task[None]] = set()
@@ -210,9 +210,7 @@ class Connection:
             self._on_closed(self)
 
     def _detach(self) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.close()
-        self._subscriptions.clear()
+        self._subscriptions.close_all()
         for task in self._waits:
             task.cancel()
         for answer in self._callers.values():
@@ -363,22 +361,39 @@ class Connection:
     def _subscribe(self, command: w.Subscribe, handle: LLMSession, _attachment: Attachment) -> None:
         if self._closing:
             return
-        limit = self._admission.limits.subscriptions_per_connection
-        check_limit(len(self._subscriptions), limit, "subscriptions are open on this connection")
+        self._check_subscriptions(command.session, handle)
         if command.id in self._subscriptions:
             raise InvalidInput(f"subscription {command.id} is open; choose another id")
         subscription = ServerSubscription(
             command.id,
+            command.session,
             self.outbox,
             self._on_ended,
-            command.turn,
-            lambda error: self._admission.visible_error(self, command, error),
+            turn=command.turn,
+            visible_error=lambda error: self._admission.visible_error(self, command, error),
         )
         events = subscribe_sink(handle, subscription, after=command.after, turn=command.turn)
         self._answer(command, w.Subscribed(events.after))
-        self._subscriptions[command.id] = subscription
+        self._subscriptions.add(subscription)
         if subscription.begin(events):
             self._admission.start(subscription.catch_up())
+
+    def _check_subscriptions(self, session: str, handle: LLMSession) -> None:
+        """Raises Overloaded where there are too many."""
+        limits, own = self._admission.limits, self._subscriptions
+        check_limit(
+            len(own), limits.subscriptions_per_connection, "subscriptions of this connection"
+        )
+        check_limit(
+            own.count(session),
+            limits.own_subscriptions_per_session,
+            "subscriptions of this connection to the session",
+        )
+        check_limit(
+            subscriber_count(handle),
+            limits.subscriptions_per_session,
+            "subscriptions to the session",
+        )
 
     # Commands that wait.
 
@@ -429,13 +444,13 @@ class Connection:
         self._answer(command, self._snapshot(self.tenant, command.limit))
 
     def _unsubscribe(self, command: w.Unsubscribe) -> None:
-        subscription = self._subscriptions.pop(command.subscription, None)
+        subscription = self._subscriptions.pop(command.subscription)
         if subscription is not None:
             subscription.close()
         self._answer(command, None)
 
     def _on_ended(self, subscription: ServerSubscription) -> None:
-        self._subscriptions.pop(subscription.id, None)
+        self._subscriptions.pop(subscription.id)
         self._admission.lagged += subscription.lagged
 
     @property

@@ -9,11 +9,23 @@ import msgspec
 
 from llmsession.errors import Overloaded
 
-__all__ = ["GOING_DOWN", "RETRY_AFTER_S", "Limits", "LoopLag", "RateLimit", "check_limit"]
+__all__ = [
+    "GOING_DOWN",
+    "RETRY_AFTER_S",
+    "Limits",
+    "LoopLag",
+    "RateLimit",
+    "check_limit",
+    "late_hint_s",
+]
 
 GOING_DOWN = "the service goes down"
 RETRY_AFTER_S = 1.0
 """The hint where nothing better is known: a limit on what is open was reached."""
+
+MAX_LATE_HINT_S = 2.0
+"""A stall of any length says nothing of the next one: once it is over the service is as quick as
+before, and clients that waited for as long again would give up."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +41,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 4096
     sessions_per_connection: int = 10_000
     subscriptions_per_connection: int = 10_000
+    subscriptions_per_session: int = 2_000
+    """Of all clients: each event of the session costs as often."""
+    own_subscriptions_per_session: int = 200
+    """Of one connection, so that one client does not take all of a session's."""
     open_requests_per_connection: int = 10_000
     open_turns: int | None = 10_000
     frame_bytes: int = 36 * 1024 * 1024
@@ -50,6 +66,12 @@ def check_limit(count: int, limit: int, what: str) -> None:
     """Raises Overloaded where there are *limit* already; *what* says of what."""
     if count >= limit:
         raise Overloaded(f"{limit} {what}", retry_after_s=RETRY_AFTER_S)
+
+
+def late_hint_s(lag_s: float) -> float:
+    """When a command is worth repeating that was refused because the event loop ran *lag_s* late:
+    after as long again, at most ``MAX_LATE_HINT_S``."""
+    return min(lag_s, MAX_LATE_HINT_S)
 
 
 class RateLimit:
