@@ -314,6 +314,10 @@ the cursor runs ahead of a record's calls (rule 10)
     - return self._cursor - 1 if self._expanded else self._cursor
     + return self._cursor
     test_a_cursor_passes_a_record_only_with_the_last_of_its_calls
+each new subscriber costs a walk over all others (docs/security.md)
+    -         if len(self._places) >= self._sweep_at:
+    +         if self._places:
+    test_adding_and_removing_a_subscriber_touches_no_other
 a turn's events do not end with its last one (invariant 2)
     - if is_terminal(record) or isinstance(record, TurnImported):
     + if False:

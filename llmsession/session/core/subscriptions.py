@@ -310,36 +310,93 @@ class _Place:
         self.newest = head
 
 
+MIN_SWEEP = 16
+
+
+class _Subscribers:
+    """The places of one session's listeners. Adding and removing one takes constant time."""
+
+    __slots__ = ("_listed", "_places", "_sweep_at")
+
+    def __init__(self) -> None:
+        # By the listener's id. Once a listener is gone, another one may have its id: that one's
+        # place replaces the old one.
+        self._places: dict[int, _Place] = {}
+        self._listed: tuple[_Place, ...] | None = ()
+        """The places, for the next to publish; None after a change."""
+        self._sweep_at = MIN_SWEEP
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def listed(self) -> tuple[_Place, ...]:
+        """All places, in the order in which they were added. No change reaches this tuple."""
+        if self._listed is None:
+            self._listed = tuple(self._places.values())
+        return self._listed
+
+    def add(self, listener: EventSink, head: int) -> None:
+        """Append the place of *listener*."""
+        if len(self._places) >= self._sweep_at:
+            # So that a session that publishes nothing does not collect places of listeners that
+            # were dropped. A sweep pays off before the next one: what is left may double.
+            self.sweep()
+            self._sweep_at = max(MIN_SWEEP, 2 * len(self._places))
+        self._places[id(listener)] = _Place(listener, head)
+        self._listed = None
+
+    def remove(self, listener: EventSink) -> None:
+        """Drop the place of *listener*, if it has one."""
+        place = self._places.get(id(listener))
+        if place is not None and place.listener() is listener:
+            del self._places[id(listener)]
+            self._listed = None
+
+    def sweep(self) -> None:
+        """Drop the places of listeners that are gone."""
+        # Not in a callback of the weak reference: that runs in any thread, at any moment.
+        self._places = {
+            key: place for key, place in self._places.items() if place.listener() is not None
+        }
+        self._listed = None
+
+
 class Subscriptions:
     """All subscribers of a manager, by session. They outlive a session's eviction.
 
     Subscriptions are held weakly. One that its reader dropped without closing it, for example by
-    leaving a loop over a turn's events, disappears.
+    leaving a loop over a turn's events, disappears. Adding and removing one takes constant time,
+    however many the session has.
     """
 
     def __init__(self) -> None:
-        self._subscribers: dict[str, list[_Place]] = {}
+        self._subscribers: dict[str, _Subscribers] = {}
         self._closed = False
 
     def has(self, session: str) -> bool:
         """Does *session* have a subscriber?"""
         return bool(self._listeners(session))
 
+    def count(self, session: str) -> int:
+        """How many subscribers *session* has. Those that were dropped without closing them count
+        until the next event."""
+        return len(self._subscribers.get(session, ()))
+
     def _listeners(self, session: str) -> list[tuple[_Place, EventSink]]:
-        places = self._subscribers.get(session)
-        if not places:
+        subscribers = self._subscribers.get(session)
+        if subscribers is None:
             return []
+        places = subscribers.listed
         pairs = ((place, place.listener()) for place in places)
-        listeners = [(place, listener) for place, listener in pairs if listener]
+        listeners = [(place, listener) for place, listener in pairs if listener is not None]
         if len(listeners) < len(places):
-            # Not in a callback of the weak reference: that runs in any thread, at any moment.
-            self._keep(session, [place for place in places if place.listener() is not None])
+            subscribers.sweep()
+            self._drop_empty(session, subscribers)
         return listeners
 
-    def _keep(self, session: str, places: list[_Place]) -> None:
-        if places:
-            self._subscribers[session] = places
-        else:
+    def _drop_empty(self, session: str, subscribers: _Subscribers) -> None:
+        if not len(subscribers):
             del self._subscribers[session]
 
     def add(self, session: str, listener: EventSink, head: int) -> None:
@@ -348,14 +405,17 @@ class Subscriptions:
         if self._closed:
             listener.end()
             return
-        self._listeners(session)
-        self._subscribers.setdefault(session, []).append(_Place(listener, head))
+        subscribers = self._subscribers.get(session)
+        if subscribers is None:
+            subscribers = self._subscribers[session] = _Subscribers()
+        subscribers.add(listener, head)
 
     def remove(self, session: str, listener: EventSink) -> None:
         """Give *listener* nothing more. No effect if it is not there."""
-        places = self._subscribers.get(session)
-        if places is not None:
-            self._keep(session, [place for place in places if place.listener() is not listener])
+        subscribers = self._subscribers.get(session)
+        if subscribers is not None:
+            subscribers.remove(listener)
+            self._drop_empty(session, subscribers)
 
     def publish(self, session: str, record: Record) -> None:
         """Give a durable record to every subscriber of *session*. Never waits."""
@@ -379,8 +439,10 @@ class Subscriptions:
 
     def preview(self, session: str, preview: Preview) -> None:
         """Give a preview to every subscriber of *session*. Never waits."""
-        # Called for each delta, so no copy is made: a removal replaces the list.
-        for place in self._subscribers.get(session, ()):
+        subscribers = self._subscribers.get(session)
+        if subscribers is None:
+            return
+        for place in subscribers.listed:
             subscription = place.listener()
             if subscription is not None:
                 subscription.offer_preview(preview)

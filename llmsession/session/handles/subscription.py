@@ -14,7 +14,14 @@ from ..core.subscriptions import EventSink
 from ..registry.runtime import Runtime
 from .session import LLMSession
 
-__all__ = ["SinkSubscription", "generation_of", "is_cold", "newest_seq", "subscribe_sink"]
+__all__ = [
+    "SinkSubscription",
+    "generation_of",
+    "is_cold",
+    "newest_seq",
+    "subscribe_sink",
+    "subscriber_count",
+]
 
 
 def is_cold(session: LLMSession) -> bool:
@@ -25,6 +32,11 @@ def is_cold(session: LLMSession) -> bool:
 def newest_seq(session: LLMSession) -> int:
     """The seq of the newest durable record."""
     return session.reference.actor.state.head
+
+
+def subscriber_count(session: LLMSession) -> int:
+    """How many subscribers the session has, of all clients and of the embedding program."""
+    return session.reference.runtime.subscriptions.count(session.id)
 
 
 def generation_of(session: LLMSession) -> int:

@@ -31,7 +31,8 @@ class SocketChannel:
     async def receive(self) -> list[bytes]:
         """The lines that were received, at least one; none at the end."""
         while received := await self._reader.read(READ_BYTES):
-            if frames := self._lines.feed(received, MAX_FRAME_BYTES):
+            lines = self._lines.feed(received, MAX_FRAME_BYTES)
+            if frames := [line for line in lines if line and not line.isspace()]:
                 return frames
         return []
 

@@ -20,19 +20,23 @@ from llmsession.errors import (
 from ..server.connection import Connection
 from ..server.limits import GOING_DOWN, RETRY_AFTER_S
 from ..server.service import Service
-from ..v1.session_pb2 import Command, Envelope, Frames
+from ..v1.session_pb2 import DESCRIPTOR, Command, Envelope, Frames
 from ..v1.session_pb2_grpc import SessionServiceServicer
 from ..wire import messages as w
 from ..wire.errors import ERRORS, to_wire
 from ..wire.framing import decode_from_server, encode
+from .decoding import decode_message
 from .envelopes import answer_envelope, command_in, event_envelope
 from .errors import refusal
 from .peer import GrpcPeer
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "service_methods"]
 
 IDLE_S = 60.0
 """How long a client of single calls is known after its last one."""
+
+MAX_COMMAND_FIELDS = 64
+"""A Command has three. A client of a later version may send some that are not known here."""
 
 T = TypeVar("T")
 
@@ -155,6 +159,8 @@ class Calls(SessionServiceServicer):
             try:
                 await call.send_initial_metadata(())
                 await frame_peer.run()
+                if frame_peer.refused is not None:
+                    raise frame_peer.refused
             finally:
                 self._peers.discard(frame_peer.connection)
                 frame_peer.connection.close()
@@ -163,9 +169,7 @@ class Calls(SessionServiceServicer):
 
     # Single commands.
 
-    async def perform(
-        self, command_type: type[w.Command[Any]], request: Command, call: Any
-    ) -> Envelope:
+    async def perform(self, command_type: type[w.Command[Any]], call: Any) -> Envelope:
         """One command and its answer. A query waits where the client does not take its answers."""
         kind = w.tag_of(command_type)
 
@@ -175,9 +179,11 @@ class Calls(SessionServiceServicer):
             try:
                 if issubclass(command_type, w.Query):
                     await caller.wait_for_room(self._admission.limits.outgoing_bytes)
+                request, size = await _request(caller.connection, call)
                 caller.ids += 1
                 command = command_in(kind, caller.ids, request)
-                frame = await _answer(caller.connection, command, request.ByteSize())
+                del request
+                frame = await _answer(caller.connection, command, size)
                 caller.sends(len(frame), call)
                 return answer_envelope(kind, command, await _reply(call, frame))
             finally:
@@ -226,7 +232,7 @@ class Calls(SessionServiceServicer):
 
     # Events.
 
-    async def Subscribe(self, request: Command, call: Any) -> None:
+    async def Subscribe(self, _requests: object, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             woken = asyncio.Event()
             connection = self._connect_with_room(
@@ -235,8 +241,9 @@ class Calls(SessionServiceServicer):
             self._peers.add(connection)
             try:
                 connection.authenticate()
+                request, size = await _request(connection, call)
                 command = command_in("subscribe", 1, request)
-                frame = await _answer(connection, command, request.ByteSize())
+                frame = await _answer(connection, command, size)
                 reply = await _reply(call, frame)
                 cursor = msgspec.json.decode(reply.body, type=w.Subscribed).cursor
                 first = Envelope(session=request.session, kind="subscribed", seq=cursor)
@@ -269,8 +276,8 @@ class Calls(SessionServiceServicer):
 
 def _single(command_type: type[w.Command[Any]]) -> Callable[[Calls, Command, Any], Any]:
     # Async, or gRPC would run it in a thread.
-    async def perform(self: Calls, request: Command, call: Any) -> Envelope:
-        return await self.perform(command_type, request, call)
+    async def perform(self: Calls, _requests: object, call: Any) -> Envelope:
+        return await self.perform(command_type, call)
 
     return perform
 
@@ -284,6 +291,17 @@ def call_of(command_type: type[w.Command[Any]]) -> str:
 SINGLE_COMMANDS = [kind for kind in w.COMMANDS if kind not in (w.Subscribe, w.Unsubscribe)]
 for _kind in SINGLE_COMMANDS:
     setattr(Calls, call_of(_kind), _single(_kind))
+
+
+async def _request(connection: Connection, call: Any) -> tuple[Command, int]:
+    """The message of *call*, whose client is authenticated, and its size in bytes. It is read once
+    there is room for it. Raises InvalidInput for bytes that are none."""
+    if not connection.has_room:
+        await connection.wait_for_room()
+    raw = await call.read()
+    if raw is grpc.aio.EOF:
+        raise InvalidInput("the call has no message")
+    return decode_message(Command, raw, MAX_COMMAND_FIELDS), len(raw)
 
 
 async def _answer(connection: Connection, command: w.Command[Any], size_bytes: int) -> bytes:
@@ -323,3 +341,21 @@ def _token_of(call: Any) -> str | None:
                 raise InvalidInput("authorization is 'Bearer' and a token")
             return token.strip()
     return None
+
+
+def service_methods(calls: Calls, name: str) -> grpc.GenericRpcHandler:
+    """The methods of the service *name*. Each takes its request as a stream of bytes, on the wire
+    the same as one message: so a call is authenticated before its request is read, and bytes that
+    are no message are answered by us."""
+    methods: dict[str, Any] = {}
+    for method in DESCRIPTOR.services_by_name[name.rpartition(".")[2]].methods:
+        answer = Frames if method.name == "Connect" else Envelope
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if method.server_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        methods[method.name] = make(
+            getattr(calls, method.name), response_serializer=answer.SerializeToString
+        )
+    return grpc.method_handlers_generic_handler(name, methods)

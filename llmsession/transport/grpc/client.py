@@ -22,6 +22,8 @@ __all__ = ["GrpcChannel", "channel_options", "grpc_dial", "keep_grpc", "need_grp
 MAX_MESSAGE_BYTES = 1024 * 1024 * 1024
 """A reply may be a whole context; the service bounds what it sends."""
 BATCH_BYTES = 64 * 1024
+BATCH_FRAMES = 1024
+"""What is joined into one message. The service takes no more than 4,096 frames in one."""
 CLOSE_S = 1.0
 KEEPALIVE_S = 20.0
 
@@ -138,7 +140,8 @@ class GrpcChannel:
 
     def _batch(self) -> Sequence[bytes]:
         batch_size, size = 0, 0
-        while batch_size < len(self._waiting) and size <= BATCH_BYTES:
+        most = min(len(self._waiting), BATCH_FRAMES)
+        while batch_size < most and size <= BATCH_BYTES:
             size += len(self._waiting[batch_size])
             batch_size += 1
         batch = self._waiting[:batch_size]

@@ -7,10 +7,13 @@ from typing import Any
 
 import grpc
 
+from llmsession.errors import InvalidInput, ProtocolError
+
 from ..server.connection import Connection
 from ..server.keepalive import LINGER_S, serve_peer
 from ..server.service import Service
 from ..v1.session_pb2 import Frames
+from .decoding import decode_message
 
 __all__ = ["GrpcPeer"]
 
@@ -30,6 +33,8 @@ class GrpcPeer:
         self._woken = asyncio.Event()
         self._finished = asyncio.Event()
         self._heard_time = self._loop.time()
+        self.refused: InvalidInput | None = None
+        """Why the call ends, where the client has sent bytes that are no message."""
         self.connection: Connection = service.connect(peer, self._woken.set, token)
 
     async def run(self) -> None:
@@ -48,14 +53,14 @@ class GrpcPeer:
         connection = self.connection
         try:
             while not connection.is_closed:
-                message = await self._context.read()
-                if message is grpc.aio.EOF:
+                raw = await self._context.read()
+                if raw is grpc.aio.EOF:
                     break
                 self._heard_time = self._loop.time()
-                for frame in message.frames:
-                    connection.receive(frame)
-                    if not connection.has_room:
-                        await connection.wait_for_room()
+                await self._receive(raw)
+        except InvalidInput as error:
+            self.refused = error
+            connection.fail(ProtocolError(str(error)))
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             self._finished.set()
             return
@@ -63,6 +68,27 @@ class GrpcPeer:
         connection.leave("end of input")
         await asyncio.sleep(LINGER_S)
         self._finished.set()
+
+    async def _receive(self, raw: bytes) -> None:
+        """Read the frames of one message. Raises InvalidInput for bytes that are none."""
+        connection, left = self.connection, len(raw)
+        connection.receiving(left)
+        if connection.is_closing:
+            return
+        frames = list(decode_message(Frames, raw).frames)
+        del raw
+        if not frames:
+            connection.skip()
+        frames.reverse()
+        while frames:
+            if not connection.has_room:
+                await connection.wait_for_room()
+            frame = frames.pop()
+            left -= len(frame)
+            connection.receiving(left if frames else 0)
+            connection.receive(frame)
+        if not connection.has_room:
+            await connection.wait_for_room()
 
     async def _write(self) -> None:
         try:

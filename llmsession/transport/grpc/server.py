@@ -77,17 +77,19 @@ class GrpcServer:
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc
         from grpc_reflection.v1alpha import reflection
 
-        from ..v1.session_pb2_grpc import add_SessionServiceServicer_to_server
-        from .calls import Calls
+        from .calls import Calls, service_methods
+        from .decoding import DecodingInterceptor
 
         keep_grpc()
         limits = self._service.admission.limits
         max_calls = limits.connections + limits.open_requests_per_connection
         server = self._server = grpc.aio.server(
-            options=server_options(limits), maximum_concurrent_rpcs=max_calls
+            interceptors=(DecodingInterceptor(),),
+            options=server_options(limits),
+            maximum_concurrent_rpcs=max_calls,
         )
         self._calls = Calls(self._service)
-        add_SessionServiceServicer_to_server(self._calls, server)
+        server.add_generic_rpc_handlers((service_methods(self._calls, NAME),))
         self._health = health.aio.HealthServicer()
         await self._health.set(NAME, health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -172,6 +172,7 @@ _GAUGES = {
     "subscriptions": "Open subscriptions.",
     "open_requests": "Commands that wait for their answers.",
     "open_turns": "Turns that were accepted and have not ended.",
+    "incoming_bytes": "Bytes of frames that have not ended and of commands without an answer.",
     "outgoing_bytes": "What waits to be sent to clients.",
 }
 _COUNTERS = {

@@ -26,7 +26,16 @@ from llmsession.transcripts import Conversation
 from ..wire import messages as w
 from . import tenancy
 from .access import Authenticator, Credentials
-from .limits import GOING_DOWN, RETRY_AFTER_S, Limits, LoopLag, RateLimit, check_limit
+from .intake import IncomingBytes, ReadingTurns
+from .limits import (
+    GOING_DOWN,
+    RETRY_AFTER_S,
+    Limits,
+    LoopLag,
+    RateLimit,
+    check_limit,
+    late_hint_s,
+)
 
 __all__ = ["Admission", "Client", "Observer"]
 
@@ -53,7 +62,10 @@ class Client(Protocol):
 
     @property
     def rate_key(self) -> object:
-        """Whom the limit of commands a second counts for."""
+        """Whom the limits of commands a second and of incoming bytes count for."""
+
+    def slow_down(self, pause_s: float) -> None:
+        """Read the next frame no earlier than in *pause_s*."""
 
 
 class Admission:
@@ -89,6 +101,8 @@ class Admission:
         self._on_tick: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop
         self._rates: dict[object, RateLimit] = {}
+        self.incoming = IncomingBytes(limits.incoming_bytes, limits.incoming_bytes_per_client)
+        self.turns = ReadingTurns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._open_turns = 0
         self._exporting = asyncio.Lock()
@@ -147,13 +161,21 @@ class Admission:
 
     # How much is taken.
 
-    def check(self, client: Client, command: w.Command[Any]) -> None:
-        """Raises Overloaded where a limit is reached."""
+    def count_frame(self, client: Client) -> float | None:
+        """Count a frame of *client*; past its rate the client has to slow down, and in how many
+        seconds the rate allows one more is returned."""
         key = client.rate_key
         rate = self._rates.get(key)
         if rate is None:
             rate = self._rates[key] = RateLimit(self.limits.commands_per_s, self._loop.time)
         wait_s = rate.take()
+        if wait_s is not None:
+            client.slow_down(rate.exceed())
+        return wait_s
+
+    def check(self, client: Client, command: w.Command[Any]) -> None:
+        """Raises Overloaded where a limit is reached."""
+        wait_s = self.count_frame(client)
         if wait_s is not None:
             raise Overloaded("too many commands a second", retry_after_s=wait_s)
         limit = self.limits.open_requests_per_connection
@@ -167,7 +189,9 @@ class Admission:
             raise Overloaded(GOING_DOWN, retry_after_s=RETRY_AFTER_S)
         lag_s = self.lag.lag_s
         if lag_s > self.limits.max_lag_s:
-            raise Overloaded(f"the service runs {lag_s:.1f} s late", retry_after_s=2 * lag_s)
+            raise Overloaded(
+                f"the service runs {lag_s:.1f} s late", retry_after_s=late_hint_s(lag_s)
+            )
         limit = self.limits.open_turns
         if is_turn and limit is not None:
             if self._open_turns >= limit:

@@ -16,6 +16,11 @@ WAITING_BYTES = 256 * 1024
 """Frames of commands that wait for their session; beside them one that is larger than that."""
 
 
+ANSWERLESS_BYTES = 4 * 1024 * 1024
+"""Large commands without an answer, of one connection; beside them one that is larger. A client
+that sends many in a row is read as fast as they are performed, and not refused."""
+
+
 class Attachment:
     """A session that the connection uses, and its commands that cannot begin yet."""
 
@@ -38,17 +43,28 @@ class Attachment:
 
 
 class Backlog:
-    """How many bytes of commands wait, for all sessions of a connection."""
+    """How many bytes of commands wait to begin or for their answers, for all sessions of a
+    connection."""
 
     def __init__(self) -> None:
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._answerless_bytes = 0
         self._waiting_fit: asyncio.Event | None = None
         """Set once few bytes wait, where a transport waits for that to read on."""
 
     @property
     def has_room(self) -> bool:
         """Do so few bytes wait that the next frame may be read?"""
-        return self._waiting_bytes <= WAITING_BYTES
+        return self._waiting_bytes <= WAITING_BYTES and self._answerless_bytes <= ANSWERLESS_BYTES
+
+    def begin(self, size_bytes: int) -> None:
+        """A large command of *size_bytes* was read."""
+        self._answerless_bytes += size_bytes
+
+    def end(self, size_bytes: int) -> None:
+        """It holds these bytes no more."""
+        self._answerless_bytes -= size_bytes
+        if self.has_room:
+            self.release()
 
     def put(self, attachment: Attachment, size_bytes: int, command: w.SessionCommand[Any]) -> None:
         """Let *command* wait, behind the others of its session."""

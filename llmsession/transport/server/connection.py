@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 import msgspec
 
 from llmsession.errors import (
     InvalidInput,
+    Overloaded,
     ProtocolError,
     SessionError,
     Unauthenticated,
 )
 from llmsession.session import LLMSession
-from llmsession.session.handles.subscription import is_cold, subscribe_sink
+from llmsession.session.handles.subscription import is_cold, subscribe_sink, subscriber_count
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
@@ -39,21 +41,25 @@ from .command_table import (
     is_slow_to_number,
     opened,
 )
-from .limits import HELLO_BYTES, check_limit
+from .intake import excess_of
+from .limits import HELLO_BYTES, HELLO_FRAMES, RETRY_AFTER_S, check_limit
 from .outbox import Outbox
-from .subscription import ServerSubscription
+from .subscription import OpenSubscriptions, ServerSubscription
 
 __all__ = ["ROUTES", "STEPS", "Connection"]
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
+MIN_PAUSE_S = 0.01
+"""A client that is too fast is read in bursts, with pauses that are worth a timer."""
 _ENDS_USE = (w.Close, w.Delete)
 """After these the connection does not use the session any more."""
 
 
 class Connection:
-    """Made by ``Service.connect``. Nothing in here waits, and nothing raises at the transport.
+    """Made by ``Service.connect``. Nothing in here raises at the transport. A transport that has
+    read a frame waits until there is room before it reads the next one.
 
     ``wake`` is called when there is something to ``take``, from the event loop's thread.
     ``on_closed`` is called once, when the connection is gone.
@@ -78,7 +84,7 @@ class Connection:
         self.authenticated = False
         self.outbox = Outbox(admission.limits.outgoing_bytes, wake)
         self._attached: dict[str, Attachment] = {}
-        self._subscriptions: dict[int, ServerSubscription] = {}
+        self._subscriptions = OpenSubscriptions()
         self._callers: dict[int, asyncio.Future[bytes]] = {}
         """By command id: who gets the answer, where it does not go into the outbox."""
         self._waits: set[asyncio.Task[None]] = set()
@@ -86,6 +92,13 @@ class Connection:
         self.open_requests = 0
         self._frame_bytes = 0
         """Of the frame that is being read."""
+        self._early_frames = 0
+        """Before the hello."""
+        self._pause_until = 0.0
+        self._unfinished: tuple[object, int] = (None, 0)
+        """Who is charged for the frame that is still being received, and how many bytes."""
+        self._charges: dict[int, tuple[object, int]] = {}
+        """The same, of large commands without an answer, by the identity of the command."""
         self._backlog = Backlog()
         self._closing = False
         self._closed = False
@@ -96,7 +109,8 @@ class Connection:
 
     @property
     def rate_key(self) -> object:
-        """Whom the limit of commands a second counts for: the tenant, or this connection."""
+        """Whom the limits of commands a second and of incoming bytes count for: the tenant, or
+        this connection."""
         return self if self.tenant is None else self.tenant
 
     @property
@@ -116,18 +130,66 @@ class Connection:
 
     def receive(self, frame: bytes) -> None:
         """Read one frame. An error in it is answered; nothing is raised."""
+        self._receive(lambda: self._decode(frame))
+
+    def skip(self) -> None:
+        """An empty line, or a message without frames, was read: it counts as a frame."""
+        self._receive(self._count_frame)
+
+    def _receive(self, read: Callable[[], None]) -> None:
         if self._closing:
             return
+        since = perf_counter()
         try:
-            if len(frame) > self.max_frame_bytes:
-                raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
-            self._frame_bytes = len(frame)
-            self._read(decode_from_client(frame))
+            self._check_early()
+            read()
         except SessionError as error:
             self.fail(error)
         except Exception as error:  # a bug of ours costs this connection, and no other
             self._admission.log.error("connection.crashed", peer=self.peer, exc_info=error)
             self.fail(ProtocolError("the service failed"))
+        finally:
+            self._admission.turns.spend(since)
+
+    def _check_early(self) -> None:
+        """Raises ProtocolError for more than a handful of frames before the hello."""
+        if not self.authenticated:
+            self._early_frames += 1
+            if self._early_frames > HELLO_FRAMES:
+                raise ProtocolError(f"there are more than {HELLO_FRAMES} frames before the hello")
+
+    def _decode(self, frame: bytes) -> None:
+        if len(frame) > self.max_frame_bytes:
+            raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
+        self._frame_bytes = len(frame)
+        self._read(decode_from_client(frame))
+
+    def _count_frame(self) -> None:
+        """Count a frame that is no command: those are counted where they are admitted."""
+        if self.authenticated:
+            self._admission.count_frame(self)
+
+    def receiving(self, size_bytes: int) -> None:
+        """The transport holds *size_bytes* of frames that were not given to ``receive`` yet. The
+        connection ends with Overloaded if these are more than the service can hold."""
+        key, charged = self._unfinished
+        excess = 0 if self._closing else excess_of(size_bytes)
+        if excess == charged:
+            return
+        if charged:
+            self._admission.incoming.give_back(key, charged)
+            self._unfinished = (None, 0)
+        if excess:
+            try:
+                self._admission.incoming.take(self.rate_key, excess)
+            except Overloaded as error:
+                self.fail(error)
+            else:
+                self._unfinished = (self.rate_key, excess)
+
+    def slow_down(self, pause_s: float) -> None:
+        """Read the next frame no earlier than in *pause_s*."""
+        self._pause_until = self._admission.now() + pause_s
 
     def take(self) -> bytes | None:
         """The next frame to send, or None: ``wake`` is called when there is one again."""
@@ -135,16 +197,34 @@ class Connection:
 
     @property
     def has_room(self) -> bool:
-        """Does so little wait, to be sent or to begin, that the next frame may be read?"""
-        return self.outbox.has_room and self._backlog.has_room
+        """May the next frame be read? Little waits to be sent, to begin and for its answer, the
+        client keeps its rate, and the event loop has time."""
+        return (
+            self.outbox.has_room
+            and self._backlog.has_room
+            and self._admission.turns.has_time
+            and not self._must_pause
+        )
+
+    @property
+    def _must_pause(self) -> bool:
+        return self._pause_until > 0.0 and self._pause_s() > MIN_PAUSE_S
+
+    def _pause_s(self) -> float:
+        return self._pause_until - self._admission.now()
 
     async def wait_for_room(self) -> None:
         """Until ``has_room``, or the connection ends. Cancellable."""
         while not self._closing and not self.has_room:
             if not self.outbox.has_room:
                 await self.outbox.wait_for_room()
-            else:
+            elif not self._backlog.has_room:
                 await self._backlog.wait_for_room()
+            elif self._must_pause:
+                await asyncio.sleep(self._pause_s())
+            else:
+                await self._admission.turns.wait()
+                return  # it is this connection's turn, whatever others read in this pass
 
     def authenticate(self) -> None:
         """Let the client in, with the token that the transport or the hello has. Raises
@@ -186,7 +266,9 @@ class Connection:
             return
         self.ended_by = error
         self._admission.refused(self.peer, error)
-        self._end(encode(to_wire(error)), w.Goodbye(reason=type(error).__name__))
+        hint_s = RETRY_AFTER_S if isinstance(error, Overloaded) else None
+        goodbye = w.Goodbye(reason=type(error).__name__, retry_after_s=hint_s)
+        self._end(encode(to_wire(error)), goodbye)
 
     def leave(self, reason: str, retry_after_s: float | None = None) -> None:
         """Say goodbye. What waits to be sent is sent before it; nothing more is read."""
@@ -195,6 +277,7 @@ class Connection:
 
     def _end(self, last: bytes | None, goodbye: w.Goodbye) -> None:
         self._closing = True
+        self.receiving(0)
         self._detach()
         if last is not None:
             self.outbox.put(last)
@@ -203,6 +286,7 @@ class Connection:
     def close(self) -> None:
         """The transport has lost its peer, or closed. Detaches everything, cancels nothing."""
         self._closing = True
+        self.receiving(0)
         if not self._closed:
             self._closed = True
             self._detach()
@@ -210,9 +294,7 @@ class Connection:
             self._on_closed(self)
 
     def _detach(self) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.close()
-        self._subscriptions.clear()
+        self._subscriptions.close_all()
         for task in self._waits:
             task.cancel()
         for answer in self._callers.values():
@@ -226,9 +308,10 @@ class Connection:
     def _read(self, message: w.FromClient | w.Error) -> None:
         match message:
             case w.Ping():
+                self._count_frame()
                 self.outbox.put(encode(w.Pong()))
             case w.Pong():
-                pass
+                self._count_frame()
             case w.Goodbye():
                 self.leave("as you wish")
             case w.Hello():
@@ -236,6 +319,7 @@ class Connection:
             case _ if not self.authenticated:
                 raise ProtocolError("say hello first")
             case w.Error():
+                self._count_frame()
                 self.outbox.put(encode(message))
             case _:
                 self._command(message)
@@ -271,9 +355,28 @@ class Connection:
         command = tenancy.in_namespace(self.tenant, command)
         try:
             self._admission.check(self, command)
+            self._charge(command)
             ROUTES[type(command)](self, command)
         except SessionError as error:
             self._answer_error(command, error)
+        except Exception:
+            self._discharge(command)
+            raise
+
+    def _charge(self, command: w.Command[Any]) -> None:
+        """Count what a large command holds until it is answered. Raises Overloaded."""
+        excess = excess_of(self._frame_bytes)
+        if excess:
+            key = self.rate_key
+            self._admission.incoming.take(key, excess)
+            self._charges[id(command)] = (key, excess)
+            self._backlog.begin(excess)
+
+    def _discharge(self, command: w.Command[Any]) -> None:
+        """*command* holds nothing any more: it was answered, or nobody waits for it."""
+        if self._charges and (charge := self._charges.pop(id(command), None)) is not None:
+            self._admission.incoming.give_back(*charge)
+            self._backlog.end(charge[1])
 
     def _route_to_service(self, command: w.Command[Any]) -> None:
         perform = SERVICE_COMMANDS[type(command)]
@@ -362,23 +465,41 @@ class Connection:
 
     def _subscribe(self, command: w.Subscribe, handle: LLMSession, _attachment: Attachment) -> None:
         if self._closing:
+            self._discharge(command)
             return
-        limit = self._admission.limits.subscriptions_per_connection
-        check_limit(len(self._subscriptions), limit, "subscriptions are open on this connection")
+        self._check_subscriptions(command.session, handle)
         if command.id in self._subscriptions:
             raise InvalidInput(f"subscription {command.id} is open; choose another id")
         subscription = ServerSubscription(
             command.id,
+            command.session,
             self.outbox,
             self._on_ended,
-            command.turn,
-            lambda error: self._admission.visible_error(self, command, error),
+            turn=command.turn,
+            visible_error=lambda error: self._admission.visible_error(self, command, error),
         )
         events = subscribe_sink(handle, subscription, after=command.after, turn=command.turn)
         self._answer(command, w.Subscribed(events.after))
-        self._subscriptions[command.id] = subscription
+        self._subscriptions.add(subscription)
         if subscription.begin(events):
             self._admission.start(subscription.catch_up())
+
+    def _check_subscriptions(self, session: str, handle: LLMSession) -> None:
+        """Raises Overloaded where there are too many."""
+        limits, own = self._admission.limits, self._subscriptions
+        check_limit(
+            len(own), limits.subscriptions_per_connection, "subscriptions of this connection"
+        )
+        check_limit(
+            own.count(session),
+            limits.own_subscriptions_per_session,
+            "subscriptions of this connection to the session",
+        )
+        check_limit(
+            subscriber_count(handle),
+            limits.subscriptions_per_session,
+            "subscriptions to the session",
+        )
 
     # Commands that wait.
 
@@ -389,6 +510,8 @@ class Connection:
         attachment: Attachment | None = None,
     ) -> None:
         task = self._admission.start(self._perform(command, perform, attachment))
+        if id(command) in self._charges:  # a wait that is cancelled has no answer
+            task.add_done_callback(lambda _: self._discharge(command))
         if isinstance(command, w.Outcome):
             self._waits.add(task)
             task.add_done_callback(self._waits.discard)
@@ -429,13 +552,13 @@ class Connection:
         self._answer(command, self._snapshot(self.tenant, command.limit))
 
     def _unsubscribe(self, command: w.Unsubscribe) -> None:
-        subscription = self._subscriptions.pop(command.subscription, None)
+        subscription = self._subscriptions.pop(command.subscription)
         if subscription is not None:
             subscription.close()
         self._answer(command, None)
 
     def _on_ended(self, subscription: ServerSubscription) -> None:
-        self._subscriptions.pop(subscription.id, None)
+        self._subscriptions.pop(subscription.id)
         self._admission.lagged += subscription.lagged
 
     @property
@@ -468,6 +591,7 @@ class Connection:
         self, command: w.Command[Any], frame: bytes, error: SessionError | None
     ) -> None:
         self.open_requests -= 1
+        self._discharge(command)
         self._admission.answered(self, command, error)
         caller = self._callers.pop(command.id, None)
         if caller is not None:

@@ -9,11 +9,23 @@ import msgspec
 
 from llmsession.errors import Overloaded
 
-__all__ = ["GOING_DOWN", "RETRY_AFTER_S", "Limits", "LoopLag", "RateLimit", "check_limit"]
+__all__ = [
+    "GOING_DOWN",
+    "RETRY_AFTER_S",
+    "Limits",
+    "LoopLag",
+    "RateLimit",
+    "check_limit",
+    "late_hint_s",
+]
 
 GOING_DOWN = "the service goes down"
 RETRY_AFTER_S = 1.0
 """The hint where nothing better is known: a limit on what is open was reached."""
+
+MAX_LATE_HINT_S = 2.0
+"""A stall of any length says nothing of the next one: once it is over the service is as quick as
+before, and clients that waited for as long again would give up."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,19 +33,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame that is too large is a protocol error. None is no limit.
 
     ``commands_per_s`` is of one client: of a tenant, or of a connection where there are none; a
-    burst may be twice that. ``outgoing_bytes`` is what may wait for a connection that does not
-    read, beside one message that is larger than that alone. ``max_lag_s`` is how late the event
-    loop may run before sends and new sessions are refused; interrupts never are.
+    burst may be twice that. Every frame counts, also pings, empty lines and wrong commands: those
+    are not answered ``Overloaded``, but read no faster. ``outgoing_bytes`` is what may wait for a
+    connection that does not read, beside one message that is larger than that alone. ``max_lag_s``
+    is how late the event loop may run before sends and new sessions are refused; interrupts never
+    are.
     """
 
     connections: int = 4096
     sessions_per_connection: int = 10_000
     subscriptions_per_connection: int = 10_000
+    subscriptions_per_session: int = 2_000
+    """Of all clients: each event of the session costs as often."""
+    own_subscriptions_per_session: int = 200
+    """Of one connection, so that one client does not take all of a session's."""
     open_requests_per_connection: int = 10_000
     open_turns: int | None = 10_000
     frame_bytes: int = 36 * 1024 * 1024
     """A message of a session may have 32 MiB."""
     commands_per_s: float | None = 5_000.0
+    incoming_bytes: int = 128 * 1024 * 1024
+    """Of frames that have not ended and of commands that wait for their answers, of all clients.
+    Of each frame the first 16 KiB do not count."""
+    incoming_bytes_per_client: int = 64 * 1024 * 1024
+    """Of a tenant, or of a connection where there are none. It is more than one frame may have."""
     outgoing_bytes: int = 4 * 1024 * 1024
     max_lag_s: float = 1.0
     keepalive_s: float = 20.0
@@ -44,6 +67,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 HELLO_BYTES = 64 * 1024
 """The largest frame before the hello."""
+HELLO_FRAMES = 8
+"""Frames before the hello, itself included: a client that waits for its welcome may be pinged."""
 
 
 def check_limit(count: int, limit: int, what: str) -> None:
@@ -52,16 +77,22 @@ def check_limit(count: int, limit: int, what: str) -> None:
         raise Overloaded(f"{limit} {what}", retry_after_s=RETRY_AFTER_S)
 
 
+def late_hint_s(lag_s: float) -> float:
+    """When a command is worth repeating that was refused because the event loop ran *lag_s* late:
+    after as long again, at most ``MAX_LATE_HINT_S``."""
+    return min(lag_s, MAX_LATE_HINT_S)
+
+
 class RateLimit:
     """A bucket of tokens: *per_s* flow in, at most twice that are kept; None never runs dry."""
 
-    __slots__ = ("_clock", "_filled_at", "_per_s", "_tokens")
+    __slots__ = ("_clock", "_excess_until", "_filled_at", "_per_s", "_tokens")
 
     def __init__(self, per_s: float | None, clock: Callable[[], float]) -> None:
         self._per_s = per_s
         self._clock = clock
         self._tokens = 2 * per_s if per_s else 0.0
-        self._filled_at = clock()
+        self._filled_at = self._excess_until = clock()
 
     def take(self) -> float | None:
         """Take one token; None if there was one, else in how many seconds there will be."""
@@ -74,6 +105,15 @@ class RateLimit:
             return (1 - self._tokens) / self._per_s
         self._tokens -= 1
         return None
+
+    def exceed(self) -> float:
+        """Count one frame that found no token. Returns in how many seconds the next frame is due,
+        so that no more than *per_s* of these are read, over however many connections."""
+        if self._per_s is None:
+            return 0.0
+        now = self._clock()
+        self._excess_until = max(now, self._excess_until) + 1 / self._per_s
+        return self._excess_until - now
 
 
 class LoopLag:

@@ -26,34 +26,54 @@ READERS = 4
 busy. Each holds a page of the log in memory, also while the client does not read."""
 
 
+class _Place:
+    """What the outbox knows of one subscription."""
+
+    __slots__ = ("bytes", "ended", "last", "sent", "subscription", "waiting")
+
+    def __init__(self, subscription: int, cursor: int) -> None:
+        self.subscription = subscription
+        self.sent = cursor
+        """The seq of its last durable event that was sent."""
+        self.last: _Pieces | None = None
+        """Where its next preview may be added."""
+        self.waiting = self.bytes = 0
+        self.ended = False
+
+
 class _Frame:
     """A durable event that waits, and its subscription."""
 
-    __slots__ = ("frame", "seq", "subscription")
+    __slots__ = ("frame", "place", "seq")
 
-    def __init__(self, subscription: int, seq: int, frame: bytes) -> None:
-        self.subscription = subscription
+    def __init__(self, place: _Place, seq: int, frame: bytes) -> None:
+        self.place = place
         self.seq = seq
         self.frame = frame
+
+    @property
+    def size(self) -> int:
+        return len(self.frame)
 
 
 class _Pieces:
     """Previews of one block that wait, joined when they are sent."""
 
-    __slots__ = ("chars", "first", "offset", "session", "subscription", "texts")
+    __slots__ = ("first", "offset", "place", "session", "size", "texts")
 
-    def __init__(self, subscription: int, session: str, first: Preview, offset: int) -> None:
-        self.subscription = subscription
+    def __init__(self, place: _Place, session: str, first: Preview, offset: int) -> None:
+        self.place = place
         self.session = session
         self.first = first
         self.offset = offset
         self.texts = [first.text]
-        self.chars = len(first.text)
+        self.size = len(first.text)
+        """In characters."""
 
     def continues_with(self, preview: Preview, offset: int) -> bool:
         first = self.first
         return (
-            offset == self.offset + self.chars
+            offset == self.offset + self.size
             and type(first) is type(preview)
             and first.index == preview.index
             and first.attempt == preview.attempt
@@ -65,20 +85,22 @@ class _Pieces:
         preview = self.first
         if len(self.texts) > 1:
             preview = msgspec.structs.replace(preview, text="".join(self.texts))
-        return encode_preview(self.subscription, self.session, preview, self.offset)
+        return encode_preview(self.place.subscription, self.session, preview, self.offset)
 
 
 class Outbox:
-    """``wake`` is called when frames wait and nobody was woken for them."""
+    """``wake`` is called when frames wait and nobody was woken for them. Every method takes
+    constant time, ``end`` on average."""
 
     def __init__(self, limit_bytes: int, wake: Callable[[], None]) -> None:
         self._limit_bytes = limit_bytes
         self._wake = wake
         self._items: deque[bytes | _Frame | _Pieces] = deque()
-        self._last_pieces: dict[int, _Pieces] = {}
-        """By subscription: where its next preview may be added."""
-        self._sent: dict[int, int] = {}
-        """By subscription: the seq of its last durable event that was sent."""
+        """In their order; those of subscriptions that have ended are skipped."""
+        self._waiting = 0
+        """Items that are not skipped."""
+        self._skipped_bytes = 0
+        self._places: dict[int, _Place] = {}
         self._woken = False
         self._room_event: asyncio.Event | None = None
         self.reading = asyncio.Semaphore(READERS)
@@ -88,26 +110,24 @@ class Outbox:
         self.previews_lost = 0
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._waiting
 
     def begin(self, subscription: int, cursor: int) -> None:
         """*subscription* has everything up to *cursor*."""
-        self._sent[subscription] = cursor
+        self._places[subscription] = _Place(subscription, cursor)
 
     def put(self, frame: bytes) -> None:
         """An answer, or anything else that has to arrive."""
         self.bytes += len(frame)
-        self._items.append(frame)
-        self._wake_once()
+        self._append(frame)
 
     def offer(self, subscription: int, seq: int, frame: bytes) -> bool:
         """A durable event; False where it does not fit."""
-        if self._items and self.bytes + len(frame) > self._limit_bytes:
+        if self._waiting and self.bytes + len(frame) > self._limit_bytes:
             return False
-        self._last_pieces.pop(subscription, None)
-        self.bytes += len(frame)
-        self._items.append(_Frame(subscription, seq, frame))
-        self._wake_once()
+        place = self._place(subscription)
+        place.last = None
+        self._append_of(place, _Frame(place, seq, frame))
         return True
 
     def offer_preview(self, subscription: int, session: str, preview: Preview, offset: int) -> None:
@@ -116,20 +136,20 @@ class Outbox:
         if self.bytes + chars > self._limit_bytes // 2:
             self.previews_lost += 1
             return
-        self.bytes += chars
-        last = self._last_pieces.get(subscription)
+        place = self._place(subscription)
+        last = place.last
         if last is not None and last.continues_with(preview, offset):
             last.texts.append(preview.text)
-            last.chars += chars
+            last.size += chars
+            place.bytes += chars
+            self.bytes += chars
             return
-        pieces = _Pieces(subscription, session, preview, offset)
-        self._last_pieces[subscription] = pieces
-        self._items.append(pieces)
-        self._wake_once()
+        place.last = _Pieces(place, session, preview, offset)
+        self._append_of(place, place.last)
 
     def offer_restart(self, subscription: int, session: str, restart: StepRestarted) -> None:
         """The news that previews are void. It is always taken: a turn has few of them."""
-        self._last_pieces.pop(subscription, None)
+        self._place(subscription).last = None
         event = w.Event(
             subscription=subscription,
             session=session,
@@ -139,39 +159,76 @@ class Outbox:
         )
         self.put(encode(event))
 
+    def _place(self, subscription: int) -> _Place:
+        place = self._places.get(subscription)
+        if place is None:
+            place = self._places[subscription] = _Place(subscription, 0)
+        return place
+
+    def _append_of(self, place: _Place, item: _Frame | _Pieces) -> None:
+        size = item.size
+        place.waiting += 1
+        place.bytes += size
+        self.bytes += size
+        self._append(item)
+
+    def _append(self, item: bytes | _Frame | _Pieces) -> None:
+        self._waiting += 1
+        self._items.append(item)
+        if not self._woken:
+            self._woken = True
+            self._wake()
+
     def end(self, subscription: int) -> int:
         """Forget what waits for *subscription*; returns the cursor of what was sent."""
-        if self._last_pieces.pop(subscription, None) or any(
-            not isinstance(item, bytes) and item.subscription == subscription
-            for item in self._items
-        ):
-            remaining: deque[bytes | _Frame | _Pieces] = deque()
-            for item in self._items:
-                if isinstance(item, bytes) or item.subscription != subscription:
-                    remaining.append(item)
-                else:
-                    self.bytes -= _size(item)
-            self._items = remaining
-        return self._sent.pop(subscription, 0)
+        place = self._places.pop(subscription, None)
+        if place is None:
+            return 0
+        place.ended = True
+        if place.waiting:
+            self._waiting -= place.waiting
+            self.bytes -= place.bytes
+            self._skipped_bytes += place.bytes
+            self._woken = self._woken and bool(self._waiting)
+            self._drop_skipped()
+            self._tell_room()
+        return place.sent
+
+    def _drop_skipped(self) -> None:
+        """Drop what is skipped once it is the larger part, so that this costs each item once."""
+        if len(self._items) > 2 * self._waiting or self._skipped_bytes > self._limit_bytes // 4:
+            self._items = deque(item for item in self._items if not _is_skipped(item))
+            self._skipped_bytes = 0
 
     def take(self) -> bytes | None:
         """The next frame to send, or None."""
-        if not self._items:
+        if not self._waiting:
             return None
         item = self._items.popleft()
-        self._woken = bool(self._items)
-        self.bytes -= _size(item)
+        while _is_skipped(item):
+            item = self._items.popleft()
+        self._waiting -= 1
+        self._woken = bool(self._waiting)
+        if isinstance(item, bytes):
+            self.bytes -= len(item)
+            self._tell_room()
+            return item
+        place = item.place
+        place.waiting -= 1
+        place.bytes -= item.size
+        self.bytes -= item.size
+        self._tell_room()
+        if isinstance(item, _Frame):
+            place.sent = item.seq
+            return item.frame
+        if place.last is item:
+            place.last = None
+        return item.frame()
+
+    def _tell_room(self) -> None:
         if self._room_event is not None and self.has_room:
             self._room_event.set()
             self._room_event = None
-        if isinstance(item, bytes):
-            return item
-        if isinstance(item, _Frame):
-            self._sent[item.subscription] = item.seq
-            return item.frame
-        if self._last_pieces.get(item.subscription) is item:
-            del self._last_pieces[item.subscription]
-        return item.frame()
 
     @property
     def has_room(self) -> bool:
@@ -180,7 +237,7 @@ class Outbox:
 
     async def wait_for_room(self, size_bytes: int = 0) -> None:
         """Until ``has_room``, and *size_bytes* fit or nothing waits. Cancellable."""
-        while not self.has_room or (self._items and self.bytes + size_bytes > self._limit_bytes):
+        while not self.has_room or (self._waiting and self.bytes + size_bytes > self._limit_bytes):
             if self._room_event is None:
                 self._room_event = asyncio.Event()
             await self._room_event.wait()
@@ -188,19 +245,10 @@ class Outbox:
     def clear(self) -> None:
         """Drop everything, and wake whoever waits: nobody will read it."""
         self._items.clear()
-        self._last_pieces.clear()
-        self.bytes = 0
-        if self._room_event is not None:
-            self._room_event.set()
-            self._room_event = None
-
-    def _wake_once(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._wake()
+        self._places.clear()
+        self._waiting = self.bytes = self._skipped_bytes = 0
+        self._tell_room()
 
 
-def _size(item: bytes | _Frame | _Pieces) -> int:
-    if isinstance(item, bytes):
-        return len(item)
-    return len(item.frame) if isinstance(item, _Frame) else item.chars
+def _is_skipped(item: bytes | _Frame | _Pieces) -> bool:
+    return not isinstance(item, bytes) and item.place.ended

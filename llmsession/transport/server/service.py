@@ -135,6 +135,7 @@ class Service:
             subscriptions=sum(connection.subscriptions for connection in connections),
             open_requests=sum(connection.open_requests for connection in connections),
             open_turns=self.manager.open_turns,
+            incoming_bytes=admission.incoming.bytes,
             outgoing_bytes=sum(connection.outbox.bytes for connection in connections),
             loop_lag_s=admission.lag.lag_s,
             connected=self._connected,

@@ -310,15 +310,24 @@ class _Peer:
                 received = await self._reader.read(READ_BYTES)
                 if not received:
                     break
-                for line in self._lines.feed(received, connection.max_frame_bytes):
-                    self._heard_time = self._loop.time()
-                    connection.receive(line)
+                lines = self._lines.feed(received, connection.max_frame_bytes)
+                connection.receiving(self._lines.holds)
+                for line in lines:
                     if not connection.has_room:
                         await connection.wait_for_room()
+                    self._heard_time = self._loop.time()
+                    if line and not line.isspace():
+                        connection.receive(line)
+                    else:
+                        connection.skip()
+                if not connection.has_room:
+                    await connection.wait_for_room()
         except ProtocolError as error:
             connection.fail(error)
         except OSError:
             return
+        finally:
+            self._lines.clear()
         # A peer that has closed its writing side may still read what is left for it.
         connection.leave("end of input")
         async with asyncio.timeout(LINGER_S):

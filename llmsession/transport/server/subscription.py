@@ -8,6 +8,7 @@ log has them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -32,7 +33,7 @@ from ..wire.errors import to_wire
 from ..wire.framing import encode
 from .outbox import Outbox
 
-__all__ = ["ServerSubscription"]
+__all__ = ["OpenSubscriptions", "ServerSubscription"]
 
 FIRST_PAGE = 4
 PAGE = 32
@@ -60,12 +61,15 @@ class ServerSubscription(EventSink):
     def __init__(
         self,
         id: int,
+        session: str,
         outbox: Outbox,
         on_ended: Callable[[ServerSubscription], None],
+        *,
         turn: int | None,
         visible_error: Callable[[SessionError], SessionError],
     ) -> None:
         self.id = id
+        self.session = session
         self._visible_error = visible_error
         self._outbox = outbox
         self._on_ended = on_ended
@@ -235,3 +239,42 @@ class ServerSubscription(EventSink):
     def _stop(self) -> None:
         self._ended = True
         self._listening.stop(self)
+
+
+class OpenSubscriptions:
+    """The subscriptions of a connection, by their ids and counted by their sessions."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, ServerSubscription] = {}
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._by_id
+
+    def count(self, session: str) -> int:
+        """How many are open to *session*."""
+        return self._counts[session]
+
+    def add(self, subscription: ServerSubscription) -> None:
+        """Hold *subscription*, whose id must be free."""
+        self._by_id[subscription.id] = subscription
+        self._counts[subscription.session] += 1
+
+    def pop(self, id: int) -> ServerSubscription | None:
+        """Hold the subscription *id* no more; None if there is no such."""
+        subscription = self._by_id.pop(id, None)
+        if subscription is not None:
+            self._counts[subscription.session] -= 1
+            if not self._counts[subscription.session]:
+                del self._counts[subscription.session]
+        return subscription
+
+    def close_all(self) -> None:
+        """Close every subscription, and hold none."""
+        for subscription in self._by_id.values():
+            subscription.close()
+        self._by_id.clear()
+        self._counts.clear()

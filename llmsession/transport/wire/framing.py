@@ -139,35 +139,29 @@ class LineReader:
     """Splits received bytes into lines. Buffers at most one unfinished line of the allowed size."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._unfinished = bytearray()
 
     @property
     def holds(self) -> int:
         """Bytes of a line that has not ended."""
-        return self._size
+        return len(self._unfinished)
+
+    def clear(self) -> None:
+        """Forget the line that has not ended."""
+        self._unfinished = bytearray()
 
     def feed(self, received: bytes, max_bytes: int) -> list[bytes]:
-        """The lines that end in *received*; empty ones are left out.
+        """The lines that end in *received*, also empty ones: who counts lines counts these, too.
 
         Raises ProtocolError for a line that has more than *max_bytes*, ended or not.
         """
-        *ended, rest = received.split(b"\n")
-        lines: list[bytes] = []
-        for line in ended:
-            if self._pieces:
-                line = b"".join([*self._pieces, line])
-                self._pieces.clear()
-                self._size = 0
+        *lines, rest = received.split(b"\n")
+        if lines and self._unfinished:
+            self._unfinished += lines[0]
+            lines[0] = bytes(self._unfinished)
+            self.clear()
+        self._unfinished += rest
+        for line in (*lines, self._unfinished):
             if len(line) > max_bytes:
                 raise ProtocolError(f"a line has more than {max_bytes:,} bytes")
-            if line and not line.isspace():
-                lines.append(line)
-        if rest:
-            self._pieces.append(rest)
-            self._size += len(rest)
-            if self._size > max_bytes:
-                raise ProtocolError(f"a line has more than {max_bytes:,} bytes")
-            if len(self._pieces) > 1024:  # the peer sends byte by byte
-                self._pieces = [b"".join(self._pieces)]
         return lines

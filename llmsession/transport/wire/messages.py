@@ -131,6 +131,8 @@ class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     open_turns: int
     outgoing_bytes: int
     """What waits to be sent to clients."""
+    incoming_bytes: int = 0
+    """What counts of frames that have not ended, and of commands that wait for their answers."""
     loop_lag_s: float
     connected: int
     refused_connections: int

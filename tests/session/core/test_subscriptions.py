@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 
 import anyio
 import msgspec
@@ -578,3 +580,37 @@ def test_a_subscriber_lags_where_the_log_is_found_to_be_longer_than_it_was_told(
     subscriptions.remove("s", current)
     assert not subscriptions.has("s")
     assert behind.buffered == (0, 0)
+
+
+# How many
+
+
+def test_adding_and_removing_a_subscriber_touches_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a place is asked for is counted, not timed."""
+    from llmsession.session.core import subscriptions as module
+
+    asked = [0]
+
+    class Counted(weakref.ref[Subscription]):
+        def __call__(self) -> Subscription | None:
+            asked[0] += 1
+            return super().__call__()
+
+    monkeypatch.setattr(module, "weakref", SimpleNamespace(ref=Counted))
+    log, many = Log(), 2000
+    held = [log.subscribe() for _ in range(many)]
+    for subscription in held:
+        subscription.close()
+    assert asked[0] <= 8 * many
+    assert not log.subscriptions.has("s")
+
+
+def test_subscribers_that_were_dropped_without_a_close_do_not_add_up() -> None:
+    log = Log()
+    kept = log.subscribe()
+    for _ in range(1000):
+        log.subscribe()
+    assert log.subscriptions.count("s") < 40
+    log.write(accepted(1))
+    assert log.subscriptions.count("s") == 1
+    assert kept.buffered[0] == 1

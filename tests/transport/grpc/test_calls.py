@@ -19,11 +19,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from llmsession import MemoryStore, Overloaded, SessionManager, Unauthenticated, connect
+from llmsession import (
+    InvalidInput,
+    MemoryStore,
+    Overloaded,
+    SessionManager,
+    Unauthenticated,
+    connect,
+)
 from llmsession.store import SessionRow
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from llmsession.transport import Credentials, GrpcServer, Limits, Service
 from llmsession.transport.grpc.calls import SINGLE_COMMANDS, call_of
+from llmsession.transport.grpc.decoding import MAX_FIELDS, decode_message
 from llmsession.transport.v1 import session_pb2
 from llmsession.transport.v1.session_pb2 import Command, Envelope, Frames
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
@@ -450,7 +458,8 @@ async def test_what_is_no_frame_ends_its_connection_and_no_other() -> None:
             assert [type(each) for each in heard] == [w.Welcome, w.Error, w.Goodbye]
         code, *_ = await status_of(on.calls.Send(Command(session="s", body=b" " * 500_000)))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED  # gRPC itself does not read it
-        await until(lambda: on.service.statistics().connections == 0)
+        # The client of that call is known for a while.
+        await until(lambda: on.service.statistics().connections == 1)
 
 
 async def test_a_client_that_says_nothing_is_dropped() -> None:
@@ -545,3 +554,97 @@ async def test_a_server_that_ends_says_so_to_every_call() -> None:
 async def drained(call: Any) -> None:
     while await call.read() is not grpc.aio.EOF:
         pass
+
+
+# Bytes that are no messages.
+
+
+def raw_call(channel: Any, path: str) -> Any:
+    """A call whose request and answer are bytes, as a program without stubs makes it."""
+    return channel.stream_stream(path)
+
+
+NO_PROTOBUF = {
+    "an end too early": b"\x0a\xff\xff\xff\x7f",
+    "a number without end": b"\xff" * 50,
+    "invalid UTF-8 in a text": b"\x0a\x02\xff\xfe",
+    "a group": b"\x0b" * 50,
+    "a field without a number": b"\x00\x00",
+}
+METHODS = (
+    "/llmsession.v1.SessionService/Status",
+    "/llmsession.v1.SessionService/Subscribe",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+
+
+async def failure_of(stream: Any, *sent: bytes) -> tuple[grpc.StatusCode, str]:
+    """How *stream* ends after *sent*."""
+    for raw in sent:
+        await stream.write(raw)
+    await stream.done_writing()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        while await stream.read() is not grpc.aio.EOF:
+            pass
+    return caught.value.code(), caught.value.details() or ""
+
+
+@pytest.mark.parametrize("path", METHODS, ids=lambda path: path.rpartition("/")[2])
+async def test_bytes_that_are_no_protobuf_are_invalid_and_leave_no_traceback(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stubs() as on:
+        for raw in NO_PROTOBUF.values():
+            code, details = await failure_of(raw_call(on.channel, path)(), raw)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT, details
+            assert "protobuf" in details
+            assert "Exception" not in details
+        assert not any(record.exc_info for record in caplog.records)
+        assert (await on.ask("Status")).kind == "status"
+
+
+async def test_frames_that_are_no_protobuf_end_their_call_with_an_error_and_its_status() -> None:
+    async with stubs() as on:
+        hello = Frames(frames=[HELLO]).SerializeToString()
+        for raw in (*NO_PROTOBUF.values(), b"\x0a\x00" * (MAX_FIELDS + 1)):
+            if raw == NO_PROTOBUF["invalid UTF-8 in a text"]:
+                continue  # a frame is no text
+            connect_call = raw_call(on.channel, "/llmsession.v1.SessionService/Connect")
+            code, _ = await failure_of(connect_call(), hello, raw)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+        await until(lambda: on.service.statistics().connections == 0)
+
+
+async def test_a_request_is_read_after_its_client_has_authenticated() -> None:
+    async with stubs(authenticator=OneToken()) as on:
+        for method in ("Status", "Subscribe", "Connect"):
+            path = f"/llmsession.v1.SessionService/{method}"
+            code, _ = await failure_of(raw_call(on.channel, path)(), b"\xff" * 50)
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_message_of_many_fields_is_refused_after_as_many_as_are_allowed() -> None:
+    class Counted(bytes):
+        read = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            Counted.read += 1
+            return super().__getitem__(place)
+
+    pong = b'\x0a\x0f{"type":"pong"}'
+    assert len(decode_message(Frames, pong * MAX_FIELDS).frames) == MAX_FIELDS
+    with pytest.raises(InvalidInput, match="more than 4,096"):
+        decode_message(Frames, Counted(pong * 200_000))
+    assert Counted.read <= 2 * (MAX_FIELDS + 1)
+
+
+async def test_two_million_frames_in_one_message_are_refused_and_the_others_are_served() -> None:
+    async with stubs(["fine"]) as on:
+        session = await on.manager.open("s")
+        flood = Frames(frames=[HELLO]).SerializeToString(), b'\x0a\x0f{"type":"pong"}' * 2_000_000
+        call = raw_call(on.channel, "/llmsession.v1.SessionService/Connect")()
+        code, _ = await failure_of(call, *flood)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert await (await session.send("still there?")).text() == "fine"

@@ -293,3 +293,36 @@ async def test_subscriptions_of_who_does_not_read_hold_few_pages_of_the_log() ->
             if isinstance(message, w.Event):
                 seen[message.subscription].append(message.seq)
         assert all(each == sorted(set(each)) for each in seen.values())
+
+
+@pytest.mark.parametrize(("stalled_s", "hint_s"), [(1.5, 1.5), (8.0, 2.0), (16.0, 2.0)])
+async def test_a_stall_is_followed_by_hints_of_the_measured_lag_and_at_most_two_seconds(
+    stalled_s: float, hint_s: float
+) -> None:
+    async with bare() as on:
+        on.service.admission.lag.lag_s = stalled_s
+        on.say(w.Send(id=1, session="s", content=msgspec.Raw(b'"hi"')))
+        error = await on.hear_a(w.Error)
+        assert (error.code, error.retry_after_s) == ("Overloaded", hint_s)
+
+
+async def test_subscriptions_to_one_session_are_limited_for_a_connection_and_for_all() -> None:
+    limits = Limits(own_subscriptions_per_session=3, subscriptions_per_session=5)
+    async with bare(limits=limits) as on:
+        await on.service.manager.create(CONFIG, session_id="t")
+        other = Bare(on.service)
+        other.say(w.Hello(versions=(2,)))
+        await other.hear_a(w.Welcome)
+
+        async def open_to(who: Bare, session: str, id: int) -> str:
+            who.say(w.Subscribe(id=id, session=session))
+            answer = await who.hear()
+            return answer.code if isinstance(answer, w.Error) else "open"
+
+        assert [await open_to(on, "s", id) for id in range(4)] == ["open"] * 3 + ["Overloaded"]
+        assert await open_to(on, "t", 10) == "open"
+        assert [await open_to(other, "s", id) for id in range(3)] == ["open"] * 2 + ["Overloaded"]
+        on.say(w.Unsubscribe(id=20, subscription=0))
+        await on.hear_a(w.Reply)
+        assert await open_to(other, "s", 5) == "open"
+        other.connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -183,3 +184,46 @@ async def test_a_loop_that_is_held_up_is_seen_to_be_late() -> None:
             await until(lambda: lag.lag_s < 0.05)
     finally:
         lag.stop()
+
+
+def test_subscriptions_that_end_while_much_waits_touch_what_waits_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from llmsession.transport.server import outbox as module
+
+    looked = [0]
+    is_skipped = module._is_skipped
+
+    def counted(item: Any) -> bool:
+        looked[0] += 1
+        return is_skipped(item)
+
+    monkeypatch.setattr(module, "_is_skipped", counted)
+    outbox, many = Outbox(1 << 22, lambda: None), 2000
+    for number in range(many):
+        outbox.begin(number, 0)
+        assert outbox.offer(number, 1, b"%d" % number)
+        outbox.put(b"answer")
+    for number in range(0, many, 2):
+        assert outbox.end(number) == 0
+    left = [frame for frame in taken(outbox) if frame != b"answer"]
+    assert left == [b"%d" % number for number in range(1, many, 2)]
+    for number in range(1, many, 2):
+        assert outbox.end(number) == 1
+    assert looked[0] <= 8 * many
+
+
+def test_what_ended_while_nobody_reads_is_not_kept() -> None:
+    outbox = Outbox(10_000, lambda: None)
+    outbox.put(b"first")
+    for number in range(100):
+        outbox.begin(number, 0)
+        assert outbox.offer(number, 1, b"x" * 2000)
+        outbox.end(number)
+    assert len(outbox) == 1
+    assert sum(len(getattr(item, "frame", b"")) for item in outbox._items) <= 2500 + 2000
+    woken: list[int] = []
+    outbox._wake = lambda: woken.append(1)
+    outbox.take()
+    outbox.put(b"next")
+    assert woken == [1]

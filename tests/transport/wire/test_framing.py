@@ -15,7 +15,6 @@ FRAMES = st.lists(st.binary(min_size=1, max_size=40).map(lambda raw: raw.replace
 
 @given(FRAMES, st.lists(st.integers(1, 30)))
 def test_lines_are_the_same_however_they_are_cut(frames: list[bytes], cuts: list[int]) -> None:
-    frames = [frame for frame in frames if not frame.isspace()]
     stream = b"".join(line_of(frame) for frame in frames)
     lines, read = LineReader(), []
     for cut in [*cuts, len(stream)]:
