@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ settings.register_profile(
 )
 settings.load_profile("everywhere")
 
+
+# A shell gives its background jobs SIGINT to ignore, and so to every program that the tests start:
+# those that are sent Ctrl-C would not hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Processes, servers, type checkers, whole recordings, and properties over many random runs.
 SLOW = (

@@ -82,6 +82,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    async def shutdown_default_executor(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109  # asyncio calls it so
+    ) -> None:
+        """Waits for the threads in real time: its limit would pass before a thread can end."""
+        await super().shutdown_default_executor()
+
     def call_at(
         self,
         when: float,

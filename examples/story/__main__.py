@@ -6,7 +6,6 @@ middle it is killed. Nothing is left behind, also on Ctrl-C.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +20,7 @@ from rich.console import Console
 from llmsession.cli.app import run
 from llmsession.cli.commands.replay import drive_files, print_table
 from llmsession.cli.common.exit_codes import BROKEN_PROMISE
-from llmsession.errors import InvalidInput, SessionError, TranscriptError
+from llmsession.errors import InvalidInput, TranscriptError
 from llmsession.testing.local_service import ServedProgram, free_port, serving
 from llmsession.transcripts import Conversation, read
 from llmsession.transport import RemoteManager, connect
@@ -81,22 +80,15 @@ def _one(path: Path) -> Conversation:
 
 
 async def _show(console: Console, conversation: Conversation) -> bool:
-    try:
-        async with _served(console, conversation) as service, AsyncExitStack() as stack:
-            ways: dict[str, RemoteManager] = {}
-            for address in service.addresses:
-                way = "gRPC" if address.startswith("grpc:") else "the Unix socket"
-                ways[way] = await stack.enter_async_context(connect(address))
-            newest = list(ways.values())[-1]
-            await show_interrupt(console, newest)
-            await show_compaction(console, newest, first_turn(conversation))
-            return await show_kill(console, service, ways)
-    except SessionError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # Ctrl-C, which a terminal gives to the service, too: it was gone first.
-            raise KeyboardInterrupt from None
-        raise
+    async with _served(console, conversation) as service, AsyncExitStack() as stack:
+        ways: dict[str, RemoteManager] = {}
+        for address in service.addresses:
+            way = "gRPC" if address.startswith("grpc:") else "the Unix socket"
+            ways[way] = await stack.enter_async_context(connect(address))
+        newest = list(ways.values())[-1]
+        await show_interrupt(console, newest)
+        await show_compaction(console, newest, first_turn(conversation))
+        return await show_kill(console, service, ways)
 
 
 @asynccontextmanager
