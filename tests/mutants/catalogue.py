@@ -12,6 +12,7 @@ from .of_owners import OWNERS, STORES
 from .of_receipts import RECEIPTS, SPENDING
 from .of_records import DURABLE, FOLD, SUBSCRIBERS
 from .of_tools import TOOLS
+from .of_transcripts import TRANSCRIPTS
 from .of_turns import BLOCKS, MACHINE, NAMING
 from .of_wire import WIRE
 
@@ -35,6 +36,7 @@ CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "Time, tools, works": TOOLS,
     "Budgets": SPENDING,
     "The service": WIRE,
+    "Recorded files": TRANSCRIPTS,
 }
 """By what they are about."""
 
