@@ -20,7 +20,14 @@ from llmsession.lab.counters import COUNTERS, find_tiktoken
 from llmsession.transcripts import read
 
 from ..common.exit_codes import USAGE
-from ..common.files import FormatName, RecordedFiles, check_format, one_line, print_failure
+from ..common.files import (
+    FormatName,
+    RecordedFiles,
+    check_format,
+    one_line,
+    print_failure,
+    print_left_out,
+)
 
 __all__ = ["calibrate", "print_rows"]
 
@@ -48,7 +55,9 @@ def calibrate(
     failed = False
     for path in files:
         try:
-            measured += measure(str(path), read(path.read_bytes(), format), tiktoken)
+            conversations = read(path.read_bytes(), format)
+            print_left_out(path, conversations)
+            measured += measure(str(path), conversations, tiktoken)
         except (OSError, SessionError) as error:
             failed = True
             print_failure(path, one_line(error))
