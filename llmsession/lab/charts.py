@@ -1,4 +1,7 @@
-"""Charts as inline SVG: curves over steps, and a scatter with its frontier. No scripts."""
+"""Charts as inline SVG: curves over steps, and a scatter with its frontier. No scripts.
+
+No tick is written twice, and no two labels overlap; ``labels`` says how.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Dot", "Line", "curves", "scatter", "short"]
+from .labels import Frame, Label, Spot, placed, ticks
+
+__all__ = ["Dot", "Line", "curves", "scatter"]
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 34
+LEFT, RIGHT, TOP, BOTTOM = 70, 30, 28, 34
+"""Above the axes there is room for the name of the upright one."""
+RADIUS = 4.5
 MAX_POINTS = 400
 """Of a longer curve each point stands for several steps: the highest of them."""
 
@@ -26,12 +33,13 @@ class Line(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A point of a scatter. A hollow one is not to be compared with the others."""
+    """A point of a scatter. A hollow one is not to be compared with the others; one without *y*
+    has no such value, and stands on the axis as a square."""
 
     name: str
     colour: str
     x: float
-    y: float
+    y: float | None
     told: str
     hollow: bool = False
 
@@ -42,17 +50,13 @@ class _Scale(NamedTuple):
     start: float
     end: float
 
+    def nearest(self, value: float) -> float:
+        """The value on the scale that is nearest to *value*."""
+        return min(max(value, self.least), self.most)
+
     def at(self, value: float) -> str:
         span = (self.most - self.least) or 1.0
         return f"{self.start + (value - self.least) / span * (self.end - self.start):.1f}"
-
-
-def short(value: float) -> str:
-    """A number as an axis shows it: 1.2M, 340k, 0.85."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
 
 
 def curves(lines: Sequence[Line], *, limit: float | None, x_name: str, y_name: str) -> str:
@@ -63,7 +67,7 @@ def curves(lines: Sequence[Line], *, limit: float | None, x_name: str, y_name: s
     top = max([y for _, y in points] + ([limit] if limit else []))
     x_scale = _Scale(0, max(x for x, _ in points), LEFT, WIDTH - RIGHT)
     y_scale = _Scale(0, top * 1.05, HEIGHT - BOTTOM, TOP)
-    drawn = [_axes(x_scale, y_scale, x_name, y_name)]
+    drawn = [_axes(x_scale, y_scale, x_name, y_name, whole=True)]
     if limit:
         y = y_scale.at(limit)
         drawn.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
@@ -84,30 +88,50 @@ def curves(lines: Sequence[Line], *, limit: float | None, x_name: str, y_name: s
 def scatter(
     dots: Sequence[Dot], best: Sequence[tuple[float, float]], *, x_name: str, y_name: str
 ) -> str:
-    """*dots*, and a line through those that are *best*; "" without a dot."""
+    """*dots*, each with its name or, beside others, its place among *dots* from 1; and a line
+    through those that are *best*; "" without a dot. One that is hollow and far off stands at the
+    edge."""
     if not dots:
         return ""
     # What is hollow may lie far off, and would press the others into a corner.
     seen = [dot for dot in dots if not dot.hollow] or list(dots)
     x_scale = _spread([dot.x for dot in seen], LEFT + 8, WIDTH - RIGHT - 8)
-    y_scale = _spread([dot.y for dot in seen], HEIGHT - BOTTOM - 8, TOP + 8)
+    heights = [dot.y for dot in seen if dot.y is not None] or [
+        dot.y for dot in dots if dot.y is not None
+    ]
+    y_scale = _spread(heights or [0.0, 1.0], HEIGHT - BOTTOM - 14, TOP + 8)
     drawn = [_axes(x_scale, y_scale, x_name, y_name)]
     if best:
         path = " ".join(f"{x_scale.at(x)},{y_scale.at(y)}" for x, y in sorted(best))
         drawn.append(f'<polyline class="frontier" points="{path}"/>')
-    for dot in dots:
-        inside = x_scale.least <= dot.x <= x_scale.most and y_scale.least <= dot.y <= y_scale.most
-        if not inside:
-            continue
-        x, y = x_scale.at(dot.x), y_scale.at(dot.y)
-        fill = "none" if dot.hollow else dot.colour
-        drawn.append(
-            f'<circle r="4.5" cx="{x}" cy="{y}" fill="{fill}" stroke="{dot.colour}">'
-            f"<title>{escape(dot.told)}</title></circle>"
-            f'<text class="name" x="{float(x) + 6:.1f}" y="{float(y) - 5:.1f}">'
-            f"{escape(dot.name)}</text>"
-        )
+    spots = []
+    for number, dot in enumerate(dots, 1):
+        x = float(x_scale.at(x_scale.nearest(dot.x)))
+        on_axis = float(HEIGHT - BOTTOM)
+        y = on_axis if dot.y is None else float(y_scale.at(y_scale.nearest(dot.y)))
+        drawn.append(_mark(dot, x, y))
+        spots.append(Spot(number, dot.name, x, y))
+    frame = Frame(LEFT, TOP, WIDTH, HEIGHT - BOTTOM - 1)
+    drawn += map(_name_of, placed(spots, frame))
     return _svg(drawn, f"{y_name} against {x_name}")
+
+
+def _mark(dot: Dot, x: float, y: float) -> str:
+    fill = "none" if dot.hollow else dot.colour
+    style = f'fill="{fill}" stroke="{dot.colour}"'
+    title = f"<title>{escape(dot.told)}</title>"
+    if dot.y is not None:
+        return f'<circle r="{RADIUS}" cx="{x}" cy="{y}" {style}>{title}</circle>'
+    place = f'x="{x - RADIUS:.1f}" y="{y - RADIUS:.1f}" width="{2 * RADIUS}" height="{2 * RADIUS}"'
+    return f"<rect {place} {style}>{title}</rect>"
+
+
+def _name_of(label: Label) -> str:
+    title = ", ".join(f"{spot.number} {spot.name}" for spot in label.spots)
+    return (
+        f'<text class="name" x="{label.box.left:.1f}" y="{label.box.bottom - 2.5:.1f}">'
+        f"{escape(label.text)}<title>{escape(title)}</title></text>"
+    )
 
 
 def _spread(values: Sequence[float], start: float, end: float) -> _Scale:
@@ -124,27 +148,29 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return [max(bucket, key=lambda point: point[1]) for bucket in buckets]
 
 
-def _axes(x_scale: _Scale, y_scale: _Scale, x_name: str, y_name: str) -> str:
+def _axes(
+    x_scale: _Scale, y_scale: _Scale, x_name: str, y_name: str, *, whole: bool = False
+) -> str:
+    """The axes with their ticks; with *whole* those below are whole numbers."""
     drawn = []
-    for number in range(5):
-        x_value = x_scale.least + (x_scale.most - x_scale.least) * number / 4
-        y_value = y_scale.least + (y_scale.most - y_scale.least) * number / 4
-        x, y = x_scale.at(x_value), y_scale.at(y_value)
+    for y_value, text in ticks(y_scale.least, y_scale.most):
+        y = y_scale.at(y_value)
         drawn.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         drawn.append(
-            f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y}" dy="4">'
-            f"{short(y_value)}</text>"
+            f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y}" dy="4">{text}</text>'
         )
+    for x_value, text in ticks(x_scale.least, x_scale.most, whole=whole):
+        x = x_scale.at(x_value)
         drawn.append(
             f'<text class="tick" text-anchor="middle" x="{x}" y="{HEIGHT - BOTTOM + 15}">'
-            f"{short(x_value)}</text>"
+            f"{text}</text>"
         )
     middle = (LEFT + WIDTH - RIGHT) / 2
     drawn.append(
         f'<text class="tick" text-anchor="middle" x="{middle}" y="{HEIGHT - 4}">'
         f"{escape(x_name)}</text>"
     )
-    drawn.append(f'<text class="tick" x="4" y="{TOP}">{escape(y_name)}</text>')
+    drawn.append(f'<text class="tick" x="4" y="12">{escape(y_name)}</text>')
     return "".join(drawn)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from .charts import Dot, Line, curves, scatter, short
+from .charts import Dot, Line, curves, scatter
 from .comparing import Compared
+from .labels import short
 from .table import Row, frontier
 
 __all__ = ["CAVEATS", "html_report"]
 
 MAX_CHARTED = 24
-"""Charts are drawn of so many files, those with most requests; the table has all."""
+"""Curves are drawn of so many files, those with most requests; the scatter and the table are of
+all."""
 
 CAVEATS = (
     "The replayed cost is counterfactual: the recorded model did not see the shorter context, and"
@@ -53,8 +55,8 @@ svg circle.mark { stroke: var(--back); stroke-width: .8; }
 svg text { fill: var(--soft); font-size: 11px; } svg text.name { font-size: 9.5px; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: .15rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; } tr.best td { font-weight: 600; }
-.legend span { margin-right: 1rem; white-space: nowrap; font-size: 13px; }
+th:nth-child(2), td:nth-child(2) { text-align: left; } tr.best td { font-weight: 600; }
+.legend span { margin-right: 1rem; font-size: 13px; }
 .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
 """
 
@@ -101,15 +103,14 @@ def _colours(policies: Sequence[str]) -> dict[str, str]:
 def _section(
     file: str, window: int, group: Sequence[Compared], colours: dict[str, str], *, draws: bool
 ) -> str:
-    rows = [item.row for item in group]
+    rows = sorted((item.row for item in group), key=lambda row: (row.cost, row.policy))
     best = frontier(rows)
     named = {row.policy for row in best} | {"balanced"}
-    charts = ""
-    if draws:
-        charts = (
-            f'<div class="pair">{_curves(group, named, colours)}'
-            f"{_scatter(rows, best, colours)}</div>{_legend(named, rows, colours)}"
-        )
+    over_steps = _curves(group, named, colours) if draws else ""
+    charts = (
+        f'<div class="pair">{over_steps}{_scatter(rows, best, colours)}</div>'
+        f"{_legend(named, rows, colours)}"
+    )
     return (
         f"<section><h2>{escape(file)}</h2><h3>window {window:,} tokens, costs in"
         f" {'dollars' if rows[0].unit == 'usd' else 'plain input tokens'}</h3>"
@@ -146,14 +147,17 @@ def _scatter(rows: Sequence[Row], best: Sequence[Row], colours: dict[str, str]) 
             colour=colours[row.policy],
             x=row.cost,
             y=row.retained,
-            told=f"{row.policy}: retained {row.retained:.1%}, cost {short(row.cost)}",
+            told=f"{row.policy}: retained {_share(row.retained)}, cost {short(row.cost)}",
             hollow=row.too_large > 0,
         )
         for row in rows
-        if row.retained is not None
     ]
     line = [(row.cost, row.retained) for row in best if row.retained is not None]
     return scatter(dots, line, x_name="cost", y_name="retained")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> str:
@@ -162,16 +166,22 @@ def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> st
         f'<span><i style="background:{colours[item]}"></i>{escape(item)}</span>'
         for item in policies
     )
-    return f'<p class="legend">{text}<span>grey: the others; dots: the context rewritten</span></p>'
+    curves_key = "<span>grey: the others; dots: the context rewritten</span>"
+    scatter_key = (
+        "<span>numbers: rows of the table; hollow: requests too large; at the edge: beyond the"
+        " scale; square: nothing to retain</span>"
+    )
+    return f'<p class="legend">{text}{curves_key}</p><p class="legend">{scatter_key}</p>'
 
 
 def _table(rows: Sequence[Row], best: Sequence[Row]) -> str:
-    head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
+    """The *rows*, numbered in their order."""
+    head = "<th>#</th>" + "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
     body = "".join(
-        f"<tr{' class=best' if row in best else ''}>"
+        f"<tr{' class=best' if row in best else ''}><td>{number}</td>"
         + "".join(f"<td>{_cell(getattr(row, name))}</td>" for name in _COLUMNS)
         + "</tr>"
-        for row in sorted(rows, key=lambda row: (row.cost, row.policy))
+        for number, row in enumerate(rows, 1)
     )
     return (
         f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 from html.parser import HTMLParser
+from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
+import pytest
+
 from llmsession.compaction.policies import Balanced, FullHistory
-from llmsession.lab.charts import MAX_POINTS, Dot, Line, curves, scatter, short
+from llmsession.lab.charts import MAX_POINTS, WIDTH, Dot, Line, curves, scatter
 from llmsession.lab.comparing import Compared, compare, ready, summed
-from llmsession.lab.report import CAVEATS, html_report
+from llmsession.lab.labels import CHAR_WIDTH, LINE_HEIGHT
+from llmsession.lab.report import CAVEATS, MAX_CHARTED, html_report
 from tests.compaction.conversations import required
 from tests.lab.recorded import Recorded
 from tests.lab.talks import long_talk
@@ -85,7 +90,7 @@ def test_a_policy_that_gave_up_is_hollow_and_not_bold() -> None:
     small = html.split("<section>")[1]
     scatter_chart = re.findall(r"<svg.*?</svg>", small, re.DOTALL)[1]
     assert "balanced" in scatter_chart
-    bold = re.findall(r"<tr class=best><td>(\w+)", small)
+    bold = re.findall(r"<tr class=best><td>\d+</td><td>(\w+)", small)
     assert bold == ["balanced"]
 
 
@@ -124,10 +129,103 @@ def test_without_points_there_is_no_chart() -> None:
 def test_equal_dots_and_odd_names_are_drawn() -> None:
     dots = [Dot("<a>", "red", 1.0, 1.0, "a & b"), Dot("b", "blue", 1.0, 1.0, "b", hollow=True)]
     tree = ElementTree.fromstring(scatter(dots, [(1.0, 1.0)], x_name="x", y_name="y"))
-    assert {each.text for each in tree.iter("title")} == {"a & b", "b"}
+    assert [each.findtext("title") for each in tree.iter("circle")] == ["a & b", "b"]
+    assert [each.text for each in tree.iter("text")][-1] == "1-2"
 
 
-def test_numbers_are_short() -> None:
-    assert [short(each) for each in (0.853, 12, 1_234, 5_600_000, 2e9)] == [
-        "0.853", "12", "1.23k", "5.6M", "2G",
-    ]  # fmt: skip
+def crowd(count: int) -> list[Dot]:
+    """Policies as they lie in a wide window: most on one spot, some far off, some unmeasured."""
+    rng = random.Random(3)
+    dots = [Dot(f"policy_number_{n}", "red", 155_000.0, 1.0, f"told {n}") for n in range(count)]
+    for n in range(0, count, 3):
+        y = None if n % 4 == 0 else rng.uniform(0.9, 1.0)
+        x = rng.uniform(135_000, 160_000)
+        dots[n] = Dot(f"policy_number_{n}", "red", x, y, f"told {n}", hollow=n % 5 == 0)
+    dots[1] = Dot("far_off", "red", 9e9, -50.0, "told far", hollow=True)
+    return dots
+
+
+def named_numbers(labels: list[str], names: list[str]) -> set[int]:
+    """The numbers of all dots that *labels* name, by number or by name."""
+    found: set[int] = set()
+    for label in labels:
+        if label in names:
+            found.add(names.index(label) + 1)
+            continue
+        for part in label.split(", "):
+            low, _, high = part.partition("-")
+            found |= set(range(int(low), int(high or low) + 1))
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 7, 30, 66])
+def test_every_dot_is_drawn_and_named_and_no_two_labels_overlap(count: int) -> None:
+    dots = crowd(count)
+    chart = scatter(dots, [(155_000.0, 1.0)], x_name="cost", y_name="retained")
+    tree = ElementTree.fromstring(chart)
+    marks = [*tree.iter("circle"), *tree.iter("rect")]
+    assert {mark.findtext("title") for mark in marks} == {dot.told for dot in dots}
+    assert all(0 <= float(mark.get("cx") or mark.get("x") or 0) <= WIDTH for mark in marks)
+    labels = [text for text in tree.iter("text") if text.get("class") == "name"]
+    titles = ", ".join(label.findtext("title") or "" for label in labels).split(", ")
+    assert sorted(titles) == sorted(f"{n} {dot.name}" for n, dot in enumerate(dots, 1))
+    boxes = [
+        (float(text.get("x") or 0), float(text.get("y") or 0), len(text.text or "") * CHAR_WIDTH)
+        for text in tree.iter("text")
+        if text.get("class") == "name"
+    ]
+    for (x, y, width), (other_x, other_y, other_width) in combinations(boxes, 2):
+        beside = x + width <= other_x + 0.2 or other_x + other_width <= x + 0.2
+        assert beside or abs(y - other_y) >= LINE_HEIGHT - 0.2
+
+
+def test_the_labels_of_a_few_dots_are_their_names_or_numbers_of_the_rows() -> None:
+    names = [f"p{n}" for n in range(1, 9)]
+    dots = [Dot(name, "red", 1.0 + (n > 4), 1.0, name) for n, name in enumerate(names)]
+    dots[3] = Dot("p4", "red", 1.5, 0.5, "p4")
+    tree = ElementTree.fromstring(scatter(dots, [], x_name="x", y_name="y"))
+    labels = [text.text or "" for text in tree.iter("text") if text.get("class") == "name"]
+    assert sorted(labels) == ["1-3, 5", "6-8", "p4"]
+    assert named_numbers(labels, names) == set(range(1, 9))
+
+
+def test_every_row_of_the_table_is_in_the_charts_by_its_number() -> None:
+    for section in html_report(compared()).split("<section>")[1:]:
+        chart = re.findall(r"<svg.*?</svg>", section, re.DOTALL)[-1]
+        tree = ElementTree.fromstring(chart)
+        titles = [
+            title
+            for text in tree.iter("text")
+            if text.get("class") == "name"
+            for title in (text.findtext("title") or "").split(", ")
+        ]
+        rows = re.findall(r"<tr[^>]*><td>(\d+)</td><td>(\w+)</td>", section)
+        assert sorted(titles) == sorted(" ".join(row) for row in rows) != []
+
+
+def test_files_past_the_largest_have_the_scatter_without_the_curves() -> None:
+    rows = [one for n in range(MAX_CHARTED + 1) for one in compared(f"file-{n}")[:1]]
+    sections = html_report(rows).split("<section>")[1:]
+    assert sorted(section.count("<svg") for section in sections) == [1] + [2] * MAX_CHARTED
+
+
+def test_no_tick_is_repeated_or_overlaps_another() -> None:
+    points = tuple((float(n), 155_000.0 + n) for n in range(4))
+    dots = [Dot("a", "red", 155_001.0, 0.99991, "a"), Dot("b", "red", 155_009.0, 0.99998, "b")]
+    charts = [
+        curves([Line("a", "red", points)], limit=200_000.0, x_name="request", y_name="context"),
+        curves([Line("a", "red", ((0.0, 7.0),))], limit=None, x_name="request", y_name="context"),
+        scatter(dots, [], x_name="cost", y_name="retained"),
+    ]
+    for chart in charts:
+        ticks = [t for t in ElementTree.fromstring(chart).iter("text") if t.get("class") == "tick"]
+        upright = [t for t in ticks if t.get("text-anchor") == "end"]
+        flat = [t for t in ticks if t.get("text-anchor") == "middle"][:-1]
+        for axis in (upright, flat):
+            texts = [t.text for t in axis]
+            assert len(set(texts)) == len(texts) >= 1
+        (name,) = [t for t in ticks if t.get("text-anchor") is None]
+        assert all(float(t.get("y") or 0) - float(name.get("y") or 0) >= 11 for t in upright)
+        for left, right in pairwise(flat):
+            room = float(right.get("x") or 0) - float(left.get("x") or 0)
+            assert room > 3.2 * (len(left.text or "") + len(right.text or ""))

@@ -13,6 +13,7 @@ from .of_owners import OWNERS, STORES
 from .of_receipts import RECEIPTS, SPENDING
 from .of_records import DURABLE, FOLD, SUBSCRIBERS
 from .of_tools import TOOLS
+from .of_transcripts import TRANSCRIPTS
 from .of_turns import BLOCKS, MACHINE, NAMING
 from .of_wire import WIRE
 
@@ -37,6 +38,7 @@ CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "Budgets": SPENDING,
     "The service": WIRE,
     "The command line": COMMAND_LINE,
+    "Recorded files": TRANSCRIPTS,
 }
 """By what they are about."""
 

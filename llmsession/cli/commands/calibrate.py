@@ -25,6 +25,7 @@ from ..common.files import (
     check_format,
     one_line,
     print_failure,
+    print_left_out,
     read_file,
 )
 from ..common.terminal import TerminalConsole, say_json
@@ -55,7 +56,9 @@ def calibrate(
     failed = False
     for path in files:
         try:
-            measured += measure(str(path), read(read_file(path), format), tiktoken)
+            conversations = read(read_file(path), format)
+            print_left_out(path, conversations)
+            measured += measure(str(path), conversations, tiktoken)
         except (OSError, SessionError) as error:
             failed = True
             print_failure(path, one_line(error))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from llmsession.lab.charts import short
+from llmsession.lab.labels import short
 from llmsession.lab.report import CAVEATS
 from llmsession.lab.table import Row, frontier
 

@@ -8,7 +8,7 @@ messages and the reply. Each request is one conversation, for each is a whole on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -83,12 +83,14 @@ def read_exchanges(raw: bytes, *, strict: bool = False) -> tuple[RecordedExchang
     Raises TranscriptError: no cassette, or PyYAML is missing; and, if *strict*, for a request
     that cannot be read.
     """
-    return tuple(exchange for exchange, _ in _exchanges(raw, [], strict))
+    return tuple(exchange for exchange, _, _ in _exchanges(raw, [], strict))
 
 
-def _exchanges(
-    raw: bytes, notes: list[Note], strict: bool
-) -> list[tuple[RecordedExchange, RecordedMessage | None]]:
+_Answered: TypeAlias = tuple[RecordedExchange, RecordedMessage | None, list[Note]]
+"""An exchange, its reply as a message, and the notes on that."""
+
+
+def _exchanges(raw: bytes, notes: list[Note], strict: bool) -> list[_Answered]:
     value = load_yaml(raw)
     rows = value.get("interactions") if isinstance(value, dict) else None
     if not isinstance(rows, list):
@@ -104,7 +106,7 @@ def _exchanges(
     return exchanges
 
 
-def _exchange(number: int, row: Any) -> tuple[RecordedExchange, RecordedMessage | None]:
+def _exchange(number: int, row: Any) -> _Answered:
     request, response = row["request"], row["response"]
     url = str(request["uri"])
     sent, answered = _body(request), _body(response)
@@ -113,7 +115,8 @@ def _exchange(number: int, row: Any) -> tuple[RecordedExchange, RecordedMessage 
     status = response["status"]
     whole = _whole_message(msgspec.json.decode(answered)) if streamed else answered
     answer = Record.of(whole, number)
-    reply, usage = _reply(api, answer, number)
+    notes: list[Note] = []
+    reply, usage = _reply(api, answer, notes)
     exchange = RecordedExchange(
         number=number,
         api=api,
@@ -125,7 +128,7 @@ def _exchange(number: int, row: Any) -> tuple[RecordedExchange, RecordedMessage 
         model=answer.text("model") or Record.of(sent).text("model"),
         streamed=streamed,
     )
-    return exchange, reply
+    return exchange, reply, notes
 
 
 def _api(url: str) -> Api:
@@ -152,26 +155,28 @@ def _body(half: Any) -> bytes:
 # Replies.
 
 
-def _reply(api: Api, answer: Record, number: int) -> tuple[RecordedMessage | None, Usage | None]:
+def _reply(
+    api: Api, answer: Record, notes: list[Note]
+) -> tuple[RecordedMessage | None, Usage | None]:
     """The provider's reply, and what it reported."""
     match api:
         case "anthropic-messages":
-            messages = read_anthropic_message(answer, []) if answer.text("role") else None
+            messages = read_anthropic_message(answer, notes) if answer.text("role") else None
             return messages, anthropic_usage(answer.record("usage"))
         case "anthropic-count-tokens" if "input_tokens" in answer.fields:
             return None, Usage(input_tokens=answer.count("input_tokens"))
         case "openai-chat":
-            return _chat_reply(answer), chat_usage(answer.record("usage"))
+            return _chat_reply(answer, notes), chat_usage(answer.record("usage"))
         case "openai-responses":
-            return _items_reply(answer, number), chat_usage(answer.record("usage"))
+            return _items_reply(answer, notes), chat_usage(answer.record("usage"))
     return None, None
 
 
-def _chat_reply(answer: Record) -> RecordedMessage | None:
+def _chat_reply(answer: Record, notes: list[Note]) -> RecordedMessage | None:
     choices = answer.records("choices")
     if not choices or not choices[0].raw("message"):
         return None
-    messages = read_chat([choices[0].raw("message") or b"{}"], []).messages
+    messages = read_chat([choices[0].raw("message") or b"{}"], notes).messages
     if not messages or messages[0].role != "assistant":
         return None
     stop = choices[0].text("finish_reason")
@@ -183,10 +188,11 @@ def _chat_reply(answer: Record) -> RecordedMessage | None:
     return messages[0]
 
 
-def _items_reply(answer: Record, number: int) -> RecordedMessage | None:
-    items = ItemReader([])
+def _items_reply(answer: Record, notes: list[Note]) -> RecordedMessage | None:
+    items = ItemReader(notes)
     for item in answer.items("output"):
-        items.add(item, number)
+        if not items.add(item, answer.number):
+            notes.append(Note(answer.number, "bad_message", "an item without a type", visible=True))
     cut = answer.record("incomplete_details").text("reason")
     stop = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}.get(cut or "", cut)
     reply = items.end_reply(chat_usage(answer.record("usage")), stop)
@@ -273,27 +279,32 @@ def read_cassette(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """
     loose: list[Note] = []
     conversations: list[Conversation] = []
-    for exchange, reply in _exchanges(raw, loose, strict):
+    for exchange, reply, notes in _exchanges(raw, loose, strict):
         read = _READERS.get(exchange.api)
         listed = read(exchange, strict) if read is not None else None
         if listed is None or not (listed.messages or reply):
             detail = f"{exchange.api}: {exchange.url.partition('?')[0][:80]}"
             loose.append(Note(exchange.number, "other_request", detail))
             continue
-        conversations.append(_conversation(exchange, listed, reply))
+        conversations.append(_conversation(exchange, listed, reply, notes))
     if not conversations:
         raise TranscriptError("no recorded request in it has messages")
     if loose:
-        notes = tuple(sorted((*conversations[0].notes, *loose), key=lambda note: note.line))
-        conversations[0] = msgspec.structs.replace(conversations[0], notes=notes)
+        every = tuple(sorted((*conversations[0].notes, *loose), key=lambda note: note.line))
+        conversations[0] = msgspec.structs.replace(conversations[0], notes=every)
     return tuple(conversations)
 
 
 def _conversation(
-    exchange: RecordedExchange, listed: MessageList, reply: RecordedMessage | None
+    exchange: RecordedExchange,
+    listed: MessageList,
+    reply: RecordedMessage | None,
+    notes: Sequence[Note],
 ) -> Conversation:
+    """The *exchange*: what was sent, *listed*, and the *reply*, with the *notes* on it."""
+    place = len(listed.messages) + 1
+    listed.notes.extend(msgspec.structs.replace(note, line=place) for note in notes)
     if reply is not None:
-        place = len(listed.messages) + 1
         listed.messages.append(msgspec.structs.replace(reply, number=place))
     elif exchange.status != _OK:
         listed.notes.append(Note(1, "refused_request", f"answered with {exchange.status}"))

@@ -150,7 +150,8 @@ class ItemReader:
         self._reply(record, time)
         self._items.append({"item": msgspec.Raw(bytes(item))})
         what = "reasoning" if kind == "reasoning" else "foreign_item"
-        self._note(record.number, what, f"{kind}: kept in extra, never sent")
+        is_lost = kind.endswith(("_call", "_output"))
+        self._note(record.number, what, f"{kind}: kept in extra, never sent", visible=is_lost)
 
     def end_reply(
         self, usage: Usage | None = None, stop_reason: str | None = None

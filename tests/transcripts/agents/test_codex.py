@@ -101,7 +101,7 @@ CASES = {
     ),
     "unknown lines and items are kept and noted": case(
         codex(NEW_THING, item(type="web_search_call")),
-        noted=["23 unknown_type", "24 foreign_item"], records=b"new_thing",
+        noted=["23 unknown_type", "24 foreign_item!"], records=b"new_thing",
     ),
     "torn and glued lines are read": case(
         b"\n".join([*ROWS[:5], ROWS[5] + ROWS[6], *ROWS[7:-1]]) + b'\n{"timest', said=SAID,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmsession.errors import TranscriptError
-from llmsession.transcripts import read, read_exchanges
+from llmsession.transcripts import left_out, read, read_exchanges
 from llmsession.turns.usage import Usage
 
 from ..agents.sources import cassette, text, tool_use
@@ -96,7 +96,8 @@ def test_items_of_the_responses_interface_are_messages() -> None:
     last = conversation.messages[-1]
     assert (last.id, last.text, last.usage) == ("resp_1", "yo", Usage(6, 2, 4))
     assert b"zzz" in bytes(last.extra or b"")
-    assert [n.what for n in conversation.notes if n.visible] == ["held_by_provider", "system"]
+    lost = [note.what for note in conversation.notes if note.visible]
+    assert lost == ["held_by_provider", "system", "foreign_item"]
 
 
 def test_an_input_that_is_a_text_is_the_users() -> None:
@@ -220,3 +221,19 @@ def test_numbers_and_keys_that_json_has_none_of_become_what_it_has() -> None:
     assert bytes(read_exchanges(odd, strict=True)[0].request).endswith(
         b'"x":[null,"123456789012345678901234567890","hi"]}]}'
     )
+
+
+def test_a_call_of_a_tool_of_the_providers_is_counted_as_left_out() -> None:
+    request = {"model": "gpt-x", "input": [{"role": "user", "content": "hi"}]}
+    output = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "zzz"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "yo"}],
+        },
+    ]
+    answer = {"id": "resp_1", "model": "gpt-x", "output": output}
+    conversations = read(recorded(interaction("/v1/responses", request, answer)), strict=True)
+    assert left_out(conversations).reasons == {"foreign_item": 1}
