@@ -18,7 +18,7 @@ from .commands.check import check_record
 from .commands.lab import lab
 from .commands.replay import replay
 from .commands.serve import serve
-from .commands.sessions import delete, list_sessions, show
+from .commands.sessions import delete, list_sessions, search, show
 from .commands.stress import stress
 from .commands.top import top
 from .commands.transfer import export_sessions, import_files
@@ -45,6 +45,7 @@ app.command()(stress)
 app.command("check")(check_record)
 app.command()(top)
 app.command("list")(list_sessions)
+app.command()(search)
 app.command()(show)
 app.command()(delete)
 app.command("import")(import_files)

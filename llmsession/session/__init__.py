@@ -9,6 +9,7 @@ from .core.subscriptions import Event, Lagged, Subscription
 from .handles.session import LLMSession, Turn
 from .manager import SessionManager
 from .operations.retention import Retention, RetentionReport
+from .operations.search import SearchHit, SearchPage
 from .values.config import (
     CompactionConfig,
     Recovery,
@@ -48,6 +49,8 @@ __all__ = [
     "Recovery",
     "Retention",
     "RetentionReport",
+    "SearchHit",
+    "SearchPage",
     "SessionConfig",
     "SessionManager",
     "SessionObserver",

@@ -29,6 +29,7 @@ from .log.read_state import begun_rows, was_created_by, with_command
 from .operations.export import conversation_of
 from .operations.import_sessions import ConfigFor, import_many, import_one
 from .operations.retention import Retention, RetentionReport, apply_retention
+from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
 from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool, Unbound
@@ -259,6 +260,32 @@ class SessionManager:
         """
         filter = checked_filter(filter)
         return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        after: str = "",
+        limit: int = 100,
+        filter: SessionFilter = EVERYTHING,
+    ) -> SearchPage:
+        """The sessions whose conversation has a message with all words of *query*, ordered by id:
+        at most *limit*, of those that *filter* finds with an id greater than *after*.
+
+        Words are compared without regard to case. ``begin*`` finds every word that begins so, and
+        ``"two words"`` in quotes must follow each other. Texts, calls and results are searched;
+        open turns, thinking, and what was forgotten, cleared or rewound are not found. A page ends
+        early when much was read for it: go on with ``after=page.next`` until that is None.
+
+        SQLite and PostgreSQL keep an index of words, which the first search makes and later ones
+        bring up to date; an encrypted store keeps none, because it would hold the words in the
+        open, and every session that *filter* finds is read. Acquires nothing. Raises InvalidInput,
+        StoreError.
+        """
+        filter = checked_filter(filter)
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidInput(f"a search has a limit of 1 or more, not {limit!r}")
+        return await search_sessions(self.store, query, after=after, limit=limit, filter=filter)
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,

@@ -21,6 +21,8 @@ from .protocol import (
     SessionRow,
     Store,
     StoredRecord,
+    Word,
+    WordIndex,
     this_process,
 )
 from .sqlite.store import SqliteStore
@@ -53,6 +55,8 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoredRecord",
+    "Word",
+    "WordIndex",
     "open_store",
     "this_process",
 ]

@@ -8,8 +8,8 @@ only if both still hold. Leases shorten an overlap of two owners; this fence is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -17,6 +17,7 @@ from .liveness import our_start, this_host
 
 __all__ = [
     "EVERYTHING",
+    "UNREADABLE",
     "AppendResult",
     "Appended",
     "Batch",
@@ -28,6 +29,8 @@ __all__ = [
     "SessionRow",
     "Store",
     "StoredRecord",
+    "Word",
+    "WordIndex",
     "checked_result",
     "this_process",
 ]
@@ -101,6 +104,18 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def _between(time: float, after: float | None, before: float | None) -> bool:
     return (after is None or after <= time) and (before is None or time < before)
+
+
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""Stands in an index of words for those of a record that could not be read, and is no word."""
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A word that a record must have, or with ``is_prefix`` the beginning of one: letters, digits
+    and underscores, as a store is given them for its index."""
+
+    text: str
+    is_prefix: bool = False
 
 
 class StoredRecord(msgspec.Struct, frozen=True, gc=False):
@@ -254,3 +269,27 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Release what the store holds. Appends that were accepted are finished first."""
+
+
+@runtime_checkable
+class WordIndex(Protocol):
+    """What a store may have beside ``Store``: it knows which sessions have which words. Of a store
+    that has it not, a search reads every session."""
+
+    async def rows_with(
+        self,
+        words: Sequence[Word],
+        words_of: Callable[[bytes], Iterable[str]],
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+    ) -> Sequence[SessionRow]:
+        """As ``Store.rows``, without sessions that surely lack one of *words*.
+
+        *words_of* gives the words of a record, or UNREADABLE: a session with such a record is
+        not left out. It is called in any thread, once for each record
+        that is new to the index. A word that is rewritten or deleted leaves the index with its
+        record. An encrypted store has no index, and leaves out nothing: words would lie in it in
+        the open. Raises StoreError.
+        """

@@ -26,6 +26,7 @@ from llmsession.session import (
     WhenBusy,
 )
 from llmsession.session.handles.reply_text import TextPiece
+from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.commands import IfBusy
 from llmsession.store import SessionFilter, SessionRow
 from llmsession.store.protocol import EVERYTHING
@@ -155,6 +156,14 @@ class ManagerInterface(Protocol):
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]: ...
+    async def search(
+        self,
+        query: str,
+        *,
+        after: str = "",
+        limit: int = 100,
+        filter: SessionFilter = EVERYTHING,
+    ) -> SearchPage: ...
     async def row(self, session_id: str) -> SessionRow: ...
     async def export_conversation(self, session_id: str) -> Conversation: ...
     async def delete(self, session_id: str) -> None: ...

@@ -172,6 +172,36 @@ the records that a fork shares are not in its seal (docs/security.md)
     + ["origin", session, place, parent]
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
 
+in store/sqlite/session_tables.py, by store/test_search.py
+forgotten words stay in SQLite's index (docs/stores.md)
+    -             self.words.remove_from(source, first)
+    +             pass
+    test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
+deleted words stay in SQLite's index (docs/stores.md)
+    -                 self.words.remove(source, first, upto)
+    +                 pass
+    test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
+
+in store/sqlite/store.py, by store/test_search.py
+a vacuum leaves removed words in the index's file (docs/stores.md)
+    -         sessions.words.erase_removed()
+    +         pass
+    test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
+words of an encrypted SQLite store are indexed (docs/security.md)
+    - self._is_encrypted = key is not None
+    + self._is_encrypted = False
+    test_an_encrypted_store_keeps_no_word_in_the_open
+
+in store/postgres/shared_records.py, by store/test_search.py
+forgotten words stay in PostgreSQL's index (docs/stores.md)
+    -             await self._words.remove_from(connection, replaced)
+    +             pass
+    test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
+deleted words stay in PostgreSQL's index (docs/stores.md)
+    -             await self._words.remove_deleted(connection, logs)
+    +             pass
+    test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
+
 in session/log/read_state.py, by store/test_row_seals.py
 a session's tenant may be changed in its row (docs/security.md)
     - if tenant_of(state.labels) != tenant_of(row.labels):

@@ -437,6 +437,22 @@ async def test_a_session_that_cannot_work_is_not_made(at: At) -> None:
         assert await place.sessions.list() == ()
 
 
+async def test_sessions_are_found_by_what_they_say(at: At) -> None:
+    async with at(lambda request, tag: say("fine, thanks")) as place:
+        for name in ("a", "b", "c"):
+            session = await place.sessions.create(CONFIG, session_id=name, labels={"user": name})
+            await (await session.send(f"how are you, {name.upper()}1?")).text()
+        page = await place.sessions.search("thanks", limit=2)
+        assert [hit.session for hit in page.hits] == ["a", "b"]
+        page = await place.sessions.search("thanks", after=page.next or "")
+        assert ([hit.session for hit in page.hits], page.next) == (["c"], None)
+        filter = SessionFilter(labels={"user": "b"})
+        [hit] = (await place.sessions.search('"are you" b1', filter=filter)).hits
+        assert (hit.turn, hit.role, hit.excerpt) == (1, "user", "how are you, B1?")
+        with pytest.raises(InvalidInput, match="no word"):
+            await place.sessions.search("?")
+
+
 async def test_sessions_are_listed_by_labels_and_deleted(at: At) -> None:
     async with at() as place:
         for name in ("a", "b", "c"):

@@ -1,5 +1,5 @@
-"""``llmsession list``, ``show`` and ``delete``: the sessions of a store, or of a service. In a
-store only delete takes one; at a service ``show`` opens it there."""
+"""``llmsession list``, ``search``, ``show`` and ``delete``: sessions of a store, or of a service.
+In a store only delete takes one; at a service ``show`` opens it there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmsession.errors import InvalidInput, Refused
+from llmsession.session import SearchPage
 from llmsession.session.core.account import usage_of
 from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
+from llmsession.session.operations.search import search_sessions
 from llmsession.session.values.outcome import SessionUsage
 from llmsession.session.values.price_file import load_prices
 from llmsession.session.values.validation import checked_filter
@@ -31,6 +33,7 @@ from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.spending.prices import PriceTable, dollars
 
 from ..common.confirm import confirm
+from ..common.exit_codes import BROKEN_PROMISE
 from ..common.formatting import cost_line
 from ..common.service import (
     CaFile,
@@ -42,9 +45,9 @@ from ..common.service import (
     using_service,
 )
 from ..common.stores import KeyFile, parse_labels, parse_span, using_store
-from ..common.terminal import TerminalConsole, neutral_line, say, say_json
+from ..common.terminal import TerminalConsole, complain, neutral_line, say, say_json
 
-__all__ = ["delete", "list_sessions", "show"]
+__all__ = ["delete", "list_sessions", "search", "show"]
 
 PAGE = 500
 BRIEF = 300
@@ -317,3 +320,84 @@ async def _delete_there(there: ManagerInterface, sessions: list[str], force: boo
     for session in sessions:
         await there.delete(session)
         say(f"deleted {session}")
+
+
+def search(
+    query: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERY",
+            help='Words that one message has all of; "two words" in quotes follow each other,'
+            " and begin* finds what begins so.",
+        ),
+    ],
+    *,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only sessions with this label.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Print so many sessions.")] = 20,
+    after: Annotated[
+        str, typer.Option(metavar="ID", help="Only sessions whose id comes after this one.")
+    ] = "",
+    key_file: KeyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+) -> None:
+    """The sessions whose conversation says QUERY, by id: where, and the words around it.
+
+    An encrypted store has no index of words: every session is read, or those with --label. Exit
+    code 1: a session could not be read.
+    """
+    if limit < 1:
+        raise InvalidInput(f"--limit {limit}: print 1 session or more")
+    service = service_at(connect, token_file, ca, store=store)
+    filter = SessionFilter(labels={**parse_labels(label)})
+    if service is not None:
+        page = using_service(
+            service,
+            lambda there: _all_hits(partial(there.search, query, filter=filter), after, limit),
+        )
+    else:
+        page = using_store(
+            a_store(store),
+            key_file,
+            lambda opened: _all_hits(
+                partial(search_sessions, opened, query, filter=filter), after, limit
+            ),
+        )
+    _print_hits(page, as_json=as_json)
+    if page.skipped:
+        raise typer.Exit(BROKEN_PROMISE)
+
+
+def _print_hits(page: SearchPage, *, as_json: bool) -> None:
+    for hit in page.hits:
+        if as_json:
+            say_json(hit)
+            continue
+        side = "u" if hit.role == "user" else "a"
+        more = f", {hit.messages} messages" if hit.messages > 1 else ""
+        say(f"{hit.session}  {side}{hit.turn}  {_moment(hit.at)}{more}")
+        say(f"    {hit.excerpt}")
+    if not page.hits and not as_json:
+        say("nothing was found")
+    for why in page.skipped.values():
+        complain(f"llmsession: not searched: {why}")
+    if page.next is not None:
+        complain(f"llmsession: there may be more: --after {page.next}")
+
+
+async def _all_hits(
+    read: Callable[..., Awaitable[SearchPage]], after: str, limit: int
+) -> SearchPage:
+    """What *read*, which gives the page after an id, finds in all, at most *limit* sessions."""
+    found = SearchPage(next=after)
+    while found.next is not None and len(found.hits) < limit:
+        page = await read(after=found.next, limit=min(PAGE, limit - len(found.hits)))
+        found = SearchPage(
+            hits=found.hits + page.hits, next=page.next, skipped={**found.skipped, **page.skipped}
+        )
+    return found

@@ -93,9 +93,15 @@ class Reading:
         return {row["id"]: row_of(row, cipher) for row in rows}
 
     async def rows(
-        self, after: str, limit: int, filter: SessionFilter, cipher: Cipher
+        self,
+        after: str,
+        limit: int,
+        filter: SessionFilter,
+        cipher: Cipher,
+        *,
+        sessions: Sequence[str] | None = None,
     ) -> list[SessionRow]:
-        """See ``Store.rows``."""
+        """See ``Store.rows``. None but *sessions*, where they are given."""
         marks = label_marks(filter.labels, cipher) if filter.labels else None
         rows = await self._connections.run(
             lambda it: it.fetch(
@@ -107,6 +113,7 @@ class Reading:
                 filter.created_before,
                 filter.touched_after,
                 filter.touched_before,
+                sessions,
             )
         )
         return [row_of(row, cipher) for row in rows]

@@ -28,6 +28,7 @@ from .blobs import Blobs
 from .connections import Connection
 from .schema import OPEN, lock_structure
 from .sql import Statements, body_place, check_seals, owner_values
+from .word_index import WordIndex
 
 __all__ = ["SharedRecords"]
 
@@ -35,8 +36,9 @@ __all__ = ["SharedRecords"]
 class SharedRecords:
     """Acts on the tables in *schema*."""
 
-    def __init__(self, schema: str, statements: Statements) -> None:
+    def __init__(self, schema: str, statements: Statements, words: WordIndex) -> None:
         self._schema = schema
+        self._words = words
         self._statements = statements
         s = f'"{schema}"'
         self._lock_session = f"SELECT epoch, head FROM {s}.session WHERE id = $1 FOR UPDATE"
@@ -169,6 +171,8 @@ class SharedRecords:
             if blobs:
                 await connection.execute(self._keep_blobs, *blobs.columns()[1:])
             await self._let_go(connection, [record["large"] for record in own])
+            replaced = [(record["log"], record["seq"]) for record in own]
+            await self._words.remove_from(connection, replaced)
 
     async def delete(self, connection: Connection, session: str, *, in_doubt: bool) -> None:
         """See ``Store.delete``. *in_doubt*: an earlier attempt may have done it."""
@@ -184,6 +188,7 @@ class SharedRecords:
             logs = list({span["log"] for span in spans})
             dropped = await connection.fetch(self._drop_records, logs)
             await self._let_go(connection, [record["large"] for record in dropped])
+            await self._words.remove_deleted(connection, logs)
             await connection.execute(self._raise_epoch, row["epoch"])
             await connection.execute(self._drop_session, session)
 

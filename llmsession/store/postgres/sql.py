@@ -16,6 +16,7 @@ from ..row_seals import check_row
 from .schema import OPEN
 
 __all__ = [
+    "LARGE_PARTS",
     "OWNER_COLUMNS",
     "PLACED_BYTES",
     "Statements",
@@ -31,6 +32,14 @@ __all__ = [
 
 PLACED_BYTES = 8 + NAME_BYTES
 """Of a large part, in ``record.large``: see ``pack_places``."""
+
+LARGE_PARTS = f"""
+CASE WHEN r.large IS NOT NULL THEN (
+    SELECT array_agg(b.body ORDER BY at)
+      FROM generate_series(0, length(r.large) - 1, {PLACED_BYTES}) AS at
+      LEFT JOIN {{s}}.blob b ON b.name = substring(r.large FROM at + 9 FOR {NAME_BYTES})
+) END"""
+"""The contents of the blobs that belong into a record *r*, in order."""
 
 OWNER_COLUMNS = "owner, owner_pid, owner_started, owner_host"
 _ROW = f"id, epoch, head, {OWNER_COLUMNS}, created_at, touched_at, labels, parent"
@@ -73,6 +82,7 @@ class Statements:
                AND ($5::float8 IS NULL OR created_at < $5)
                AND ($6::float8 IS NULL OR touched_at >= $6)
                AND ($7::float8 IS NULL OR touched_at < $7)
+               AND ($8::text[] IS NULL OR id = ANY($8))
              ORDER BY id LIMIT $2"""
         self.holder = f"""
             SELECT s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
@@ -198,12 +208,7 @@ def _read(s: str) -> str:
           FROM {s}.session s
           LEFT JOIN LATERAL (
             SELECT r.seq, r.epoch, r.body, r.large, p.born,
-                   CASE WHEN r.large IS NOT NULL THEN (
-                     SELECT array_agg(b.body ORDER BY at)
-                       FROM generate_series(0, length(r.large) - 1, {PLACED_BYTES}) AS at
-                       LEFT JOIN {s}.blob b
-                         ON b.name = substring(r.large FROM at + 9 FOR {NAME_BYTES})
-                   ) END AS parts
+                   {LARGE_PARTS.format(s=s)} AS parts
               FROM {s}.span p
              CROSS JOIN LATERAL (
                 SELECT * FROM {s}.record r

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import anyio
 
 from llmsession.errors import InvalidConfig, InvalidInput, SessionNotFound, StoreError
 
-from ..cipher import Cipher, Key, check_key
+from ..cipher import PLAIN, Cipher, Key, check_key
 from ..protocol import (
     EVERYTHING,
     AppendResult,
@@ -22,6 +22,7 @@ from ..protocol import (
     SessionFilter,
     SessionRow,
     StoredRecord,
+    Word,
 )
 from . import upkeep
 from .connections import Connection, Connections
@@ -31,6 +32,7 @@ from .schema import check_schema, migrate
 from .shared_records import SharedRecords
 from .sql import Statements
 from .thread import CLOSED, LoopThread
+from .word_index import WordIndex
 from .writer import Writer
 
 __all__ = ["PostgresStore"]
@@ -77,7 +79,8 @@ class PostgresStore:
         self._connections = Connections(dsn, max_shared=readers, retry_s=retry_s)
         self._owners = Owners(self._connections, statements, lease_s)
         self._reading = Reading(self._connections, statements)
-        self._shared_records = SharedRecords(schema, statements)
+        self._words = WordIndex(self._connections, schema)
+        self._shared_records = SharedRecords(schema, statements, self._words)
         self._thread = LoopThread("llmsession-postgres")
         self._writer = Writer(
             self._thread, self._connections, statements, self._reading, self._begin
@@ -129,6 +132,28 @@ class PostgresStore:
         if not _is_text(after):
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, filter))
+
+    async def rows_with(
+        self,
+        words: Sequence[Word],
+        words_of: Callable[[bytes], Iterable[str]],
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+    ) -> Sequence[SessionRow]:
+        """As ``WordIndex.rows_with``, by PostgreSQL's text search. The first search makes tables,
+        and each brings them up to date: it writes."""
+        if not _is_text(after):
+            raise InvalidInput(f"no session can have an id like {after!r}")
+
+        async def look(cipher: Cipher) -> Sequence[SessionRow]:
+            sessions = None
+            if cipher is PLAIN:
+                sessions = await self._words.sessions_with(words, words_of)
+            return await self._reading.rows(after, limit, filter, cipher, sessions=sessions)
+
+        return await self._look(look)
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(lease.session)

@@ -14,7 +14,11 @@ from .connections import Connection
 
 __all__ = ["check", "vacuum"]
 
-TABLES = ("store", "session", "span", "record", "blob", "owner")
+_TABLES = """
+SELECT tablename FROM pg_tables WHERE schemaname = $1::text AND tablename = ANY($2::text[])
+"""
+TABLES = ("store", "session", "span", "record", "blob", "owner", "word", "indexed")
+"""All of a store; the last two are made by the first search."""
 OLD_READERS_S = 60.0
 """How long a vacuum waits for transactions that began before it."""
 LOOK_S = 0.05
@@ -37,7 +41,7 @@ async def vacuum(connection: Connection, schema: str, where: str) -> int:
     """
     await _wait_for_readers(connection, where)
     before = await _size(connection, schema)
-    for table in TABLES:
+    for table in await _tables(connection, schema):
         await connection.execute(f'VACUUM (FULL, ANALYZE) "{schema}".{table}')
     return max(0, before - await _size(connection, schema))
 
@@ -59,8 +63,12 @@ async def _wait_for_readers(connection: Connection, where: str) -> None:
             await asyncio.sleep(LOOK_S)
 
 
+async def _tables(connection: Connection, schema: str) -> list[str]:
+    return [row["tablename"] for row in await connection.fetch(_TABLES, schema, TABLES)]
+
+
 async def _size(connection: Connection, schema: str) -> int:
-    names = [f'"{schema}".{table}' for table in TABLES]
+    names = [f'"{schema}".{table}' for table in await _tables(connection, schema)]
     size: int = await connection.fetchval(
         "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest($1::text[]) AS name", names
     )

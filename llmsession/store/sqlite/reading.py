@@ -13,11 +13,12 @@ from llmsession.errors import RecordDamaged
 
 from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
-from ..protocol import SessionFilter, SessionRow, StoredRecord
+from ..protocol import SessionFilter, SessionRow, StoredRecord, Word
 from ..segments import Segment, unused, within
 from .records import Records
 from .rows import Values, filter_sql, place_of, row_of, seq_at
 from .session_tables import find_row, find_sealed_row, read_segments
+from .word_index import WORDS_FOUND, Behind, fts_query, logs_behind
 
 __all__ = ["Reading"]
 
@@ -39,9 +40,16 @@ class Reading:
         """As ``Store.row``."""
         return row_of(find_row(self.db, session))
 
-    def rows(self, after: str, limit: int, filter: SessionFilter) -> list[SessionRow]:
-        """As ``Store.rows``."""
-        query, bound = filter_sql(after, limit, filter)
+    def logs_behind(self) -> list[Behind] | None:
+        """As ``word_index.logs_behind``."""
+        return logs_behind(self.db)
+
+    def rows(
+        self, after: str, limit: int, filter: SessionFilter, words: Sequence[Word] = ()
+    ) -> list[SessionRow]:
+        """As ``Store.rows``, of sessions that have *words*, by an index that is there."""
+        has_words = [(WORDS_FOUND, [fts_query(word)] * 2) for word in words]
+        query, bound = filter_sql(after, limit, filter, has_words)
         value_rows: list[Values] = self.db.execute(query, bound).fetchall()
         return [row_of(values) for values in value_rows]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -69,9 +70,15 @@ def read_labels(text: str) -> dict[str, str]:
     return _labels.decode(text) if text != "{}" else {}
 
 
-def filter_sql(after: str, limit: int, filter: SessionFilter) -> tuple[str, list[Any]]:
+Condition: TypeAlias = tuple[str, list[Any]]
+"""SQL that a row must meet, and what is bound to it."""
+
+
+def filter_sql(
+    after: str, limit: int, filter: SessionFilter, more: Sequence[Condition] = ()
+) -> tuple[str, list[Any]]:
     """The query for the rows that are looked for, and what is bound to it."""
-    conditions: list[tuple[str, list[Any]]] = [("s.id > ?", [after])]
+    conditions: list[Condition] = [("s.id > ?", [after]), *more]
     for name, value in filter.labels.items():
         if value is None:
             conditions.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))

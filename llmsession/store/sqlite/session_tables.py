@@ -26,6 +26,7 @@ from ..row_seals import Part, check_row, seal_head, seal_origin
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
 from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
+from .word_index import WordTables
 
 __all__ = ["SessionTables", "find_row", "find_sealed_row", "read_segments", "seal_rows"]
 
@@ -88,6 +89,7 @@ class SessionTables:
     ) -> None:
         self.db = db
         self.records = Records(db, cipher)
+        self.words = WordTables(db, self.records)
         self._cipher = cipher
         self._now = now
         self._lease_s = lease_s
@@ -241,16 +243,20 @@ class SessionTables:
         segments = read_segments(self.db, log, row.head)
         apart: int | None = None
         copied: list[int] = []
+        replaced: dict[int, int] = {}
         for seq, body in bodies.items():
             source = within(segments, seq, seq)[0].source
             if not self._is_shared(source, seq, log):
                 there = self.records.replace(source, seq, body)
+                replaced[source] = min(seq, replaced.get(source, seq))
             else:
                 apart = self._new_log() if apart is None else apart
                 there = self.records.copy(source, seq, apart, body)
                 copied.append(seq)
             if not there:
                 raise RecordDamaged(lease.session, seq, "it is missing")
+        for source, first in replaced.items():
+            self.words.remove_from(source, first)
         if apart is not None:
             segments = stored(moved(segments, copied, apart), log)
             self._put_segments(log, segments)
@@ -273,6 +279,7 @@ class SessionTables:
         for source in sources:
             for first, upto in unused(self._uses(source)):
                 self.records.remove(source, first, upto)
+                self.words.remove(source, first, upto)
 
     def _put_segments(self, log: int, segments: Iterable[Segment]) -> None:
         self.db.execute("DELETE FROM segment WHERE log = ?", (log,))

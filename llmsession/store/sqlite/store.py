@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import anyio.to_thread
@@ -23,10 +24,12 @@ from ..protocol import (
     SessionFilter,
     SessionRow,
     StoredRecord,
+    Word,
 )
 from .file import SqliteFile
 from .reading import Reading
 from .session_tables import SessionTables
+from .word_index import Behind
 from .writer import SqliteWriter
 
 __all__ = ["SqliteStore"]
@@ -80,6 +83,7 @@ class SqliteStore:
         self.path = _checked(path)
         if not lease_s > 0 or not busy_s >= 0:
             raise InvalidConfig(f"a lease of {lease_s} s or a wait of {busy_s} s is none")
+        self._is_encrypted = key is not None
         self._file = SqliteFile(self.path, key=key, busy_s=busy_s, vfs=vfs)
         self._writer = SqliteWriter(self._file, clock=clock, lease_s=lease_s)
         self._readers = _Readers(self._file)
@@ -116,6 +120,28 @@ class SqliteStore:
         """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, filter))
 
+    async def rows_with(
+        self,
+        words: Sequence[Word],
+        words_of: Callable[[bytes], Iterable[str]],
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+    ) -> Sequence[SessionRow]:
+        """As ``WordIndex.rows_with``, by FTS5. The first search makes the index, and each brings
+        it up to date: it writes to the file."""
+        if self._is_encrypted:
+            return await self.rows(after=after, limit=limit, filter=filter)
+        behind = await self._readers.run(lambda look: look.logs_behind())
+        if behind is None:
+            await self._writer.run(lambda do: do.words.make())
+            behind = await self._readers.run(lambda look: look.logs_behind())
+        left: Sequence[Behind] = behind or ()
+        while left:
+            left = await self._writer.run(partial(_index_next, left, words_of))
+        return await self._readers.run(lambda look: look.rows(after, limit, filter, words))
+
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
         await self._writer.run(lambda do: do.rewrite(lease, bodies))
@@ -132,6 +158,7 @@ class SqliteStore:
         before = self._file.size_bytes()
         # What is in the WAL goes into the file; the file is written anew, through the WAL, which
         # is then emptied.
+        sessions.words.erase_removed()
         self._file.empty_wal(sessions.db)
         sessions.db.execute("VACUUM")
         self._file.empty_wal(sessions.db)
@@ -147,6 +174,14 @@ class SqliteStore:
         StoreError, ``Lost``."""
         await self._readers.close()
         await self._writer.close()
+
+
+def _index_next(
+    behind: Sequence[Behind],
+    words_of: Callable[[bytes], Iterable[str]],
+    sessions: SessionTables,
+) -> Sequence[Behind]:
+    return sessions.words.index_next(behind, words_of)
 
 
 class _Readers:

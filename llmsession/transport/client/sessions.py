@@ -27,6 +27,8 @@ from llmsession.session import (
 )
 from llmsession.session.handles.reply_text import TextStream
 from llmsession.session.handles.turn import text_or_raise
+from llmsession.session.log.words import parse_query
+from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.commands import IfBusy
 from llmsession.session.values.config import store_config
 from llmsession.session.values.validation import (
@@ -145,6 +147,21 @@ class RemoteManager:
         """As ``SessionManager.list``; at most 1,000 at once."""
         filter = checked_filter(filter)
         return await self._perform(w.ListSessions, after=after, limit=limit, filter=filter)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        after: str = "",
+        limit: int = 100,
+        filter: SessionFilter = EVERYTHING,
+    ) -> SearchPage:
+        """As ``SessionManager.search``; at most 1,000 sessions at once."""
+        filter = checked_filter(filter)
+        parse_query(query)
+        return await self._perform(
+            w.SearchSessions, query=query, after=after, limit=limit, filter=filter
+        )
 
     async def row(self, session_id: str) -> SessionRow:
         """As ``SessionManager.row``."""

@@ -19,6 +19,7 @@ from llmsession.errors import (
 )
 from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
+from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.config import load_config
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
@@ -279,6 +280,16 @@ class Admission:
         limit = max(1, min(command.limit, MAX_LISTED))
         rows = await self.manager.list(after=command.after, limit=limit, filter=command.filter)
         return tenancy.visible_rows(tenant, rows)
+
+    async def search(self, tenant: str | None, command: w.SearchSessions) -> SearchPage:
+        """What the sessions that the tenant may see say. A search may read whole logs, so there is
+        one at a time, and it is no export meanwhile."""
+        limit = max(1, min(command.limit, MAX_LISTED))
+        async with self._exporting:
+            page = await self.manager.search(
+                command.query, after=command.after, limit=limit, filter=command.filter
+            )
+        return tenancy.visible_page(tenant, page)
 
     async def row(self, tenant: str | None, command: w.Row) -> SessionRow:
         """The row of a session."""

@@ -173,6 +173,7 @@ ASYNC_COMMANDS: Mapping[type[w.Command[Any]], AsyncCommand] = {
 SERVICE_COMMANDS: Mapping[type[w.Command[Any]], ServiceCommand] = {
     w.Create: Admission.create,
     w.ListSessions: Admission.list,
+    w.SearchSessions: Admission.search,
     w.Row: Admission.row,
     w.Export: Admission.export,
     w.Delete: Admission.delete,

@@ -21,6 +21,7 @@ from llmsession.errors import (
     StoreError,
 )
 from llmsession.session import SessionManager
+from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.labels import TENANT_LABEL, namespace_of, new_session_id, tenant_of
 from llmsession.store import Owner, SessionRow
 
@@ -31,6 +32,7 @@ __all__ = [
     "in_namespace",
     "is_visible",
     "visible_error",
+    "visible_page",
     "visible_row",
     "visible_rows",
 ]
@@ -46,7 +48,7 @@ def in_namespace(tenant: str | None, command: C) -> C:
     if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):
         return command
     space = namespace_of(tenant)
-    if isinstance(command, w.ListSessions):
+    if isinstance(command, w.ListSessions | w.SearchSessions):
         labels = {**command.filter.labels, TENANT_LABEL: tenant}
         filter = msgspec.structs.replace(command.filter, labels=labels)
         return msgspec.structs.replace(command, after=max(command.after, space), filter=filter)
@@ -69,6 +71,18 @@ def visible_rows(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[Ses
         return rows
     space = namespace_of(tenant)
     return [visible_row(tenant, row) for row in rows if row.session.startswith(space)]
+
+
+def visible_page(tenant: str | None, page: SearchPage) -> SearchPage:
+    """What *tenant* may see of *page*, the result of a ``search`` that was put ``in_namespace``."""
+    if tenant is None:
+        return page
+    space = namespace_of(tenant)
+    return msgspec.structs.replace(
+        page,
+        hits=tuple(hit for hit in page.hits if hit.session.startswith(space)),
+        skipped={name: why for name, why in page.skipped.items() if name.startswith(space)},
+    )
 
 
 def visible_row(tenant: str | None, row: SessionRow) -> SessionRow:

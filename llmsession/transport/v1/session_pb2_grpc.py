@@ -173,6 +173,11 @@ class SessionServiceStub(object):
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
                 response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
                 _registered_method=True)
+        self.Search = channel.unary_unary(
+                '/llmsession.v1.SessionService/Search',
+                request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+                response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/llmsession.v1.SessionService/Delete',
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
@@ -362,6 +367,13 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Search(self, request, context):
+        """Full text, over the sessions that List would give.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Delete(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -509,6 +521,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
+                    request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
+                    response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
+            ),
+            'Search': grpc.unary_unary_rpc_method_handler(
+                    servicer.Search,
                     request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
                     response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
             ),
@@ -1254,6 +1271,33 @@ class SessionService(object):
             request,
             target,
             '/llmsession.v1.SessionService/List',
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Search(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmsession.v1.SessionService/Search',
             llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
             llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
             options,

@@ -22,6 +22,7 @@ from llmsession.session import (
     TurnOutcome,
     WhenBusy,
 )
+from llmsession.session.operations.search import SearchPage
 from llmsession.session.stats import SessionStats
 from llmsession.session.values.commands import IfBusy
 from llmsession.store import SessionFilter, SessionRow
@@ -364,6 +365,15 @@ class ListSessions(Command[tuple[SessionRow, ...]], Query, frozen=True, kw_only=
 
     after: str = ""
     limit: int = 1000
+    filter: SessionFilter = SessionFilter()
+
+
+class SearchSessions(Command[SearchPage], Query, frozen=True, kw_only=True, tag="search"):
+    """Search what sessions say, those with ids greater than ``after``. Opens none of them."""
+
+    query: str
+    after: str = ""
+    limit: int = 100
     filter: SessionFilter = SessionFilter()
 
 

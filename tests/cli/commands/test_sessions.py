@@ -15,6 +15,7 @@ from llmsession.store.postgres.connections import RetryPolicy
 from tests.cli.stores import DEAD, Ran, Run, ask, held_by, make_store
 from tests.store.conftest import postgres_server
 from tests.store.postgres.server import PostgresServer
+from tests.store.sqlite.stage import raw
 
 __all__ = ["postgres_server"]
 KEY = secrets.token_bytes(32)
@@ -229,6 +230,67 @@ def test_an_encrypted_store_needs_its_key_from_a_file_or_the_environment(
     ran = run("show", "alpha", "--store", address)
     is_refused(ran, "key")
     assert "passphrase that" not in ran.err
+
+
+# search
+
+
+def test_a_search_says_where_and_how_often_something_was_said(run_here: Run) -> None:
+    ran = run_here("search", "answer bold")
+    assert (ran.code, ran.err) == (0, "")
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    assert lines == [
+        "alpha a2 2027-01-15 08:00:00, 2 messages", "answer 2 in [bold]words[/bold]",
+        "alpha-fork a2 2027-01-15 08:00:00, 2 messages", "answer 2 in [bold]words[/bold]",
+    ]  # fmt: skip
+    ran = run_here("search", "notes*", "--label", "user=[ann]", "--json")
+    [hit] = ran.figures
+    assert (hit["session"], hit["messages"], hit["turn"], hit["role"]) == ("alpha", 3, 1, "user")
+    ran = run_here("search", "nowhere")
+    assert (ran.code, ran.out) == (0, "nothing was found\n")
+
+
+def test_a_search_that_ends_early_says_how_to_go_on(run_here: Run) -> None:
+    ran = run_here("search", "answer", "--limit", 1, "--json")
+    assert [hit["session"] for hit in ran.figures] == ["alpha"]
+    assert ran.err == "llmsession: there may be more: --after alpha\n"
+    ran = run_here("search", "answer", "--after", "alpha", "--json")
+    assert ([hit["session"] for hit in ran.figures], ran.err) == (["alpha-fork"], "")
+
+
+def test_a_search_of_an_encrypted_store_reads_it_and_needs_the_key(
+    tmp_path: Path, run: Run
+) -> None:
+    make_store(tmp_path / "k.db", key=KEY)
+    (tmp_path / "key").write_bytes(KEY)
+    store = ("--store", f"sqlite:{tmp_path / 'k.db'}")
+    is_refused(run("search", "answer", *store), "no key was given")
+    ran = run("search", "answer", *store, "--key-file", tmp_path / "key", "--json")
+    assert [hit["session"] for hit in ran.figures] == ["alpha", "alpha-fork"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["?"], ["'?'", "no word"]), (["x", "--limit", 0], ["--limit 0"])],
+)
+def test_a_search_for_nothing_is_refused(
+    run_here: Run, arguments: list[object], words: list[str]
+) -> None:
+    is_refused(run_here("search", *arguments), *words)
+
+
+def test_a_search_names_sessions_that_cannot_be_read(path: Path, run_here: Run) -> None:
+    with raw(path) as db:
+        db.execute(
+            "UPDATE record SET body = x'00' WHERE place = ("
+            " SELECT log << 32 | head FROM session WHERE id = 'alpha')"
+        )
+    ran = run_here("search", "answer", "--json")
+    assert ran.code == 1
+    assert ran.out == ""
+    alpha, fork = ran.err.splitlines()
+    assert alpha.startswith("llmsession: not searched: record 8 of session 'alpha' cannot be read")
+    assert "record 8 of session 'alpha-fork'" in fork
 
 
 # show

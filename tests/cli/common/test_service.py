@@ -74,6 +74,9 @@ def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, run_there: 
     assert len(run_there("show", "talk", "--json").figures) == 4
     assert "talk" in [row["session"] for row in run_there("list", "--json").figures]
 
+    [hit] = run_there("search", "second answer", "--json").figures
+    assert (hit["session"], hit["turn"], hit["excerpt"]) == ("talk", 2, "the second answer")
+
     exported = run_there("export", "talk")
     (conversation,) = read(exported.out.encode())
     said = ["hello there", "the first answer", "and then?", "the second answer"]

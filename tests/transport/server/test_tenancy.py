@@ -101,6 +101,26 @@ async def test_a_tenant_lists_its_own_sessions_and_the_operator_all(tenants: At)
         assert await at.bert.list(after="bert/zzz") == ()
 
 
+async def test_a_tenant_finds_its_own_sessions_only(tenants: At) -> None:
+    async with tenants(lambda request, tag: "hello") as at:
+        for sessions in (at.anna, at.bert):
+            for name in ("main", "other"):
+                session = await sessions.create(CONFIG, session_id=name)
+                await (await session.send("the word")).text()
+
+        async def found(sessions: RemoteManager, after: str = "") -> list[str]:
+            return [hit.session for hit in (await sessions.search("word", after=after)).hits]
+
+        hers, his = ["anna/main", "anna/other"], ["bert/main", "bert/other"]
+        assert await found(at.anna) == hers
+        assert await found(at.bert, after="anna/main") == his
+        assert await found(at.operator) == hers + his
+        assert await found(at.anna, after="anna/zzz") == []
+        page = await at.anna.search("word", after="anna/main", limit=1)
+        assert [hit.session for hit in page.hits] == ["anna/other"]
+        assert page.next in {None, "anna/other"}
+
+
 async def test_two_tenants_may_use_one_id_and_neither_finds_the_other(tenants: At) -> None:
     async with tenants(lambda request, tag: "hello") as at:
         hers = await at.anna.create(CONFIG, session_id="main", command_id="c")

@@ -1,0 +1,163 @@
+"""Which records have which words: PostgreSQL's text search, without the texts themselves.
+
+The first search makes the tables. Appends do not touch them. A search first brings the index up to
+date, in short transactions. They hold the lock of those that rewrite and delete, which take records
+out of the index in their own transactions. So a word goes from the index when it goes from the log.
+Runs in the store's own loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..cipher import PLAIN, Unreadable
+from ..protocol import UNREADABLE, Word
+from .connections import Connection, Connections
+from .schema import lock_structure
+from .sql import LARGE_PARTS, record_of
+
+__all__ = ["WordIndex"]
+
+SLICE_BYTES = 256 * 1024
+SLICE_RECORDS = 200
+"""Of one transaction: what is rewritten or deleted meanwhile waits for it, and for as long as the
+words are found, the store's loop."""
+MAX_WORDS = 5_000
+"""Of one row. PostgreSQL takes 1 MiB, and a word has at most 100 characters."""
+
+WordsOf = Callable[[bytes], Iterable[str]]
+
+
+class WordIndex:
+    """The index in *schema*."""
+
+    def __init__(self, connections: Connections, schema: str) -> None:
+        self._connections = connections
+        self._schema = schema
+        s = f'"{schema}"'
+        self._exists = f"SELECT to_regclass('{s}.indexed') IS NOT NULL"
+        self._make = f"""
+            CREATE TABLE IF NOT EXISTS {s}.word (
+                log bigint NOT NULL, seq bigint NOT NULL, words tsvector NOT NULL);
+            CREATE INDEX IF NOT EXISTS word_place ON {s}.word (log, seq);
+            CREATE INDEX IF NOT EXISTS word_words ON {s}.word USING gin (words);
+            CREATE TABLE IF NOT EXISTS {s}.indexed (log bigint PRIMARY KEY, upto bigint NOT NULL);
+            -- The server keeps samples of what it analyzes, and they would outlive what it deletes.
+            ALTER TABLE {s}.word ALTER words SET STATISTICS 0"""
+        self._behind = f"""
+            SELECT u.log, u.upto FROM (
+                SELECT p.log, max(least(p.last, s.head)) AS upto
+                  FROM {s}.span p JOIN {s}.session s ON s.id = p.session GROUP BY p.log) u
+              LEFT JOIN {s}.indexed i ON i.log = u.log WHERE u.upto > coalesce(i.upto, 0)"""
+        self._mark = f"SELECT upto FROM {s}.indexed WHERE log = $1"
+        self._records = f"""
+            SELECT r.seq, r.epoch, r.body, r.large, '' AS born, {LARGE_PARTS.format(s=s)} AS parts
+              FROM {s}.record r WHERE r.log = $1 AND r.seq > $2 AND r.seq <= $3
+             ORDER BY r.seq LIMIT {SLICE_RECORDS}"""
+        self._add = f"INSERT INTO {s}.word VALUES ($1, $2, array_to_tsvector($3::text[]))"
+        self._set_mark = f"""
+            INSERT INTO {s}.indexed VALUES ($1, $2)
+            ON CONFLICT (log) DO UPDATE SET upto = excluded.upto"""
+        self._sessions = f"""
+            SELECT DISTINCT p.session FROM {s}.word w
+              JOIN {s}.span p ON p.log = w.log AND w.seq BETWEEN p.first AND p.last
+             WHERE w.words @@ $1::text::tsquery"""
+        self._remove_from = f"DELETE FROM {s}.word WHERE log = $1 AND seq >= $2"
+        self._lower_mark = f"""
+            UPDATE {s}.indexed SET upto = least(upto, $2::bigint - 1) WHERE log = $1"""
+        self._remove_gone = f"""
+            DELETE FROM {s}.word w WHERE w.log = ANY($1::bigint[]) AND NOT EXISTS (
+                SELECT FROM {s}.record r WHERE r.log = w.log AND r.seq = w.seq)"""
+        self._forget_logs = f"""
+            DELETE FROM {s}.indexed i WHERE i.log = ANY($1::bigint[]) AND NOT EXISTS (
+                SELECT FROM {s}.span p WHERE p.log = i.log)"""
+
+    async def sessions_with(self, words: Sequence[Word], words_of: WordsOf) -> list[str]:
+        """The sessions that have records with each of *words*; the index is up to date first."""
+        await self._bring_up_to_date(words_of)
+        sessions: set[str] | None = None
+        for word in words:
+            rows = await self._connections.run(partial(self._fetch_sessions, _text(word)))
+            found = {row["session"] for row in rows}
+            sessions = found if sessions is None else sessions & found
+        return sorted(sessions or ())
+
+    async def _bring_up_to_date(self, words_of: WordsOf) -> None:
+        async def begin(connection: Connection) -> Sequence[Any]:
+            if not await connection.fetchval(self._exists):
+                async with connection.transaction():
+                    await lock_structure(connection, self._schema)
+                    await connection.execute(self._make)
+            rows: Sequence[Any] = await connection.fetch(self._behind)
+            return rows
+
+        behind = await self._connections.run(begin)
+        while behind:
+            behind = await self._connections.run(partial(self._index_next, behind, words_of))
+
+    async def _fetch_sessions(self, query: str, connection: Connection) -> Sequence[Any]:
+        rows: Sequence[Any] = await connection.fetch(self._sessions, query)
+        return rows
+
+    async def _index_next(
+        self, behind: Sequence[Any], words_of: WordsOf, connection: Connection
+    ) -> Sequence[Any]:
+        """Index some of the records of *behind*. What is left of it."""
+        records = size = 0
+        async with connection.transaction():
+            await lock_structure(connection, self._schema)
+            for number, row in enumerate(behind):
+                log, upto = row["log"], row["upto"]
+                mark = await connection.fetchval(self._mark, log) or 0
+                rows = await connection.fetch(self._records, log, mark, upto)
+                for record in rows:
+                    await self._index(connection, log, record, words_of)
+                    mark, records = record["seq"], records + 1
+                    size += len(record["body"])
+                    if records >= SLICE_RECORDS or size >= SLICE_BYTES:
+                        await connection.execute(self._set_mark, log, mark)
+                        return behind[number:]
+                await connection.execute(self._set_mark, log, upto)
+        return ()
+
+    async def _index(
+        self, connection: Connection, log: int, record: Mapping[str, Any], words_of: WordsOf
+    ) -> None:
+        try:
+            words = sorted(words_of(record_of(record, PLAIN).body))
+        except Unreadable:
+            words = [UNREADABLE]
+        for some in _chunks(words):
+            await connection.execute(self._add, log, record["seq"], some)
+
+    # In the transactions of others, who hold the lock.
+
+    async def remove_from(self, connection: Connection, places: Iterable[tuple[int, int]]) -> None:
+        """Records of these logs, from these seqs on, say something else: a search indexes them
+        anew."""
+        if await connection.fetchval(self._exists):
+            firsts: dict[int, int] = {}
+            for log, seq in places:
+                firsts[log] = min(seq, firsts.get(log, seq))
+            for log, seq in firsts.items():
+                await connection.execute(self._remove_from, log, seq)
+                await connection.execute(self._lower_mark, log, seq)
+
+    async def remove_deleted(self, connection: Connection, logs: Sequence[int]) -> None:
+        """Records of *logs* were deleted, and perhaps all of a log."""
+        if await connection.fetchval(self._exists):
+            await connection.execute(self._remove_gone, logs)
+            await connection.execute(self._forget_logs, logs)
+
+
+def _text(word: Word) -> str:
+    """*word* as a tsquery. It has no quote and no backslash."""
+    text = f"'{word.text}':*" if word.is_prefix else f"'{word.text}'"
+    return f"{text} | '{UNREADABLE}'"
+
+
+def _chunks(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(words), MAX_WORDS):
+        yield words[start : start + MAX_WORDS]
