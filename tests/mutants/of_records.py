@@ -26,6 +26,11 @@ a result of a server tool without its call stays in the conversation (V6)
     + return body
     session/actor/test_stop_reasons.py
     test_a_server_tool_s_result_without_its_call_is_left_out_and_logged
+a fork behind a forgotten turn sends thinking that was bound to it (V9)
+    - if self.erased:
+    + if False:
+    session/log/test_forget.py
+    test_a_fork_behind_a_forgotten_turn_sends_no_thinking_that_was_bound_to_its_receipt
 the fold takes a record out of order (invariant 13)
     - if record.seq != self.head + 1:
     + if record.seq < 1:
@@ -241,6 +246,12 @@ a log that misses its end is opened (invariant 5)
     - if state.head != lease.head:
     + if False:
     test_a_log_that_ends_before_its_head_is_not_opened
+
+in session/log/history_cuts.py, by session/log/test_forget.py
+a reply without content is taken for a forgotten turn (invariant 1)
+    - users = (message for message in history if message.is_user)
+    + users = history
+    test_a_fork_forgets_nothing_for_a_reply_that_lost_all_its_blocks
 
 in session/log/erasing.py, by session/log/test_forget.py
 what was to be purged stays in the log (docs/security.md)
