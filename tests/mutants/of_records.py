@@ -8,24 +8,29 @@ __all__ = ["DURABLE", "FOLD", "SUBSCRIBERS"]
 
 FOLD = read_mutants(r"""
 in session/log/state.py, by session/actor/test_interrupts.py
-a turn that ends keeps the open call of a server tool (V19)
+a turn that ends keeps the open call of a server tool (invariant 4)
     -         self._give_up_server_calls(turn)
     -         if self._unjoined is None:
     +         if self._unjoined is None:
     session/actor/test_stop_reasons.py
     test_a_limit_behind_a_pause_keeps_no_call_of_a_server_tool
-a steer is read behind the open call of a server tool (V19)
+a steer is read behind the open call of a server tool (invariant 4)
     - if steers:
     -             self._give_up_server_calls(turn)
     + if False:
     +             self._give_up_server_calls(turn)
     session/actor/test_stop_reasons.py
     test_a_steer_behind_a_whole_reply_is_read_without_the_call_that_stays_open
-a result of a server tool without its call stays in the conversation (V6)
+a result of a server tool without its call stays in the conversation (invariant 4)
     - return join_blocks(blocks) if strays else body
     + return body
     session/actor/test_stop_reasons.py
     test_a_server_tool_s_result_without_its_call_is_left_out_and_logged
+a fork behind a forgotten turn sends thinking that was bound to it (invariant 4)
+    - if self.erased:
+    + if False:
+    session/log/test_forget.py
+    test_a_fork_behind_a_forgotten_turn_sends_no_thinking_that_was_bound_to_its_receipt
 the fold takes a record out of order (invariant 13)
     - if record.seq != self.head + 1:
     + if record.seq < 1:
@@ -214,7 +219,7 @@ a compaction is answered before it is durable (rule 5)
     test_a_compaction_is_answered_when_it_is_durable_and_not_before
 
 in session/actor/turn_runner.py, by session/actor/test_stop_reasons.py
-a steer is read between a server tool's call and its result (V19)
+a steer is read between a server tool's call and its result (invariant 4)
     - steers = 0 if waits else run.steers
     + steers = run.steers
     test_a_steer_waits_while_a_server_tool_is_paused
@@ -241,6 +246,12 @@ a log that misses its end is opened (invariant 5)
     - if state.head != lease.head:
     + if False:
     test_a_log_that_ends_before_its_head_is_not_opened
+
+in session/log/history_cuts.py, by session/log/test_forget.py
+a reply without content is taken for a forgotten turn (invariant 1)
+    - users = (message for message in history if message.is_user)
+    + users = history
+    test_a_fork_forgets_nothing_for_a_reply_that_lost_all_its_blocks
 
 in session/log/erasing.py, by session/log/test_forget.py
 what was to be purged stays in the log (docs/security.md)

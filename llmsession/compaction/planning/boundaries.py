@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -30,6 +31,7 @@ def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
     """May what stands before position *at* be left out? Not where results after it answer calls
     before it: a result without its call is refused, and so is the reverse. Neighbours of one side
     are one message to a provider, so a run of replies has its calls answered behind the run.
+    The result of a provider's own tool may stand in the reply after the one with its call.
     """
     if not 0 <= at <= len(messages):
         return False
@@ -42,7 +44,30 @@ def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
         if messages[after].tool_results:
             return False
         after += 1
-    return True
+    return not _parts_a_server_tool(messages, at, after)
+
+
+_SERVER_TOOL = re.compile(rb'_tool_(?:use|result)"').search
+
+
+def _parts_a_server_tool(messages: Sequence[Message], at: int, after: int) -> bool:
+    """Is a call of a server tool before *at*, and its result in the reply at *after* or to come?"""
+    if after < len(messages):
+        return bool(_unpaired(messages[after], results=True))
+    before = next((m for m in reversed(messages[max(0, at - 2) : at]) if m.is_assistant), None)
+    return before is not None and bool(_unpaired(before, results=False))
+
+
+def _unpaired(message: Message, *, results: bool) -> set[object]:
+    """The ids of the server tools in *message* that have a result alone, or a call alone."""
+    if _SERVER_TOOL(message.body) is None:
+        return set()
+    fields = [block.decoded() for block in message.opaque]
+    called = {each.get("id") for each in fields if str(each["type"]).endswith("_tool_use")}
+    answered = {
+        each.get("tool_use_id") for each in fields if str(each["type"]).endswith("_tool_result")
+    }
+    return answered - called if results else called - answered
 
 
 def is_turn_start(messages: Sequence[Message], at: int) -> bool:

@@ -72,7 +72,9 @@ def first_since(
 def first_kept(history: Sequence[Message]) -> int | None:
     """The turn that *history* has to begin with, because everything before it was erased. 0 if
     nothing is left, None if nothing was erased."""
-    silent = [message.turn for message in history if message.body == NOTHING_SAID]
+    # A reply may be empty otherwise, too: its only block was a call that got no result.
+    users = (message for message in history if message.is_user)
+    silent = [message.turn for message in users if message.body == NOTHING_SAID]
     if not silent:
         return None
     after = history[messages_through(history, silent[-1]) :]

@@ -91,8 +91,7 @@ class SessionState:
         self.seed: r.Seed | None = None
         """The summary of an earlier conversation, for the first message of the history."""
         self.source: r.Source | None = None
-        self.head = 0
-        self.epoch = 0
+        self.head = self.epoch = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
         self._history: tuple[Message, ...] = ()
@@ -122,6 +121,9 @@ class SessionState:
         """The seq of each turn's commit. A fork at that turn has the log up to there."""
         self.receipts_by_turn: dict[int, tuple[PendingReceipt, ...]] = {}
         """The receipts in a turn's message. They are pending again if the turn is rewound."""
+        # Turns whose words are gone from the log, though no record so far says that they were
+        # forgotten: that happened later in the log, or in a session that this one is a fork of.
+        self.erased: frozenset[int] = frozenset()
         self.pending_redaction: Redaction | None = None
         """Forgotten content that is still in the log and has to be erased."""
         self.commands: dict[str, r.CommandAnswer] = {}
@@ -199,6 +201,11 @@ class SessionState:
         self.source = record.source or self.source
         for turn in tuple(self.open.values()):
             self._drop(turn)
+        if self.erased:
+            # Receipts and summaries may have told of those turns, and do no more. Thinking that
+            # was made before is bound to them.
+            self.view = self.view.voided(len(self.history))
+            self._unreport()
         self.commands = {}
         self.turn_usage, self.usage = {}, Usage()
         # The parent's requests are not charged to the fork.
@@ -223,7 +230,9 @@ class SessionState:
         number = record.turn
         self.counter.saw(number)
         self.accepted_at[number] = record.seq
-        if record.body != NOTHING_SAID:  # the parent session forgot it
+        if record.body == NOTHING_SAID:
+            self.erased |= {number}
+        else:
             self.accepted_time[number] = record.at
         self.open[number] = turn = OpenTurn(number, record.body)
         if record.started:
@@ -297,7 +306,9 @@ class SessionState:
     def _imported(self, record: r.TurnImported) -> None:
         self.counter.saw(record.turn)
         self.accepted_at[record.turn] = record.seq
-        if record.messages[0].body != NOTHING_SAID:
+        if record.messages[0].body == NOTHING_SAID:
+            self.erased |= {record.turn}
+        else:
             self.committed_at[record.turn] = record.seq
             self.accepted_time[record.turn] = record.messages[0].created_at or record.at
         for index, message in enumerate(record.messages, len(self.history)):
@@ -401,6 +412,7 @@ class SessionState:
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
+        self.erased -= turns
         for turn in turns:
             self.committed_at.pop(turn, None)
             self.accepted_time.pop(turn, None)

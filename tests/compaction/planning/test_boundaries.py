@@ -18,6 +18,7 @@ from llmsession.compaction.planning.boundaries import (
 )
 from llmsession.compaction.view.view import View
 from tests.compaction.conversations import Talk, call_block, result_block, talk
+from tests.compaction.requests import FOUND, SEARCH, assistant, history, user
 
 
 def one_long_turn(steps: int) -> Talk:
@@ -131,3 +132,10 @@ def test_open_thinking_is_that_of_the_open_turn_that_is_shown() -> None:
     assert not shows_open_thinking(View(thinking_from=7), built.messages, committed)
     built.reply()
     assert not shows_open_thinking(View(), built.messages, len(built.messages))
+
+
+def test_a_cut_between_a_server_tool_s_call_and_its_result_is_not_safe() -> None:
+    loop = history(user("a"), assistant("b", SEARCH), assistant(FOUND, "c"), user("d"))
+    assert [is_safe_cut(loop, at) for at in range(5)] == [True, True, False, True, True]
+    waiting = history(user("a"), assistant(SEARCH, call_block("c1")), user(result_block("c1", "x")))
+    assert not is_safe_cut(waiting, 3)

@@ -23,7 +23,7 @@ from llmsession import (
 from llmsession.errors import RecordDamaged
 from llmsession.session.handles.session import live_state
 from llmsession.store.protocol import Lease, Store
-from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
+from llmsession.testing.scripted import ScriptedProvider, block, call, never, say, think
 from llmsession.turns import records as r
 from tests.session.actors import (
     PATIENCE_S,
@@ -375,6 +375,67 @@ async def test_a_fork_at_a_turn_behind_forgotten_ones_begins_with_what_is_left()
             await on.session.fork(at=1)
         whole = await on.session.fork()
         assert [m.turn for m in whole.conversation()] == [2, 2, 3, 3]
+
+
+async def test_a_fork_behind_a_forgotten_turn_sends_no_thinking_that_was_bound_to_its_receipt() -> (
+    None
+):
+    tool = Tool(name="t", run=Quick("ran"))
+    script = [
+        call("t", {"x": "marker"}, id="a"), never(), think("bound", "s") + say("two"),
+        think("bound", "s2") + say("three"), think("free", "s3") + say("in the fork"), "more",
+    ]  # fmt: skip
+    async with stage(script, tools=[tool]) as on:
+        await on.interrupted("dropped")
+        await on.say("carries the receipt", "and on")
+        await on.session.forget(before=2)
+        fork = await on.session.fork(at=3, session_id="f")
+        assert await (await fork.send("go on")).text() == "in the fork"
+        assert b"marker" not in on.provider.requests[-1].encode()
+        assert b"bound" not in on.provider.requests[-1].encode()
+        assert await (await fork.send("and now?")).text() == "more"
+        assert b"free" in on.provider.requests[-1].encode()
+        await same_as_its_log(on, fork)
+        await same_as_its_log(on, on.session)
+
+
+async def test_a_fork_before_anything_was_forgotten_keeps_its_thinking() -> None:
+    script = [think("bound", "s") + say("one"), "in the fork"]
+    async with stage(script) as on:
+        await on.say("first")
+        fork = await on.session.fork(at=1, session_id="f")
+        await (await fork.send("go on")).text()
+        assert b"bound" in on.provider.requests[-1].encode()
+
+
+async def test_a_fork_of_a_fork_of_which_turns_were_forgotten_sends_no_void_thinking() -> None:
+    tool = Tool(name="t", run=Quick("ran"))
+    script = [
+        call("t", {"x": "marker"}, id="a"), never(), "two", think("bound", "s") + say("three"), "x",
+    ]  # fmt: skip
+    async with stage(script, tools=[tool]) as on:
+        await on.interrupted("dropped")
+        await on.say("carries the receipt")
+        fork = await on.session.fork(at=2, session_id="f")
+        await (await fork.send("thinks in the fork")).text()
+        await fork.forget(before=2)
+        await same_as_its_log(on, fork)
+        second = await fork.fork(at=3, session_id="g")
+        await (await second.send("go on")).text()
+        assert b"bound" not in on.provider.requests[-1].encode()
+        await same_as_its_log(on, second)
+
+
+async def test_a_fork_forgets_nothing_for_a_reply_that_lost_all_its_blocks() -> None:
+    search = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
+    script = ["one", search.stopping("max_tokens"), search.stopping("end_turn"), "four"]
+    async with stage(script) as on:
+        await on.say("first")
+        await on.outcome("second")
+        await on.outcome("third")
+        fork = await on.session.fork(session_id="f")
+        assert fork.conversation() == on.session.conversation()
+        assert await (await fork.send("go on")).text() == "four"
 
 
 async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> None:
