@@ -132,19 +132,29 @@ from llmsession.turns import (
 
 if TYPE_CHECKING:
     from llmsession.store import PostgresStore
-    from llmsession.transport import connect
+    from llmsession.transport import (
+        ManagerInterface,
+        Service,
+        SessionInterface,
+        TurnInterface,
+        connect,
+    )
 else:
+    _LATER = {
+        "PostgresStore": "llmsession.store",
+        "ManagerInterface": "llmsession.transport",
+        "Service": "llmsession.transport",
+        "SessionInterface": "llmsession.transport",
+        "TurnInterface": "llmsession.transport",
+        "connect": "llmsession.transport",
+    }
 
     def __getattr__(name: str) -> object:
         # A driver, and sockets, are imported by those who use them.
-        if name == "PostgresStore":
-            from llmsession.store import PostgresStore
+        if name in _LATER:
+            from importlib import import_module
 
-            return PostgresStore
-        if name == "connect":
-            from llmsession.transport import connect
-
-            return connect
+            return getattr(import_module(_LATER[name]), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -181,6 +191,7 @@ __all__ = [
     "KeyReused",
     "LLMSession",
     "Lagged",
+    "ManagerInterface",
     "MemoryStore",
     "Message",
     "ModelUsage",
@@ -210,12 +221,14 @@ __all__ = [
     "RoutedProvider",
     "Search",
     "Seed",
+    "Service",
     "SessionBusy",
     "SessionClosed",
     "SessionConfig",
     "SessionError",
     "SessionExists",
     "SessionInUse",
+    "SessionInterface",
     "SessionManager",
     "SessionMoved",
     "SessionNotFound",
@@ -254,6 +267,7 @@ __all__ = [
     "TurnEnded",
     "TurnFailed",
     "TurnId",
+    "TurnInterface",
     "TurnLimits",
     "TurnNotOpen",
     "TurnOutcome",
