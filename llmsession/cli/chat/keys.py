@@ -1,4 +1,4 @@
-"""The keys that stop a turn while it streams, when no input line is open."""
+"""Keys: those that stop a turn while it streams, and a command on a line that was filled in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from prompt_toolkit.application.current import get_app
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.input import create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-__all__ = ["stop_keys"]
+__all__ = ["draft_keys", "stop_keys"]
 
 _STOPPING = frozenset({Keys.Escape, Keys.ControlC})
 
@@ -30,3 +33,20 @@ def stop_keys(stop: Callable[[], None]) -> Iterator[None]:
 
     with keys.raw_mode(), keys.attach(read):
         yield
+
+
+def draft_keys(draft: Callable[[], str]) -> KeyBindings:
+    """A slash that is typed where the line still is what it was filled with, *draft*, begins a
+    command: it takes the place of the draft."""
+    bindings = KeyBindings()
+
+    def is_untouched() -> bool:
+        buffer = get_app().current_buffer
+        return bool(draft()) and buffer.text == draft() and buffer.document.is_cursor_at_the_end
+
+    @bindings.add("/", filter=Condition(is_untouched))
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.text = ""
+        event.current_buffer.insert_text("/")
+
+    return bindings
