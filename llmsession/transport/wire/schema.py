@@ -64,8 +64,8 @@ def wire_schema() -> dict[str, Any]:
     """The JSON Schema of every frame: ``fromClient`` and ``fromServer`` under ``$defs``, with the
     records, previews and answers that stand in their bodies."""
     definitions = _Definitions()
-    sent = [*_FROM_CLIENT, *w.COMMANDS]
-    received = get_args(w.FromServer)
+    sent: tuple[type, ...] = (*_FROM_CLIENT, *w.COMMANDS)
+    received: tuple[type, ...] = get_args(w.FromServer)
     for name, kinds in (
         ("fromClient", sent), ("fromServer", received), ("record", RECORDS), ("preview", PREVIEWS)
     ):  # fmt: skip
