@@ -90,6 +90,7 @@ lock: setup ## write requirements.lock anew from pyproject.toml
 stubs: setup ## generate the gRPC stubs anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc -I llmsession/transport/v1=proto/llmsession/v1 \
 	  --python_out=. --grpc_python_out=. --pyi_out=. proto/llmsession/v1/session.proto
+	@cp proto/llmsession/v1/session.proto llmsession/transport/v1/  # it ships in the wheel
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -137,19 +137,29 @@ from llmsession.turns import (
 
 if TYPE_CHECKING:
     from llmsession.store import PostgresStore
-    from llmsession.transport import connect
+    from llmsession.transport import (
+        ManagerInterface,
+        Service,
+        SessionInterface,
+        TurnInterface,
+        connect,
+    )
 else:
+    _LATER = {
+        "PostgresStore": "llmsession.store",
+        "ManagerInterface": "llmsession.transport",
+        "Service": "llmsession.transport",
+        "SessionInterface": "llmsession.transport",
+        "TurnInterface": "llmsession.transport",
+        "connect": "llmsession.transport",
+    }
 
     def __getattr__(name: str) -> object:
         # A driver, and sockets, are imported by those who use them.
-        if name == "PostgresStore":
-            from llmsession.store import PostgresStore
+        if name in _LATER:
+            from importlib import import_module
 
-            return PostgresStore
-        if name == "connect":
-            from llmsession.transport import connect
-
-            return connect
+            return getattr(import_module(_LATER[name]), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -186,6 +196,7 @@ __all__ = [
     "KeyReused",
     "LLMSession",
     "Lagged",
+    "ManagerInterface",
     "MemoryStore",
     "Message",
     "ModelUsage",
@@ -216,6 +227,7 @@ __all__ = [
     "SearchHit",
     "SearchPage",
     "Seed",
+    "Service",
     "SessionBusy",
     "SessionClosed",
     "SessionConfig",
@@ -223,6 +235,7 @@ __all__ = [
     "SessionExists",
     "SessionFilter",
     "SessionInUse",
+    "SessionInterface",
     "SessionManager",
     "SessionMoved",
     "SessionNotFound",
@@ -262,6 +275,7 @@ __all__ = [
     "TurnEnded",
     "TurnFailed",
     "TurnId",
+    "TurnInterface",
     "TurnLimits",
     "TurnNotOpen",
     "TurnOutcome",

@@ -93,6 +93,8 @@ def test_the_wheel_holds_one_import_package_and_its_types(tmp_path: Path) -> Non
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"llmsession"}
     assert {"llmsession/__init__.py", "llmsession/py.typed"} <= set(names)
+    wire = {"wire.schema.json", "session.proto"}
+    assert {f"llmsession/transport/v1/{name}" for name in wire} <= set(names)
 
 
 def test_setting_up_with_an_old_python_says_so_in_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 // A client of `llmsession serve` without dependencies: it sends, streams, interrupts and resumes.
-// The protocol is in docs/protocol.md.   node node_client.mjs unix:/run/llmsession.sock [TOKEN]
+// The protocol is in docs/protocol.md.   node node_client.mjs unix:/run/llmsession.sock [TOKEN [MODEL]]
 import net from "node:net";
 import { randomUUID } from "node:crypto";
 
@@ -11,18 +11,22 @@ export class Client {
     this.pending = new Map(); // id -> {command, resolve, reject}: commands without an answer
     this.subscriptions = new Map(); // id -> {session, cursor, onEvent}: they go on after a lost connection
     [this.lastId, this.delay] = [0, 50];
+    this.welcomed = new Promise((resolve, reject) => Object.assign(this, { onWelcome: resolve, onRefusal: reject }));
+    this.welcomed.catch(() => {}); // who does not ask for it meets the error elsewhere
   }
   connect() {
     this.socket = net.connect(this.where);
     let rest = "";
     this.socket.setEncoding("utf8");
-    this.socket.on("connect", () => this.write({ type: "hello", versions: [2], token: this.token }));
+    this.socket.on("connect", () => this.write({ type: "hello", versions: [2], token: this.token || undefined }));
     this.socket.on("data", (text) => {
       const lines = (rest + text).split("\n");
       rest = lines.pop();
       for (const line of lines) this.receive(JSON.parse(line));
     });
-    this.socket.on("error", () => {}); // "close" follows
+    this.socket.on("error", (error) => {
+      if (!this.wasReady) this.fail(error); // nobody is there; later it is a lost connection, and "close" follows
+    });
     this.socket.on("close", () => {
       this.ready = false;
       if (this.closed) return;
@@ -38,7 +42,8 @@ export class Client {
     const { type, id, retry_after_s: hint } = message;
     if (type === "ping") this.write({ type: "pong" });
     else if (type === "welcome") {
-      [this.ready, this.delay] = [true, 50];
+      [this.ready, this.wasReady, this.delay] = [true, true, 50];
+      this.onWelcome(message);
       for (const [subscribed, { session, cursor }] of this.subscriptions)
         this.write({ type: "subscribe", id: subscribed, session, after: cursor });
       for (const { command } of this.pending.values()) this.write(command); // the same ids: harmless
@@ -50,8 +55,7 @@ export class Client {
       this.subscriptions.get(message.subscription)?.onEvent(message);
       this.subscriptions.delete(message.subscription);
     } else if (type === "error" && id === undefined && !message.retryable) {
-      this.closed = true; // the connection's: a wrong token stays wrong
-      for (const { reject } of this.pending.values()) reject(Object.assign(new Error(message.message), message));
+      this.fail(Object.assign(new Error(message.message), message)); // the connection's: a wrong token stays wrong
     } else if (type === "reply" || type === "error") {
       const [request, socket] = [this.pending.get(id), this.socket];
       if (request && message.code === "Overloaded" && hint && Date.now() < request.until) // it was not performed
@@ -60,6 +64,11 @@ export class Client {
       if (type === "error") request?.reject(Object.assign(new Error(message.message), message));
       else request?.resolve(message.body);
     }
+  }
+  fail(error) {
+    this.closed = true;
+    this.onRefusal(error);
+    for (const { reject } of this.pending.values()) reject(error);
   }
   ask(type, fields) {
     const command = { type, id: ++this.lastId, ...fields };
@@ -83,17 +92,27 @@ export class Client {
 }
 
 if (process.argv[1] === new URL(import.meta.url).pathname) {
-  const client = new Client(process.argv[2], process.argv[3]).connect();
-  const { session } = await client.change("create", { session: randomUUID(), config: { model: "m" } });
-  client.subscribe(session, 0, ({ seq, kind, body, offset = 0 }) => {
-    if (seq) console.log(seq, kind);
-    else if (offset === 0) console.log("-", body.text);
-  });
-  const first = await client.change("send", { session, content: "hello" });
-  client.socket.destroy(); // as a network may do: the client reconnects and goes on
-  const { messages } = await client.ask("outcome", { session, turn: first.turn });
-  console.log("said", messages.at(-1).content[0].text);
-  const second = await client.change("send", { session, content: "a long text" });
-  console.log("interrupt", (await client.change("interrupt", { session, turn: second.turn })).result);
-  client.close();
+  const [address, token, named] = process.argv.slice(2);
+  const client = new Client(address, token).connect();
+  try {
+    const model = named ?? (await client.welcomed).default_model; // one that answers there
+    if (!model) throw new Error("the service has no default model: name one as the third argument");
+    const { session } = await client.change("create", { session: randomUUID(), config: { model } });
+    client.subscribe(session, 0, ({ seq, kind, body, offset = 0 }) => {
+      if (seq) console.log(seq, kind);
+      else if (offset === 0 && body?.text) console.log("-", body.text);
+    });
+    const first = await client.change("send", { session, content: "hello" });
+    client.socket.destroy(); // as a network may do: the client reconnects and goes on
+    const { status, error, messages } = await client.ask("outcome", { session, turn: first.turn });
+    if (status !== "committed") throw new Error(`the turn ${status}: ${error}`);
+    console.log("said", messages.at(-1).content.map(({ text = "" }) => text).join(""));
+    const second = await client.change("send", { session, content: "a long text" });
+    console.log("interrupt", (await client.change("interrupt", { session, turn: second.turn })).result);
+  } catch (error) {
+    console.error(`${error.code ?? "Error"}: ${error.message}`);
+    process.exitCode = 1;
+  } finally {
+    client.close();
+  }
 }

@@ -14,6 +14,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit. Without the packages of the extra ``cli`` it says in one
     line how to install them, and exits with 2."""
     try:
+        _run(arguments)
+    except KeyboardInterrupt:  # also while packages are imported, which takes a moment
+        sys.exit(130)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
+    try:
         from .app import main as run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "llmsession":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from llmsession import __version__
 from llmsession.errors import SessionError
 
 from .chat.chat import chat
@@ -17,25 +19,44 @@ from .commands.calibrate import calibrate
 from .commands.check import check_record
 from .commands.lab import lab
 from .commands.replay import replay
-from .commands.serve import serve
+from .commands.serve import schema, serve
 from .commands.sessions import delete, list_sessions, search, show
 from .commands.stress import stress
 from .commands.top import top
 from .commands.transfer import export_sessions, import_files
 from .commands.upkeep import integrity, vacuum
 from .commands.vocabulary import vocabulary
-from .common.exit_codes import HUNG_UP, USAGE
-from .common.terminal import complain
+from .common.exit_codes import HUNG_UP, INTERRUPTED, USAGE
+from .common.terminal import complain, say
 
 __all__ = ["main", "run"]
 
 app = typer.Typer(
     name="llmsession",
-    help="Conversations with language models, one actor each.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        say(f"llmsession {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Conversations with language models, one actor each."""
+
+
 app.command()(serve)
 app.command()(chat)
 app.command()(replay)
@@ -53,6 +74,7 @@ app.command("export")(export_sessions)
 app.command()(integrity)
 app.command()(vacuum)
 app.command()(vocabulary)
+app.command()(schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -88,7 +110,11 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
             sys.exit(HUNG_UP)
         raise
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+    except BaseExceptionGroup as group:
+        if group.split(KeyboardInterrupt)[1] is not None:
+            raise
+        sys.exit(INTERRUPTED)
 
 
 def _message(error: Exception) -> str:

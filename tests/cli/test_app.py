@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
+
+from llmsession import __version__
+from tests.cli.stores import Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recordings" / "counts.jsonl"
 RUN = "from llmsession.cli import main; main()"
@@ -54,3 +58,33 @@ def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(
     (line,) = done.stderr.splitlines()
     assert line.startswith("llmsession: ")
     assert named in line
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version") == (0, f"llmsession {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "interrupt", [KeyboardInterrupt(), BaseExceptionGroup("", [KeyboardInterrupt()])]
+)
+def test_ctrl_c_while_it_starts_is_exit_code_130_without_a_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch, interrupt: BaseException
+) -> None:
+    def stop(*_: object, **_options: object) -> None:
+        raise interrupt
+
+    monkeypatch.setattr(anyio, "run", stop)
+    assert run("chat", "--connect", "unix:x") == (130, "", "")
+
+
+def test_ctrl_c_while_packages_are_imported_is_exit_code_130_without_a_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "llmsession.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "llmsession.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Stopping(), *sys.meta_path])
+    assert run("--help") == (130, "", "")

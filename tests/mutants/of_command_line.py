@@ -31,10 +31,4 @@ a start waits for ever for the lock of the socket's folder (docs/operations.md)
     - fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     + fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB) if False else None
     test_a_start_does_not_hang_where_the_sockets_folder_is_locked
-
-in cli/common/files.py, by cli/commands/test_transfer.py
-a named pipe is read for ever (docs/transcripts.md)
-    - if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is an error of its own
-    + if stat.S_ISSOCK(mode):
-    test_a_named_pipe_is_not_imported
 """)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmsession import ProviderError
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transport import Limits, Service, TokenFile
 from llmsession.turns import Request
@@ -23,7 +24,7 @@ CLIENTS = Path(__file__).resolve().parents[2] / "examples" / "clients"
 
 def test_the_example_client_is_short_and_needs_nothing() -> None:
     text = (CLIENTS / "node_client.mjs").read_text("utf-8")
-    assert len(text.splitlines()) < 100
+    assert len(text.splitlines()) < 120
     imported = [line.split('"')[1] for line in text.splitlines() if line.startswith("import ")]
     assert imported == ["node:net", "node:crypto"]
 
@@ -64,7 +65,7 @@ async def test_the_node_client_sends_streams_interrupts_and_resumes(
 ) -> None:
     address = address_of(scheme, tmp_path)
     provider = Patient([say("hello, friend"), never()])
-    async with serving(address, provider=provider) as served:
+    async with serving(address, provider=provider, default_model="m") as served:
         provider.service = served.service
         process = await node_client(served.address)
         told, trouble = await process.communicate()
@@ -90,7 +91,7 @@ async def test_the_node_client_asks_again_what_a_late_service_refuses(tmp_path: 
     limits = Limits(max_lag_s=0.05)
     async with serving(f"unix:{tmp_path}/s.sock", provider=provider, limits=limits) as served:
         service = provider.service = served.service
-        process = await node_client(served.address)
+        process = await node_client(served.address, "", "m")
         while not service.statistics().overloaded:
             service.admission.lag.lag_s = 0.2
             await asyncio.sleep(0.002)
@@ -109,3 +110,25 @@ async def test_the_node_client_ends_where_its_token_is_wrong(tmp_path: Path) -> 
         assert process.returncode == 1
         assert "the token is not known" in trouble.decode()
         assert served.service.statistics().connected == 1
+
+
+async def test_the_node_client_takes_its_model_from_the_welcome_and_says_what_fails(
+    tmp_path: Path,
+) -> None:
+    address = f"unix:{tmp_path}/s.sock"
+    refused = say("").raising(ProviderError("the key is wrong", kind="fatal"))
+    provider = ScriptedProvider([refused])
+    async with serving(address, provider=provider, default_model="the-default") as served:
+        process = await node_client(served.address)
+        _, trouble = await process.communicate()
+        assert process.returncode == 1
+        assert "Error: the turn failed: " in trouble.decode()
+        assert "the key is wrong" in trouble.decode()
+        assert [request.model for request in provider.requests] == ["the-default"]
+    async with serving(address) as served:
+        process = await node_client(served.address)
+        _, trouble = await process.communicate()
+        assert (process.returncode, "no default model" in trouble.decode()) == (1, True)
+    process = await node_client(address)  # nobody is there
+    _, trouble = await process.communicate()
+    assert (process.returncode, trouble.decode().split(":")[0]) == (1, "ENOENT")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
+import llmsession
 from llmsession import LLMSession, SessionManager, Turn
 from llmsession.transport import (
     ManagerInterface,
@@ -15,6 +18,22 @@ from llmsession.transport import (
     SessionInterface,
     TurnInterface,
 )
+
+LOADED_LATER = ("ManagerInterface", "Service", "SessionInterface", "TurnInterface", "connect")
+
+
+def test_interfaces_and_the_service_are_at_the_root_and_are_loaded_when_they_are_used() -> None:
+    code = (
+        "import sys, llmsession as root; loaded = 'llmsession.transport' in sys.modules;"
+        f"print(loaded, all(getattr(root, name) for name in {LOADED_LATER}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout == "False True\n"
+    assert {*LOADED_LATER, "RoutedProvider"} <= {*llmsession.__all__}
+    assert llmsession.ManagerInterface is ManagerInterface
+
 
 MANAGERS: list[type[ManagerInterface]] = [SessionManager, RemoteManager]
 SESSIONS: list[type[SessionInterface]] = [LLMSession, RemoteSession]

@@ -31,6 +31,9 @@ from llmsession.transport.hosting.providers import DEFAULT_MODELS
 from llmsession.transport.interface import ManagerInterface, SessionInterface
 from llmsession.turns.previews import ToolUse
 
+from ..common.exit_codes import FAILED
+from ..common.files import user_folder
+from ..common.ids import id_at_service
 from ..common.service import (
     CaFile,
     ConnectTo,
@@ -41,9 +44,9 @@ from ..common.service import (
     service_at,
 )
 from ..common.stores import STORE_VARIABLE, KeyFile, store_key
-from ..common.terminal import TerminalConsole
+from ..common.terminal import TerminalConsole, neutral
 from .commands import COMMANDS, Talk, obey
-from .keys import stop_keys
+from .keys import draft_keys, stop_keys
 from .recording import Recording
 from .view import TurnView, context_line, print_conversation
 
@@ -92,6 +95,9 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands.
 
+    Sessions are kept in --store; without it in your data folder (~/.local/share/llmsession), and
+    with --store memory: nowhere. Exit code 1: a prompt that came through a pipe failed.
+
     With --connect the session lives in a service, whose providers answer: it goes on there
     without us, and others may talk in it, too.
     """
@@ -113,10 +119,21 @@ def chat(
         where: Where = partial(_there, service, model, system)
     else:
         answers = recording.provider if recording else _provider(named, base_url)
-        address = store or os.environ.get(STORE_VARIABLE) or "memory:"
+        address = _store_address(store, is_replay=recording is not None)
         opened = open_store(address, key=store_key(key_file))
-        where = partial(_embedded, config, answers, opened)
-    anyio.run(partial(_chat, where, session_id=session, recording=recording))
+        where = partial(_embedded, config, answers, opened, address)
+    if not anyio.run(partial(_chat, where, session_id=session, recording=recording)):
+        raise typer.Exit(FAILED)
+
+
+def _store_address(store: str | None, *, is_replay: bool) -> str:
+    """The store that was named, else the one in the user's folder; a replay is not kept there.
+    Raises InvalidInput where there can be no such folder."""
+    address = store or os.environ.get(STORE_VARIABLE)
+    if address or is_replay:
+        return address or "memory:"
+    folder = user_folder("XDG_DATA_HOME", ".local/share")
+    return f"sqlite:{folder / 'sessions.db'}"
 
 
 def _provider(name: ProviderName, base_url: str | None) -> Provider:
@@ -139,10 +156,12 @@ def _provider(name: ProviderName, base_url: str | None) -> Provider:
 
 class Place(NamedTuple):
     """The sessions to talk in, of a manager here or of a service, and what a new one begins with;
-    ``config`` raises InvalidInput where no model is known for it."""
+    ``config`` raises InvalidInput where no model is known for it. ``name`` says where they are
+    kept."""
 
     sessions: ManagerInterface
     config: Callable[[], SessionConfig]
+    name: str
 
 
 Where: TypeAlias = Callable[[], AbstractAsyncContextManager[Place]]
@@ -150,10 +169,14 @@ Where: TypeAlias = Callable[[], AbstractAsyncContextManager[Place]]
 
 @asynccontextmanager
 async def _embedded(
-    config: SessionConfig, provider: Provider, store: Store
+    config: SessionConfig, provider: Provider, store: Store, address: str
 ) -> AsyncGenerator[Place, None]:
     async with SessionManager(provider=provider, store=store) as manager:
-        yield Place(manager, lambda: config)
+        # A password, which the address of a database may have, is not printed.
+        name = "nowhere" if address == "memory:" else f"in {address.partition('?')[0]}"
+        if "://" in address:
+            name = "in the database"
+        yield Place(manager, lambda: config, name)
 
 
 @asynccontextmanager
@@ -161,7 +184,8 @@ async def _there(
     service: ServiceAt, model: str | None, system: str | None
 ) -> AsyncGenerator[Place, None]:
     async with service.sessions() as sessions:
-        yield Place(sessions, lambda: SessionConfig(model=model_at(sessions, model), system=system))
+        config = lambda: SessionConfig(model=model_at(sessions, model), system=system)  # noqa: E731
+        yield Place(sessions, config, f"at {service.address}")
 
 
 async def _chat(
@@ -169,12 +193,13 @@ async def _chat(
     *,
     session_id: str | None,
     recording: Recording | None,
-) -> None:
+) -> bool:
+    """Whether every prompt was answered; on a terminal who types sees what failed."""
     console = TerminalConsole()
     async with where() as place:
         session, is_new = await _session(place, session_id)
         talk = Talk(session, console)
-        await _greet(talk, is_new, recording)
+        await _greet(talk, is_new, recording, place.name)
         if recording is not None:
             talk.rewound = recording.rewound
         lines = _Lines()
@@ -186,9 +211,11 @@ async def _chat(
                 await obey(talk, line)
             elif line.strip():
                 talk.draft = await _turn(talk, line, recording)
+                talk.failed |= bool(talk.draft)
                 talk.say(f"[dim]{context_line(await talk.session.read_status())}[/]")
                 if recording is not None and recording.is_over:
                     talk.say("[dim]the recording is over; /rewind goes back, /quit leaves[/]")
+        return lines.is_terminal or not talk.failed
 
 
 async def _session(place: Place, session_id: str | None) -> tuple[SessionInterface, bool]:
@@ -196,17 +223,19 @@ async def _session(place: Place, session_id: str | None) -> tuple[SessionInterfa
     if session_id is None:
         return await place.sessions.create(place.config()), True
     try:
+        known = await id_at_service(place.sessions, session_id)
         if isinstance(place.sessions, SessionManager):  # chat has no tools of its own
-            return await place.sessions.open(session_id, unbound="warn"), False
-        return await place.sessions.open(session_id), False
+            return await place.sessions.open(known, unbound="warn"), False
+        return await place.sessions.open(known), False
     except SessionNotFound:
         return await place.sessions.create(place.config(), session_id=session_id), True
 
 
-async def _greet(talk: Talk, is_new: bool, recording: Recording | None) -> None:
+async def _greet(talk: Talk, is_new: bool, recording: Recording | None, kept: str) -> None:
     session = talk.session
     model = (await session.read_context()).model
     talk.say(f"[dim]session {escape(session.id)} · model {escape(model)} · /help[/]")
+    talk.say(f"[dim]kept {escape(kept)}[/]")
     if recording is not None:
         talk.say("[dim]recorded replies, no model: each line of the recording is offered[/]")
     if not is_new:
@@ -219,14 +248,18 @@ class _Lines:
 
     def __init__(self) -> None:
         self._prompt: Any = None
-        if sys.stdin.isatty():
+        self._draft = ""
+        self.is_terminal = sys.stdin.isatty()
+        if self.is_terminal:
             from prompt_toolkit import PromptSession
             from prompt_toolkit.completion import WordCompleter
             from prompt_toolkit.history import FileHistory
 
             completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
             self._prompt = PromptSession(
-                history=FileHistory(str(_history_file())), completer=completer
+                history=FileHistory(str(_history_file())),
+                completer=completer,
+                key_bindings=draft_keys(lambda: self._draft),
             )
 
     async def read(self, talk: Talk, recording: Recording | None) -> str | None:
@@ -238,22 +271,22 @@ class _Lines:
             line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
             return line.rstrip("\n") if line else None
         while True:
+            self._draft = neutral(draft)
             try:
-                line = await self._prompt.prompt_async("> ", default=draft)
+                line = await self._prompt.prompt_async("> ", default=self._draft)
             except KeyboardInterrupt:
                 draft = ""  # as in a shell: the line is given up, the program is not
             except EOFError:
                 return None
             else:
+                if str(line).startswith("/"):
+                    talk.draft = draft  # offered again after the command
                 return str(line)
 
 
 def _history_file() -> Path:
     """Where the lines of earlier talks are kept; only their user may read it."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    folder = Path(state) / "llmsession"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file = folder / "chat-history"
+    file = user_folder("XDG_STATE_HOME", ".local/state") / "chat-history"
     file.touch(mode=0o600)
     return file
 
@@ -278,7 +311,8 @@ async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
 
     async with anyio.create_task_group() as group:
         group.start_soon(stop)
-        with stop_keys(stopping.set), suppress(SessionError):  # asking for the outcome meets it
+        # Asking for the outcome meets an error, too.
+        with view.live(), stop_keys(stopping.set), suppress(SessionError):
             async for event in turn:
                 view.show(event)
                 if isinstance(event, ToolUse) and event.runner == "caller":

@@ -24,6 +24,8 @@ class Talk:
         self.console = console
         self.thinking = False
         self.over = False
+        self.failed = False
+        """Was a prompt not answered?"""
         self.draft = ""
         """What the next input line begins with."""
         self.rewound: Callable[[int], None] = lambda turns: None

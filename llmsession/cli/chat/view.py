@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markdown import Markdown
 from rich.markup import escape
+from rich.spinner import Spinner
+from rich.text import Text
 
 from llmsession.session.handles.reply_text import ReplyText
 from llmsession.session.values.outcome import SessionStatus, SessionUsage, TurnOutcome
@@ -18,11 +25,14 @@ from llmsession.turns.spending.prices import dollars
 from llmsession.turns.usage import Usage
 
 from ..common.formatting import bar, cost_line
+from ..common.terminal import neutral
 
 __all__ = [
     "TurnView",
     "context_line",
     "print_conversation",
+    "print_markdown",
+    "split_paragraphs",
     "usage_lines",
 ]
 
@@ -32,7 +42,12 @@ BRIEF = 100
 
 class TurnView:
     """Prints the events of one turn as they come. Thinking is folded to a line that counts it,
-    unless *thinking* unfolds it."""
+    unless *thinking* unfolds it.
+
+    On a terminal text is shown as Markdown, a paragraph at a time; within ``live`` the paragraph
+    that is not complete stands below, with what is waited for. Elsewhere text is printed as it
+    comes.
+    """
 
     def __init__(self, console: Console, *, thinking: bool) -> None:
         self._console = console
@@ -40,12 +55,50 @@ class TurnView:
         self._thought = 0
         self._open = False  # a line that was begun and not ended
         self._text = ReplyText()
+        self._paragraph = ""
+        self._attempt = (1, 1)
+        self._live: Live | None = None
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Meanwhile say what is waited for, on a terminal; gone at the end."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, transient=True, get_renderable=self.waiting) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self.close()
+                self._live = None
+
+    def waiting(self) -> RenderableType:
+        """What is not complete yet, its last lines, and what is waited for."""
+        step, attempt = self._attempt
+        label = f"step {step}" + (f", attempt {attempt}" if attempt > 1 else "")
+        if self._thought and not self._unfolded:
+            label += f", thought for {self._thought:,} characters"
+        self._spinner.update(text=f"[dim]{label}[/]")
+        if not self._paragraph:
+            return self._spinner
+        room = max(1, self._console.height - 3)
+        lines = Text(neutral(self._paragraph)).wrap(self._console, self._console.width)
+        return Group(Text("\n").join(lines[-room:]), self._spinner)
+
+    @cached_property
+    def _spinner(self) -> Spinner:
+        return Spinner("dots")
 
     def show(self, event: Any) -> None:
         """Print what *event* adds; most events add nothing."""
+        attempt = getattr(event, "attempt", None)
+        if attempt is not None:
+            self._attempt = (event.step, attempt)
         for piece in self._text.read(event):
             self._close_thinking()
             if isinstance(piece, StepRestarted):
+                self._paragraph = ""
                 self._line("[dim]what was said above is void; it begins anew[/]")
             else:
                 self._write(piece)
@@ -55,6 +108,7 @@ class TurnView:
             case ToolUse():
                 self._line(f"[cyan]→ {escape(event.name)}[/] {_brief_json(event.input)}")
             case r.ToolsAnswered():
+                self._attempt = (event.step + 1, 1)
                 for answer in event.answers:
                     mark = "[red]✗[/]" if answer.is_error else "[green]←[/]"
                     self._line(f"{mark} {_brief_result(answer.content)}")
@@ -70,7 +124,7 @@ class TurnView:
     def _think(self, text: str) -> None:
         self._thought += len(text)
         if self._unfolded:
-            self._write(text, style="dim italic")
+            self._raw(text, style="dim italic")
 
     def _close_thinking(self) -> None:
         if self._thought:
@@ -80,8 +134,16 @@ class TurnView:
                 self.close()
             self._thought = 0
 
-    def _write(self, text: str, style: str | None = None) -> None:
-        # Straight to the terminal: it wraps by itself, and text is printed as it was said.
+    def _write(self, text: str) -> None:
+        if self._live is None:
+            self._raw(text)
+            return
+        whole, self._paragraph = split_paragraphs(self._paragraph + text)
+        if whole.strip():
+            print_markdown(self._console, whole)
+
+    def _raw(self, text: str, style: str | None = None) -> None:
+        # Straight to the output: text is printed as it was said.
         self._console.print(
             text, end="", style=style, markup=False, highlight=False, soft_wrap=True
         )
@@ -93,7 +155,10 @@ class TurnView:
         self._console.print(markup, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """End the line that was begun."""
+        """End what was begun: a line, or a paragraph."""
+        paragraph, self._paragraph = self._paragraph, ""
+        if paragraph.strip():
+            print_markdown(self._console, paragraph)
         if self._open:
             self._console.print()
             self._open = False
@@ -115,6 +180,28 @@ class TurnView:
             self._line(f"[yellow]stopped: {escape(outcome.stop_reason)}[/]")
         if outcome.still_running:
             self._line(f"[yellow]still running: {escape(', '.join(outcome.still_running))}[/]")
+
+
+def split_paragraphs(text: str) -> tuple[str, str]:
+    """*text* up to the last blank line that no code block goes over, and what follows. Only the
+    first part may be rendered: more text cannot change what it looks like."""
+    end, position, fence = 0, 0, ""
+    for line in text.splitlines(keepends=True):
+        position += len(line)
+        mark = line.strip()[:3]
+        if fence:
+            fence = "" if mark == fence else fence
+        elif mark in ("```", "~~~"):
+            fence = mark
+        elif not line.strip() and line.endswith("\n"):
+            end = position
+    return text[:end], text[end:]
+
+
+def print_markdown(console: Console, text: str) -> None:
+    """Print *text* as Markdown, wrapped at words. An address is shown beside what it is linked
+    from: nobody is led where they do not see."""
+    console.print(Markdown(neutral(text), hyperlinks=False))
 
 
 def _brief_json(value: Any) -> str:
@@ -176,5 +263,7 @@ def print_conversation(console: Console, messages: tuple[Message, ...], *, think
                     console.print(block.thinking, style="dim italic", markup=False)
             for call in message.tool_calls:
                 console.print(f"[cyan]→ {escape(call.name)}[/] {_brief_json(call.input)}")
-            if message.text:
-                console.print(message.text, markup=False, highlight=False)
+            if message.text and console.is_terminal:
+                print_markdown(console, message.text)
+            elif message.text:
+                console.print(message.text, markup=False, highlight=False, soft_wrap=True)

@@ -1,16 +1,21 @@
-"""``llmsession serve``: sessions for clients in other processes."""
+"""``llmsession serve``: sessions for clients in other processes; and ``llmsession schema``, which
+says what they are sent."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
+
+from llmsession.errors import InvalidConfig, InvalidInput
 
 from ..common.stores import store_key
 
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 
 from ..common.terminal import neutral, say
 
-__all__ = ["serve"]
+__all__ = ["schema", "serve"]
 
 
 def serve(
@@ -114,9 +119,22 @@ def _serve(config: ServerConfig) -> None:
     key = store_key(Path(config.store_key_file) if config.store_key_file else None)
     if config.store == "memory:":
         key = None
-    runner = ServiceRunner(config, os.environ, store_key=key)
-    _log_as(config)
-    run_service(runner, os.environ, _ready)
+    lines = _log_as(config)
+    try:
+        runner = ServiceRunner(config, os.environ, store_key=key)
+    except BaseException:
+        logging.getLogger().removeHandler(lines)
+        raise
+    try:
+        run_service(runner, os.environ, _ready)
+    except InvalidConfig as error:
+        raise InvalidConfig(_as_typed(str(error), config)) from error
+
+
+def _as_typed(message: str, config: ServerConfig) -> str:
+    """*message* with the options and addresses as a user of the command writes them."""
+    message = message.replace("insecure=True", "--insecure")
+    return message if config.grpc is None else message.replace(f"grpc://{config.grpc}", config.grpc)
 
 
 def _ready(addresses: Sequence[str]) -> None:
@@ -125,9 +143,9 @@ def _ready(addresses: Sequence[str]) -> None:
     say("ready", flush=True)
 
 
-def _log_as(config: ServerConfig) -> None:
-    """Logs go to stderr, one line each: ours from the level that was asked for, all others' from
-    warnings on."""
+def _log_as(config: ServerConfig) -> logging.Handler:
+    """From now on logs go to stderr, one line each: ours from the level that was asked for, all
+    others' from warnings on."""
     timed = structlog.processors.TimeStamper(fmt="iso", utc=True)
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
@@ -154,6 +172,7 @@ def _log_as(config: ServerConfig) -> None:
     root.addHandler(lines)
     root.setLevel(logging.WARNING)
     logging.getLogger("llmsession").setLevel(config.log_level.upper())
+    return lines
 
 
 def _neutral_fields(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
@@ -164,3 +183,26 @@ def _neutral_fields(_logger: object, _method: str, event: MutableMapping[str, An
         elif isinstance(value, BaseException):
             event[name] = neutral(str(value))
     return event
+
+
+def schema(
+    *,
+    proto: Annotated[
+        bool, typer.Option("--proto", help="Print the gRPC service instead: session.proto.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables of docs/records.md instead.")
+    ] = False,
+) -> None:
+    """Print the JSON Schema of the protocol's frames: of commands, answers, events and records."""
+    from llmsession.transport.wire.schema import field_tables, wire_schema
+
+    if proto and markdown:
+        raise InvalidInput("--proto and --markdown are two outputs; choose one")
+    if proto:
+        file = resources.files("llmsession.transport.v1") / "session.proto"
+        say(file.read_text("utf-8").rstrip("\n"))
+    elif markdown:
+        say(field_tables().rstrip("\n"))
+    else:
+        say(json.dumps(wire_schema(), indent=1))

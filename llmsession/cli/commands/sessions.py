@@ -13,6 +13,7 @@ import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from llmsession.errors import InvalidInput, Refused
@@ -35,6 +36,7 @@ from llmsession.turns.spending.prices import PriceTable, dollars
 from ..common.confirm import confirm
 from ..common.exit_codes import BROKEN_PROMISE
 from ..common.formatting import cost_line
+from ..common.ids import id_at_service, id_in_store
 from ..common.service import (
     CaFile,
     ConnectTo,
@@ -50,6 +52,9 @@ from ..common.terminal import TerminalConsole, complain, neutral_line, say, say_
 __all__ = ["delete", "list_sessions", "search", "show"]
 
 PAGE = 500
+MIN_LABELS_WIDTH = 12
+MAX_WIDTH = 10_000
+"""Columns of a table, more than any id has characters."""
 BRIEF = 300
 """Characters of a tool's input or result that ``show`` prints; all of them with --full."""
 
@@ -86,12 +91,26 @@ def list_sessions(
         for row in rows:
             say_json(row)
         return
+    console = TerminalConsole()
+    if not rows:
+        console.print("no sessions")
+        return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("session", "records", "last record", "labels", "held by", "fork of"):
-        table.add_column(title, justify="right" if title == "records" else "left")
+        # Ids and times are for copying: other cells are folded, and a terminal that is too narrow
+        # for what is left has lines that are longer than it.
+        table.add_column(
+            title,
+            justify="right" if title == "records" else "left",
+            no_wrap=title not in ("labels", "held by"),
+            overflow="fold",
+            min_width=MIN_LABELS_WIDTH if title == "labels" else len(title),
+        )
     for row in rows:
         table.add_row(*map(escape, _cells(row)))
-    TerminalConsole().print(table if rows else "no sessions", highlight=False)
+    room = console.options.update(max_width=MAX_WIDTH)
+    table.width = max(console.width, Measurement.get(console, room, table).minimum)
+    console.print(table, crop=False, soft_wrap=table.width > console.width)
 
 
 async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> list[SessionRow]:
@@ -134,7 +153,9 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show(
-    session: Annotated[str, typer.Argument(metavar="ID")],
+    session: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a session, or its beginning.")
+    ],
     *,
     store: StoreOrNone = None,
     connect: ConnectTo = None,
@@ -171,7 +192,8 @@ def show(
         _print_message(message, full=full)
 
 
-async def _read(store: Store, session: str) -> tuple[SessionRow, SessionState]:
+async def _read(store: Store, typed: str) -> tuple[SessionRow, SessionState]:
+    session = await id_in_store(store, typed)
     return await store.row(session), await read_state(store, session)
 
 
@@ -204,7 +226,7 @@ def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
 
 
 async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
-    opened = await sessions.open(session)
+    opened = await sessions.open(await id_at_service(sessions, session))
     status = await opened.read_status()
     return Shown(
         headlines=_described(await sessions.row(opened.id)),
@@ -274,7 +296,9 @@ def _brief(text: str, full: bool) -> str:
 
 
 def delete(
-    sessions: Annotated[list[str], typer.Argument(metavar="ID...")],
+    sessions: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Ids of sessions, or their beginnings.")
+    ],
     *,
     store: StoreOrNone = None,
     connect: ConnectTo = None,
@@ -290,13 +314,24 @@ def delete(
     the room. A service holds its own sessions: there --force is for those with an open turn."""
     service = service_at(connect, token_file, ca, store=store)
     address = a_store(store) if service is None else ""
+    if service is not None:
+        ids = using_service(service, lambda there: _ids(partial(id_at_service, there), sessions))
+    else:
+        ids = using_store(
+            address, key_file, lambda opened: _ids(partial(id_in_store, opened), sessions)
+        )
     if not yes:
-        question = f"delete {', '.join(sessions)} for good?"
+        question = f"delete {', '.join(map(neutral_line, ids))} for good?"
         confirm(question, "nothing was deleted; --yes does not ask")
     if service is not None:
-        using_service(service, lambda there: _delete_there(there, sessions, force))
+        using_service(service, lambda there: _delete_there(there, ids, force))
     else:
-        using_store(address, key_file, lambda opened: _delete(opened, sessions, force))
+        using_store(address, key_file, lambda opened: _delete(opened, ids, force))
+
+
+async def _ids(find: Callable[[str], Awaitable[str]], typed: list[str]) -> list[str]:
+    """The ids that *typed* stand for, each once."""
+    return list(dict.fromkeys([await find(each) for each in typed]))
 
 
 async def _delete(store: Store, sessions: list[str], force: bool) -> None:

@@ -21,6 +21,7 @@ from llmsession.transcripts import FORMATS, Conversation, Files, left_out, read,
 from llmsession.transport.interface import ManagerInterface
 
 from ..common.files import FormatName, check_format, print_failure, sources
+from ..common.ids import id_at_service, id_in_store
 from ..common.service import (
     CaFile,
     ConnectTo,
@@ -153,7 +154,8 @@ def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
 
 def export_sessions(
     sessions: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Which; without any, all.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Ids, or their beginnings; without any, all."),
     ] = None,
     *,
     store: StoreOrNone = None,
@@ -204,7 +206,7 @@ def export_sessions(
 
 async def _conversations(store: Store, sessions: list[str] | None) -> list[Conversation]:
     if sessions:
-        return [await conversation_of(store, session) for session in sessions]
+        return [await conversation_of(store, await id_in_store(store, typed)) for typed in sessions]
     conversations: list[Conversation] = []
     while rows := await store.rows(after=conversations[-1].id if conversations else "", limit=500):
         conversations += [await conversation_of(store, row.session) for row in rows]
@@ -216,7 +218,7 @@ async def _conversations(store: Store, sessions: list[str] | None) -> list[Conve
 async def _conversations_there(
     there: ManagerInterface, sessions: list[str] | None
 ) -> list[Conversation]:
-    names = list(sessions or ())
+    names = [await id_at_service(there, typed) for typed in sessions or ()]
     if not sessions:
         while page := await there.list(after=names[-1] if names else "", limit=500):
             names += [row.session for row in page]

@@ -27,6 +27,7 @@ __all__ = [
     "progress_bar",
     "read_file",
     "sources",
+    "user_folder",
 ]
 
 # Typer would refuse the whole call for one file that may not be read.
@@ -114,6 +115,19 @@ def _left_out_line(folder: Path, left_out: Sequence[tuple[Path, str]], total: in
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         reasons.append(f"{len(names)} {reason} ({', '.join(names[:MAX_NAMED])}{more})")
     return f"{len(left_out)} of {total} files left out: {'; '.join(reasons)}"
+
+
+def user_folder(variable: str, below_home: str) -> Path:
+    """The user's own folder of this program, by the rules of XDG: in the folder that *variable*
+    names, else in *below_home*. It is made, for its user alone. Raises InvalidInput."""
+    base = os.environ.get(variable, "")
+    folder = (Path(base) if Path(base).is_absolute() else Path.home() / below_home) / "llmsession"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        reason = f"{folder} cannot be made: {error.strerror}"
+        raise InvalidInput(f"{reason}; set ${variable}, or name a place with --store") from error
+    return folder
 
 
 def check_format(format: str | None) -> None:

@@ -80,10 +80,16 @@ class ServiceAt(msgspec.Struct, frozen=True):
     async def sessions(self) -> AsyncGenerator[RemoteManager, None]:
         """Its sessions. In asyncio; raises as ``llmsession.connect``, and InvalidInput."""
         from llmsession.transport import connect
+        from llmsession.transport.wire.addresses import parse_address
         from llmsession.transport.wire.tls import ClientTls
 
         token = await anyio.to_thread.run_sync(_token, self.token_file)
         tls = None
+        where = parse_address(self.address)
+        if token is not None and self.ca is None and not where.is_local:
+            raise InvalidInput(
+                f"the token would be sent to {self.address} in the clear: use TLS with --ca FILE"
+            )
         if self.ca is not None:
             tls = await anyio.to_thread.run_sync(lambda: ClientTls(ca=self.ca))
         async with connect(self.address, token=token, tls=tls) as sessions:

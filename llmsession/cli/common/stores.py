@@ -13,6 +13,7 @@ import typer
 
 from llmsession.errors import InvalidInput
 from llmsession.store import Store, open_store
+from llmsession.store.sqlite.schema import APPLICATION_ID
 from llmsession.transport.wire.secret_files import read_secret
 
 from .terminal import warn
@@ -31,6 +32,11 @@ T = TypeVar("T")
 
 KEY_VARIABLE = "LLMSESSION_STORE_KEY"
 STORE_VARIABLE = "LLMSESSION_STORE"
+
+# Of SQLite's file format.
+_SQLITE = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_APPLICATION = slice(68, 72)
 
 StoreAddress: TypeAlias = Annotated[
     str,
@@ -72,15 +78,32 @@ def using_store(
 ) -> T:
     """What *work* returns, done with the store at *address*, which is closed then.
 
-    A SQLite file that is not there is made only where *new* says so: a misspelt path is a
-    mistake, not an empty store. Raises InvalidInput, StoreError and what *work* raises.
+    A SQLite file that is not there, or empty, is made a store only where *new* says so: a misspelt
+    path is a mistake, not an empty store. Raises InvalidInput, StoreError and what *work* raises.
     """
     scheme, _, path = address.partition(":")
-    is_path = scheme == "sqlite" and path and not path.startswith("//")
-    if is_path and not new and not Path(path).exists():
-        raise InvalidInput(f"there is no store at {path}")
+    if scheme == "sqlite" and path and not path.startswith("//") and not new:
+        _check_is_store(address, Path(path))
     key = store_key(key_file)
     return anyio.run(_use, lambda: open_store(address, key=key), work)
+
+
+def _check_is_store(address: str, path: Path) -> None:
+    """Raises InvalidInput where *path* is surely no store of ours: opening it would write to it."""
+    if not path.exists():
+        raise InvalidInput(f"there is no store at {address}: {path} does not exist")
+    if not path.is_file():
+        raise InvalidInput(f"there is no store at {address}: {path} is no file")
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if Path(f"{path}-wal").exists():
+        return  # the file's own header may be there
+    if not header:
+        raise InvalidInput(f"there is no store at {address}: the file is empty")
+    if not header.startswith(_SQLITE):
+        raise InvalidInput(f"there is no store at {address}: the file is no SQLite database")
+    if int.from_bytes(header[_APPLICATION]) != APPLICATION_ID:
+        raise InvalidInput(f"there is no store at {address}: it is a database of another program")
 
 
 async def _use(make: Callable[[], Store], work: Callable[[Store], Awaitable[T]]) -> T:

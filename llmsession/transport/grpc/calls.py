@@ -283,8 +283,10 @@ def _single(command_type: type[w.Command[Any]]) -> Callable[[Calls, Command, Any
 
 
 def call_of(command_type: type[w.Command[Any]]) -> str:
-    """The name of the call that performs a command: ``OpenCalls``."""
-    return w.tag_of(command_type).title().replace("_", "")
+    """The name of the call that performs a command: ``OpenCalls``. A call ``Close`` would take the
+    place of ``close()`` in clients that some generators make: it is ``CloseSession``."""
+    name = w.tag_of(command_type).title().replace("_", "")
+    return "CloseSession" if name == "Close" else name
 
 
 # ``Subscribe`` streams, and ends when its client leaves: nothing unsubscribes.

@@ -163,8 +163,8 @@ class SessionServiceStub(object):
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
                 response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
                 _registered_method=True)
-        self.Close = channel.unary_unary(
-                '/llmsession.v1.SessionService/Close',
+        self.CloseSession = channel.unary_unary(
+                '/llmsession.v1.SessionService/CloseSession',
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
                 response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
                 _registered_method=True)
@@ -355,8 +355,10 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Close(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def CloseSession(self, request, context):
+        """The command "close". A call of that name would take the place of close() in clients that some
+        generators make.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -514,8 +516,8 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
                     response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
             ),
-            'Close': grpc.unary_unary_rpc_method_handler(
-                    servicer.Close,
+            'CloseSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseSession,
                     request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
                     response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
             ),
@@ -1230,7 +1232,7 @@ class SessionService(object):
             _registered_method=True)
 
     @staticmethod
-    def Close(request,
+    def CloseSession(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1243,7 +1245,7 @@ class SessionService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/llmsession.v1.SessionService/Close',
+            '/llmsession.v1.SessionService/CloseSession',
             llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
             llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
             options,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import subprocess
@@ -12,8 +14,14 @@ from typing import Any
 
 import pexpect
 import pytest
+from rich.console import Console
 
+from llmsession import ProviderError, StepRestarted, TextDelta
+from llmsession.cli.chat import chat as chat_file
+from llmsession.cli.chat.view import TurnView, split_paragraphs
+from llmsession.testing import ScriptedProvider, say
 from llmsession.transcripts import write_own
+from tests.cli.stores import Run
 from tests.testing.conversations import recording, text, tool_loop
 
 ESC, CTRL_C, CTRL_D, ENTER = "\x1b", "\x03", "\x04", "\r"
@@ -33,6 +41,7 @@ class Terminal:
             # The tests' end of the terminal does not answer where the cursor is.
             "PROMPT_TOOLKIT_NO_CPR": "1",
             "XDG_STATE_HOME": str(home),
+            "XDG_DATA_HOME": str(home),
         }
         self._child: Any = pexpect.spawn(
             sys.executable,
@@ -203,9 +212,10 @@ def test_without_a_key_the_two_ways_on_are_named_in_one_line(provider: str) -> N
 
 @pytest.mark.parametrize("variable", ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"])
 def test_what_else_the_sdk_takes_instead_of_a_key_will_do(
-    variable: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     done = _run()
     assert (done.returncode, done.stderr) == (0, "")
     assert "model claude" in done.stdout
@@ -229,11 +239,108 @@ def test_without_a_terminal_lines_are_read_as_they_come(walk: Path) -> None:
     assert "the model is sent" in done.stdout
 
 
-def _run(*arguments: str, lines: str = "") -> subprocess.CompletedProcess[str]:
+def test_sessions_are_kept_in_the_users_folder_which_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("LLMSESSION_STORE", raising=False)
+    done = _run("--session", "mine")
+    kept = tmp_path / "llmsession" / "sessions.db"
+    assert f"kept in sqlite:{kept}" in done.stdout
+    assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
+    listed = _run(command=("list", "--json", "--store", f"sqlite:{kept}"))
+    assert json.loads(listed.stdout)["session"] == "mine"
+    assert "kept nowhere" in _run("--store", "memory:").stdout
+
+
+def test_a_prompt_from_a_pipe_that_fails_is_exit_code_1(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = say("no").raising(ProviderError("the key is wrong", kind="fatal"))
+    cases = (([say("yes")], "hi\n", 0), ([refused, say("yes")], "hi\nand\n", 1))
+    for replies, lines, code in cases:
+        provider = ScriptedProvider(replies)
+        monkeypatch.setattr(chat_file, "_provider", lambda *_, provider=provider: provider)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        ran = run("chat", "--store", "memory:")
+        assert ran.code == code, ran
+        assert "yes" in ran.out
+        assert ("failed" in ran.out) == bool(code)
+
+
+def test_a_slash_command_is_not_glued_to_the_line_that_was_filled_in(talk: Any, walk: Path) -> None:
+    terminal = talk("--provider", "replay", walk, "--delay-ms", "0")
+    terminal.sees("> ")
+    terminal.types("/context" + ENTER)  # the recorded line stands in the input
+    terminal.sees("the model is sent")
+    terminal.accepts()  # and is offered again
+    terminal.sees("1 turns")
+    terminal.says("/quit")
+    assert terminal.leaves() == 0
+
+
+def test_what_a_model_says_is_markdown_of_whole_words_and_nothing_a_terminal_acts_on(
+    talk: Any, tmp_path: Path
+) -> None:
+    said = f"# Title\n\n{'some **bold** words ' * 40}\n\n```\n# code\n\nmore\n```\n"
+    said += "\x1b]52;c;eA==\x07"
+    path = tmp_path / "said.jsonl"
+    path.write_bytes(write_own(recording([[text("go")], [text(said)]])))
+    terminal = talk("--provider", "replay", path, "--delay-ms", "0")
+    terminal.accepts()
+    shown = terminal.sees("1 turns")
+    assert "**" not in shown
+    assert "```" not in shown.split("step 1")[-1]
+    assert "\x1b]52" not in shown
+    assert "\\x1b]52;c;eA==\\x07" in shown
+    assert {len(word) for word in re.findall(r"\bbol?d?\b", shown)} == {4}
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("a", ""),
+        ("a\n\nb", "a\n\n"),
+        ("a\n\n```\nb\n\nc", "a\n\n"),
+        ("```\nb\n\nc\n```\n\nd", "```\nb\n\nc\n```\n\n"),
+        ("~~~\n```\n\n~~~\n \n", "~~~\n```\n\n~~~\n \n"),
+    ],
+)
+def test_only_paragraphs_that_more_text_cannot_change_are_shown(text: str, whole: str) -> None:
+    assert split_paragraphs(text) == (whole, text[len(whole) :])
+
+
+def test_while_it_waits_the_step_and_the_attempt_are_said() -> None:
+    console = Console(force_terminal=True, width=60, height=10, file=io.StringIO())
+    view = TurnView(console, thinking=False)
+    with view.live():
+        assert "step 1" in shown_by(view)
+        view.show(TextDelta(1, 1, 1, 0, "begun and "))
+        assert "begun and" in shown_by(view)
+        view.show(StepRestarted(1, 1, 2))
+        assert "step 1, attempt 2" in shown_by(view)
+        assert "begun and" not in shown_by(view)
+        view.show(TextDelta(1, 1, 2, 0, "\n".join(f"line {n}" for n in range(40))))
+        assert "line 39" in shown_by(view)
+        assert "line 5\n" not in shown_by(view)  # what a screen does not hold is not begun
+
+
+def shown_by(view: TurnView) -> str:
+    """What stands below the text that is complete."""
+    screen = io.StringIO()
+    console = Console(width=60, height=10, file=screen)
+    console.print(view.waiting())
+    return screen.getvalue()
+
+
+def _run(
+    *arguments: str, lines: str = "", command: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")
     }
     return subprocess.run(
-        [sys.executable, "-m", "llmsession", "chat", *arguments],
+        [sys.executable, "-m", "llmsession", *(command or ("chat", *arguments))],
         capture_output=True, text=True, input=lines, env=environment, timeout=150, check=False,
     )  # fmt: skip

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import io
 import secrets
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from llmsession import (
+    MemoryStore,
+    SessionConfig,
+    SessionManager,
+    SessionNotFound,
+    Store,
+)
+from llmsession.cli.common.ids import id_at_service
 from llmsession.store import PostgresStore, SessionRow, this_process
 from llmsession.store.postgres.connections import RetryPolicy
+from llmsession.testing import ScriptedProvider
 from tests.cli.stores import DEAD, Ran, Run, ask, held_by, make_store
 from tests.store.conftest import postgres_server
 from tests.store.postgres.server import PostgresServer
@@ -74,6 +85,49 @@ def test_a_list_says_of_each_session_what_it_is_and_who_has_it(path: Path, run_h
     # Whoever held it is dead; what was never finished is no session.
     assert beta.split() == ["beta", "1", "2001-09-09", "01:46:40", "team=blue"]
     assert rows_of(path) == before
+
+
+def test_ids_are_never_cut(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.db"
+    long = "anna/" + "x" * 150
+
+    async def make(store: Store) -> None:
+        async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
+            session = await manager.create(
+                SessionConfig(model="m"), session_id=long, labels={"purpose": "words " * 30}
+            )
+            await session.fork(session_id=long + "-fork")
+
+    ask(path, make)
+    monkeypatch.setenv("COLUMNS", "60")
+    out = run("list", "--store", f"sqlite:{path}").out
+    first, second = (line for line in out.splitlines() if line.strip().startswith("anna/"))
+    assert first.split()[0] == long
+    assert (second.split()[0], second.split()[-1]) == (long + "-fork", long)
+
+
+@pytest.mark.parametrize("command", ["show", "export", "delete --yes"])
+def test_the_beginning_of_an_id_will_do_and_one_of_several_ids_is_refused_by_name(
+    run_here: Run, path: Path, command: str
+) -> None:
+    is_refused(run_here(*command.split(), "a"), "'a' is the beginning of several ids", "alpha-fork")
+    is_refused(run_here(*command.split(), "x"), "no session 'x'")
+    ran = run_here(*command.split(), "alpha")  # whole, though another one begins with it
+    assert (ran.code, ran.err) == (0, "")
+    assert run_here(*command.split(), "be").code == 0
+    assert ("beta" in ids(path)) == ("delete" not in command)
+    assert "alpha-fork" in ids(path)
+
+
+async def test_a_tenant_may_leave_out_what_all_of_its_ids_begin_with() -> None:
+    store = MemoryStore()
+    async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
+        for name in ("anna/one", "anna/two"):
+            await manager.create(SessionConfig(model="m"), session_id=name)
+        assert await id_at_service(manager, "o") == "anna/one"
+        await manager.create(SessionConfig(model="m"), session_id="bob/one")
+        with pytest.raises(SessionNotFound):  # who sees several tenants' says whose
+            await id_at_service(manager, "o")
 
 
 def test_a_list_as_json_is_one_row_a_line(run_here: Run) -> None:
@@ -139,6 +193,21 @@ def test_a_store_that_is_not_there_is_not_made(
 @pytest.mark.parametrize("address", ["s.db", "sqlite:", "sqlite://s.db", "mysql://x", ""])
 def test_an_address_of_no_store_is_refused(run: Run, address: str) -> None:
     is_refused(run("list", "--store", address), "sqlite:PATH")
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "a"], ["integrity"], ["export"]])
+def test_an_empty_file_or_another_programs_database_is_refused_and_nothing_is_written(
+    tmp_path: Path, run: Run, command: list[str]
+) -> None:
+    empty, other = tmp_path / "empty.db", tmp_path / "other.db"
+    empty.touch()
+    with closing(sqlite3.connect(other)) as db:
+        db.execute("PRAGMA journal_mode = wal")
+        db.execute("CREATE TABLE t (x)")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    is_refused(run(*command, "--store", f"sqlite:{empty}"), f"sqlite:{empty}", "empty")
+    is_refused(run(*command, "--store", f"sqlite:{other}"), f"sqlite:{other}", "another program")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_file_of_something_else_is_refused_and_left(tmp_path: Path, run: Run) -> None:

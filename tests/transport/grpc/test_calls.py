@@ -138,7 +138,7 @@ async def test_a_conversation_goes_by_single_calls() -> None:
         await on.ask("Clear", "t", purge=True)
         rows = msgspec.json.decode((await on.ask("List", "")).body, type=list[SessionRow])
         assert [row.session for row in rows] == ["f", "s", "t"]
-        await on.ask("Close", "t")
+        await on.ask("CloseSession", "t")
         assert (await on.ask("Open", "t")).session == "t"
         assert (await on.ask("Delete", "t")).body == b"null"
         assert on.service.statistics().connections == 1  # of all these calls
@@ -236,7 +236,9 @@ async def test_random_envelopes_are_answered_and_leave_nothing_behind() -> None:
         return Command(session=session, command_id=chance.choice(["", "c", "\n"]), body=bytes(body))
 
     calls = [
-        name for name in map(call_of, SINGLE_COMMANDS) if name not in ("Close", "Delete", "Outcome")
+        name
+        for name in map(call_of, SINGLE_COMMANDS)
+        if name not in ("CloseSession", "Delete", "Outcome")
     ]
     codes: set[grpc.StatusCode] = set()
     async with stubs(lambda request, tag: "fine") as on:
