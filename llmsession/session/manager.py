@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 
-from llmsession.errors import InvalidInput, SessionError, SessionExists, SessionNotFound
+from llmsession.errors import SessionError, SessionExists, SessionNotFound
 from llmsession.providers.protocol import Provider
 from llmsession.store.protocol import EVERYTHING, Owner, Search, SessionRow, Store
 from llmsession.transcripts import Conversation
@@ -28,11 +28,20 @@ from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
-from .values.validation import checked_labels, checked_search, checked_seed, checked_session_id
+from .values.validation import (
+    checked_flag,
+    checked_labels,
+    checked_number,
+    checked_recovery,
+    checked_search,
+    checked_seconds,
+    checked_seed,
+    checked_session_id,
+    checked_text,
+    checked_tools,
+)
 
 __all__ = ["SessionManager"]
-
-_RECOVERIES: tuple[str | None, ...] = (None, *get_args(Recovery))
 
 
 class SessionManager:
@@ -134,7 +143,7 @@ class SessionManager:
         created = r.SessionCreated(
             session=session,
             config=stored,
-            labels=with_tenant(checked_labels(labels or {}), tenant),
+            labels=with_tenant(checked_labels({} if labels is None else labels), tenant),
             seed=checked_seed(seed),
         )
         created = with_command(created, command_id)
@@ -192,7 +201,7 @@ class SessionManager:
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """A session's history, live or cold, as a conversation: see ``conversation_of``."""
-        return await conversation_of(self._runtime.store, session_id)
+        return await conversation_of(self._runtime.store, checked_session_id(session_id))
 
     async def open(
         self,
@@ -214,11 +223,12 @@ class SessionManager:
         StoreError.
         """
         self._runtime.check_accepting()
-        if recovery not in _RECOVERIES:
-            choices = ", ".join(get_args(Recovery))
-            raise InvalidInput(f"recovery is {recovery!r}; it is one of {choices}")
+        tools = checked_tools(tools)
         actor = await self._runtime.activate(
-            session_id, takeover=takeover, tools=tools, recovery=recovery
+            checked_session_id(session_id),
+            takeover=checked_flag(takeover, "takeover"),
+            tools=tools,
+            recovery=checked_recovery(recovery),
         )
         if tools:
             actor.configuration.bind(tools)
@@ -230,13 +240,14 @@ class SessionManager:
         """The sessions of the store that *search* finds, ordered by id: at most *limit* with an id
         greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
         """
-        search = checked_search(search)
+        search, after = checked_search(search), checked_text(after, "after")
+        limit = checked_number(limit, "limit")
         return await begun_rows(self._runtime.store, after=after, limit=limit, search=search)
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
         StoreError."""
-        row = await self._runtime.store.row(session_id)
+        row = await self._runtime.store.row(checked_session_id(session_id))
         if not row.head:  # as in ``list``: it never existed
             raise SessionNotFound(session_id)
         return row
@@ -246,19 +257,19 @@ class SessionManager:
 
         Raises SessionNotFound, StoreError. Another owner's handle meets SessionClosed.
         """
-        await self._runtime.delete(session_id)
+        await self._runtime.delete(checked_session_id(session_id))
 
     async def tenant_spending(self, tenant: str) -> Spending:
         """What all sessions of *tenant* have spent. The first call reads their logs. Raises
         InvalidInput, StoreError."""
         await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
-        return self._runtime.tenants.spent(tenant)
+        return self._runtime.tenants.spent(checked_tenant(tenant))
 
     async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
         """Set what *tenant* may spend from now on; None is no limit. The budget is this manager's,
         and is not stored. Raises InvalidInput, InvalidConfig, StoreError."""
         await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
-        self._runtime.tenants.set_budget(tenant, budget)
+        self._runtime.tenants.set_budget(checked_tenant(tenant), budget)
 
     async def apply_retention(
         self, rules: Sequence[Retention], *, now: float | None = None, dry_run: bool = False
@@ -273,7 +284,8 @@ class SessionManager:
         """
         runtime = self._runtime
         runtime.check_accepting()
-        moment = runtime.clock() if now is None else now
+        moment = runtime.clock() if now is None else checked_seconds(now, "now")
+        dry_run = checked_flag(dry_run, "dry_run")
         return await apply_retention(runtime, rules, now=moment, dry_run=dry_run)
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
@@ -282,6 +294,8 @@ class SessionManager:
         Returns the sessions that still have an open turn. Live sessions still accept sends: stop
         the senders first.
         """
+        if timeout_s is not None:
+            timeout_s = checked_seconds(timeout_s, "timeout_s")
         self._runtime.stop_accepting()
         with anyio.move_on_after(timeout_s):
             for actor in self._runtime.actors:

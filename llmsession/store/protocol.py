@@ -160,7 +160,7 @@ def checked_result(result: object, batch: Batch) -> AppendResult:
         case Lost(error=str(), committed=None | False):
             return result
         case _:
-            return Lost(f"the store's answer to an append is {type(result).__name__}, and wrong")
+            return Lost(f"the store's answer is {type(result).__name__}, and wrong")
 
 
 EVERYTHING = Search()

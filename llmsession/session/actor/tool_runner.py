@@ -14,7 +14,7 @@ from anyio import CapacityLimiter
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
-from llmsession.errors import InvalidMessage, contained_in_task, error_text
+from llmsession.errors import InvalidMessage, contained_in_task, error_text, refusing
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
     Content,
@@ -151,10 +151,9 @@ async def prepare_answers(
     Raises InvalidMessage, before anything is changed.
     """
 
-    for result in results:
-        if not isinstance(result, ToolResult):
-            raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
+    results = _checked_results(results)
 
+    @refusing
     def prepare() -> tuple[Answer, ...]:
         return tuple(make_answer(result, compaction=compaction) for result in results)
 
@@ -163,6 +162,17 @@ async def prepare_answers(
     return await anyio.to_thread.run_sync(prepare)
 
 
+@refusing
+def _checked_results(results: Any) -> tuple[ToolResult, ...]:
+    if not isinstance(results, list | tuple):
+        raise InvalidMessage(f"results are a list of ToolResult, not {type(results).__name__}")
+    for result in results:
+        if not isinstance(result, ToolResult):
+            raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
+    return tuple(results)
+
+
+@refusing
 def _size(content: Content) -> int:
     if isinstance(content, str):
         return len(content)
