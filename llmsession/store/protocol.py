@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -149,12 +149,12 @@ class Lost(msgspec.Struct, frozen=True):
 AppendResult: TypeAlias = Appended | Conflict | Lost
 
 
-def checked_result(result: object, batch: Batch) -> AppendResult:
+def checked_result(result: Any, batch: Batch) -> AppendResult:
     """*result* of an append of *batch* to a store, which may be anybody's. What is no answer to it
     is ``Lost``."""
+    if result.__class__ is Appended and result.head == batch.head + len(batch.bodies):
+        return result
     match result:
-        case Appended(head=head) if head == batch.head + len(batch.bodies):
-            return result
         case Conflict(row=None) | Conflict(row=SessionRow(epoch=int())):
             return result
         case Lost(error=str(), committed=None | False):

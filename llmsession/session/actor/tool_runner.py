@@ -152,14 +152,19 @@ async def prepare_answers(
     """
 
     results = _checked_results(results)
+    if _size_of(results) <= INLINE_CHARS:
+        return _prepared(results, compaction)
+    return await anyio.to_thread.run_sync(_prepared, results, compaction)
 
-    @refusing
-    def prepare() -> tuple[Answer, ...]:
-        return tuple(make_answer(result, compaction=compaction) for result in results)
 
-    if sum(_size(result.content) for result in results) <= INLINE_CHARS:
-        return prepare()
-    return await anyio.to_thread.run_sync(prepare)
+@refusing
+def _prepared(results: tuple[ToolResult, ...], compaction: CompactionConfig) -> tuple[Answer, ...]:
+    return tuple(make_answer(result, compaction=compaction) for result in results)
+
+
+@refusing
+def _size_of(results: tuple[ToolResult, ...]) -> int:
+    return sum(_size(result.content) for result in results)
 
 
 @refusing
@@ -172,7 +177,6 @@ def _checked_results(results: Any) -> tuple[ToolResult, ...]:
     return tuple(results)
 
 
-@refusing
 def _size(content: Content) -> int:
     if isinstance(content, str):
         return len(content)

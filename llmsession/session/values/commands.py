@@ -107,7 +107,8 @@ class Command(Generic[T]):
     promise: Promise[T] = field(init=False, default_factory=Promise)
 
     def __post_init__(self) -> None:
-        self.command_id = checked_command_id(self.command_id)
+        if self.command_id is not None:
+            self.command_id = checked_command_id(self.command_id)
         content = self._content() if self.command_id is not None else ()
         self.digest = command_digest(self.command_id, self.kind, *content)
 
@@ -247,7 +248,8 @@ class InterruptCaller:
     promise: Promise[InterruptOutcome] = field(init=False, default_factory=Promise)
 
     def __post_init__(self) -> None:
-        self.command_id = checked_command_id(self.command_id)
+        if self.command_id is not None:
+            self.command_id = checked_command_id(self.command_id)
 
 
 @dataclass(slots=True, eq=False)

@@ -184,6 +184,8 @@ def checked_if_busy(when_busy: Any) -> IfBusy:
 
 def checked_when_busy(when_busy: Any) -> WhenBusy:
     """*when_busy* of a send. Raises InvalidInput."""
+    if when_busy.__class__ is str and when_busy in _WHEN_BUSY:  # as with nearly every send
+        return cast(WhenBusy, when_busy)
     return cast(WhenBusy, checked_choice(when_busy, _WHEN_BUSY, "when_busy"))
 
 
