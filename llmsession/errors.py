@@ -42,7 +42,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import anyio
 
@@ -87,7 +89,12 @@ __all__ = [
     "contained_in_task",
     "error_text",
     "need_package",
+    "refusing",
 ]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SessionError(Exception):
@@ -400,6 +407,24 @@ def contained(error: BaseException) -> Exception:
     named = RuntimeError(error_text(error))
     named.__cause__ = error
     return named
+
+
+def refusing(check: Callable[P, T]) -> Callable[P, T]:
+    """*check* of a caller's value, which may be anything: what goes wrong while it looks at the
+    value, and is no error of this package, is an InvalidInput."""
+
+    @wraps(check)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return check(*args, **options)
+        except SessionError:
+            raise
+        except BaseException as raised:
+            error = contained(raised)
+            kind = type(args[-1]).__name__ if args else "a value"
+            raise InvalidInput(f"{kind} cannot be read here: {error_text(error)}") from error
+
+    return checked
 
 
 def contained_in_task(error: BaseException) -> Exception:

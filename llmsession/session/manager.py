@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import anyio
 
@@ -35,11 +35,22 @@ from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool, Unbound
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
-from .values.validation import checked_filter, checked_labels, checked_seed, checked_session_id
+from .values.validation import (
+    checked_choice,
+    checked_filter,
+    checked_flag,
+    checked_labels,
+    checked_number,
+    checked_recovery,
+    checked_seconds,
+    checked_seed,
+    checked_session_id,
+    checked_text,
+    checked_tools,
+)
 
 __all__ = ["SessionManager"]
 
-_RECOVERIES: tuple[str | None, ...] = (None, *get_args(Recovery))
 _UNBOUND: tuple[str, ...] = get_args(Unbound)
 
 
@@ -148,7 +159,7 @@ class SessionManager:
         created = r.SessionCreated(
             session=session,
             config=stored,
-            labels=with_tenant(checked_labels(labels or {}), tenant),
+            labels=with_tenant(checked_labels({} if labels is None else labels), tenant),
             seed=checked_seed(seed),
         )
         created = with_command(created, command_id)
@@ -206,7 +217,7 @@ class SessionManager:
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """A session's history, live or cold, as a conversation: see ``conversation_of``."""
-        return await conversation_of(self._runtime.store, session_id)
+        return await conversation_of(self._runtime.store, checked_session_id(session_id))
 
     async def open(
         self,
@@ -235,15 +246,13 @@ class SessionManager:
         InvalidInput, StoreError.
         """
         self._runtime.check_accepting()
-        for name, value, choices in (
-            ("recovery", recovery, _RECOVERIES),
-            ("unbound", unbound, _UNBOUND),
-        ):
-            if value not in choices:
-                words = ", ".join(choice for choice in choices if choice)
-                raise InvalidInput(f"{name} is {value!r}; it is one of {words}")
+        tools = checked_tools(tools)
         actor = await self._runtime.activate(
-            session_id, takeover=takeover, tools=tools, recovery=recovery, unbound=unbound
+            checked_session_id(session_id),
+            takeover=checked_flag(takeover, "takeover"),
+            tools=tools,
+            recovery=checked_recovery(recovery),
+            unbound=cast(Unbound, checked_choice(unbound, _UNBOUND, "unbound")),
         )
         if tools:
             actor.configuration.bind(tools)
@@ -258,7 +267,8 @@ class SessionManager:
         """The sessions of the store that *filter* finds, ordered by id: at most *limit* with an id
         greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
         """
-        filter = checked_filter(filter)
+        filter, after = checked_filter(filter), checked_text(after, "after")
+        limit = checked_number(limit, "limit")
         return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
 
     async def search(
@@ -282,15 +292,16 @@ class SessionManager:
         open, and every session that *filter* finds is read. Acquires nothing. Raises InvalidInput,
         StoreError.
         """
-        filter = checked_filter(filter)
-        if not isinstance(limit, int) or limit < 1:
+        filter, after = checked_filter(filter), checked_text(after, "after")
+        limit, query = checked_number(limit, "limit"), checked_text(query, "query")
+        if limit < 1:
             raise InvalidInput(f"a search has a limit of 1 or more, not {limit!r}")
         return await search_sessions(self.store, query, after=after, limit=limit, filter=filter)
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
         StoreError."""
-        row = await self._runtime.store.row(session_id)
+        row = await self._runtime.store.row(checked_session_id(session_id))
         if not row.head:  # as in ``list``: it never existed
             raise SessionNotFound(session_id)
         return row
@@ -300,19 +311,19 @@ class SessionManager:
 
         Raises SessionNotFound, StoreError. Another owner's handle meets SessionClosed.
         """
-        await self._runtime.delete(session_id)
+        await self._runtime.delete(checked_session_id(session_id))
 
     async def tenant_spending(self, tenant: str) -> Spending:
         """What all sessions of *tenant* have spent. The first call reads their logs. Raises
         InvalidInput, StoreError."""
         await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
-        return self._runtime.tenants.spent(tenant)
+        return self._runtime.tenants.spent(checked_tenant(tenant))
 
     async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
         """Set what *tenant* may spend from now on; None is no limit. The budget is this manager's,
         and is not stored. Raises InvalidInput, InvalidConfig, StoreError."""
         await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
-        self._runtime.tenants.set_budget(tenant, budget)
+        self._runtime.tenants.set_budget(checked_tenant(tenant), budget)
 
     async def apply_retention(
         self, rules: Sequence[Retention], *, now: float | None = None, dry_run: bool = False
@@ -327,7 +338,8 @@ class SessionManager:
         """
         runtime = self._runtime
         runtime.check_accepting()
-        moment = runtime.clock() if now is None else now
+        moment = runtime.clock() if now is None else checked_seconds(now, "now")
+        dry_run = checked_flag(dry_run, "dry_run")
         return await apply_retention(runtime, rules, now=moment, dry_run=dry_run)
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
@@ -336,6 +348,8 @@ class SessionManager:
         Returns the sessions that still have an open turn. Live sessions still accept sends: stop
         the senders first.
         """
+        if timeout_s is not None:
+            timeout_s = checked_seconds(timeout_s, "timeout_s")
         self._runtime.stop_accepting()
         with anyio.move_on_after(timeout_s):
             for actor in self._runtime.actors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -164,18 +164,18 @@ class Lost(msgspec.Struct, frozen=True):
 AppendResult: TypeAlias = Appended | Conflict | Lost
 
 
-def checked_result(result: object, batch: Batch) -> AppendResult:
+def checked_result(result: Any, batch: Batch) -> AppendResult:
     """*result* of an append of *batch* to a store, which may be anybody's. What is no answer to it
     is ``Lost``."""
+    if result.__class__ is Appended and result.head == batch.head + len(batch.bodies):
+        return result
     match result:
-        case Appended(head=head) if head == batch.head + len(batch.bodies):
-            return result
         case Conflict(row=None) | Conflict(row=SessionRow(epoch=int())):
             return result
         case Lost(error=str(), committed=None | False):
             return result
         case _:
-            return Lost(f"the store's answer to an append is {type(result).__name__}")
+            return Lost(f"the store's answer is {type(result).__name__}, and wrong")
 
 
 EVERYTHING = SessionFilter()

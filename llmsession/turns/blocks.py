@@ -155,6 +155,8 @@ _encoder = msgspec.json.Encoder()
 
 def clean_text(text: str) -> str:
     """*text* as valid UTF-8: a lone surrogate becomes U+FFFD, a split pair is joined."""
+    if text.isascii():  # which Python knows of a text without looking at it
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -165,6 +167,8 @@ def clean_text(text: str) -> str:
 def plain_text(value: object) -> str | None:
     """The text of *value*, which may be of a subclass of ``str``, as a clean ``str``; None if it
     is no text. A subclass may encode itself in its own way, or in none."""
+    if value.__class__ is str:
+        return clean_text(value)
     return clean_text(str.__str__(value)) if isinstance(value, str) else None
 
 

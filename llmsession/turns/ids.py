@@ -7,11 +7,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, refusing
+
+from .blocks import plain_number
 
 __all__ = ["TurnCounter", "TurnId", "turn_number"]
 
 Owner: TypeAlias = Literal["u", "a"]
+MAX_TURNS = 10**18
+"""No session has as many."""
 _PRINTED = re.compile(r"([ua])([1-9][0-9]{0,17})", re.ASCII)
 
 
@@ -31,7 +35,7 @@ class TurnId(msgspec.Struct, frozen=True, order=True):
     @classmethod
     def parse(cls, printed: str) -> TurnId:
         """The id that prints as *printed*. Raises InvalidInput for anything else."""
-        match = _PRINTED.fullmatch(printed)
+        match = _PRINTED.fullmatch(printed) if isinstance(printed, str) else None
         if match is None:
             raise InvalidInput(f"not a turn id: {printed!r}; expected u1, a1, u2, ...")
         return cls("u" if match[1] == "u" else "a", int(match[2]))
@@ -53,11 +57,13 @@ class TurnCounter:
         self.last = max(self.last, number)
 
 
+@refusing
 def turn_number(turn: TurnId | str | int) -> int:
     """The number of a turn named in any way. Raises InvalidInput if it names none."""
     if isinstance(turn, str):
-        turn = TurnId.parse(turn)
-    number = turn.number if isinstance(turn, TurnId) else turn
-    if not isinstance(number, int) or number < 1:
-        raise InvalidInput(f"turn numbers start at 1, got {number!r}")
+        turn = TurnId.parse(str.__str__(turn))
+    named: object = turn.number if isinstance(turn, TurnId) else turn
+    number = plain_number(named)
+    if number is None or not 1 <= number < MAX_TURNS:
+        raise InvalidInput(f"a turn is u1, a1, 1, ... and below {MAX_TURNS}, got {named!r}")
     return number

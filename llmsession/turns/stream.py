@@ -94,11 +94,16 @@ def checked_event(event: StreamEvent) -> StreamEvent:
     reason are replaced; those in a delta are, when its block is whole, because a pair may be cut
     in two. Raises ProviderError, fatal: another request would bring the same.
     """
+    # Nearly all events are deltas, and nearly all of those are right.
+    if (
+        event.__class__ is BlockDelta
+        and event.text.__class__ is str
+        and event.index.__class__ is int
+        and event.kind in _DELTA_KINDS
+    ):
+        return event
     match event:
-        case BlockDelta(index=index, kind=kind, text=text):
-            # Nearly all events are deltas, and nearly all of those are right.
-            if text.__class__ is str and index.__class__ is int and kind in _DELTA_KINDS:
-                return event
+        case BlockDelta():
             return _plain_delta(event)
         case BlockStarted(index=index, block=block):
             if not isinstance(block, msgspec.Raw | bytes):
@@ -113,15 +118,19 @@ def checked_event(event: StreamEvent) -> StreamEvent:
                 raise _wrong(event, "usage", None, "a Usage")
             return UsageReported(checked_usage(event.usage) or Usage())
         case ReplyEnded():
-            return ReplyEnded(
-                _text_or_none(event, "stop_reason"),
-                checked_usage(event.usage),
-                checked_usage(event.context),
-                checked_edits(event.edits),
-            )
+            return _plain_end(event)
         case _:
             name = type(event).__name__
             raise ProviderError(f"the provider's stream holds {name}, no event", kind="fatal")
+
+
+def _plain_end(event: ReplyEnded) -> ReplyEnded:
+    stop_reason = _text_or_none(event, "stop_reason")
+    usage, context = checked_usage(event.usage), checked_usage(event.context)
+    edits = checked_edits(event.edits)
+    if stop_reason is event.stop_reason and usage is event.usage and context is event.context:
+        return event if not edits else replace(event, edits=edits)
+    return ReplyEnded(stop_reason, usage, context, edits)
 
 
 def _plain_delta(event: BlockDelta) -> BlockDelta:

@@ -7,6 +7,12 @@ from .mutant import read_mutants
 __all__ = ["COMMANDS", "INTERRUPTS", "LANES"]
 
 LANES = read_mutants(r"""
+in session/values/commands.py, by session/test_malformed_input.py
+a command id is logged as the subclass of str that it came as (docs/embedding.md)
+    -     plain = str.__str__(command_id) if isinstance(command_id, str) else ""
+    +     plain: Any = command_id
+    test_a_command_id_of_a_subclass_of_str_is_a_plain_one
+
 in session/actor/mailbox.py, by session/actor/test_mailbox.py
 work is read before control (invariant 8)
     - for lane in (self._reports, self._control):

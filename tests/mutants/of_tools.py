@@ -124,7 +124,7 @@ what a work raises ends the manager (docs/embedding.md)
     test_what_a_work_raises_is_reported_by_name_and_ends_no_other_work
 
 in errors.py, by session/test_foreign_code.py
-an exception of another event loop is taken for the end of the manager (docs/embedding.md)
+the exception of another event loop ends the manager (docs/embedding.md)
     -     if is_cancellation and anyio.current_effective_deadline() == -math.inf:
     +     if not isinstance(error, Exception):
     test_whatever_a_provider_says_costs_its_own_session_at_most
@@ -158,7 +158,7 @@ a plan is applied that no log can hold (docs/embedding.md)
 
 in store/protocol.py, by session/test_foreign_code.py
 an answer that is none counts as a batch that was written (docs/embedding.md)
-    -             return Lost(f"the store's answer to an append is {type(result).__name__}")
+    -             return Lost(f"the store's answer is {type(result).__name__}, and wrong")
     +             return Appended(batch.head + len(batch.bodies))
     test_an_answer_of_a_store_that_cannot_be_loses_one_session_s_turn
 """)

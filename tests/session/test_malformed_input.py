@@ -21,6 +21,7 @@ from llmsession import (
 from llmsession.testing.scripted import block, call, say
 from llmsession.turns.blocks import OpaqueBlock
 from tests.session.actors import Quick, offering, stage
+from tests.session.odd_values import Text
 
 UNUSABLE: dict[str, Any] = {
     "no text": "",
@@ -173,6 +174,24 @@ async def test_a_command_id_that_cannot_be_logged_is_refused(command_id: Any) ->
             with pytest.raises(InvalidInput):
                 await ask()
         assert await on.say("hello") == "hi"
+
+
+async def test_a_command_id_of_a_subclass_of_str_is_a_plain_one() -> None:
+    async with stage(["hi"]) as on:
+        first = await on.session.send("hello", command_id=Text("k"))
+        await first.outcome()
+        assert (await on.session.send("hello", command_id="k")).id == first.id
+        assert [type(answer.id) for record in await on.log() for answer in record.commands] == [str]
+
+
+@pytest.mark.parametrize("timeout_s", ["soon", True, float("nan"), [], 2**70])
+async def test_a_time_to_drain_that_is_none_is_refused_and_sessions_are_still_made(
+    timeout_s: Any,
+) -> None:
+    async with stage(["hi"]) as on:
+        with pytest.raises(InvalidInput, match="timeout_s is"):
+            await on.manager.drain(timeout_s)
+        await on.manager.create(SessionConfig(model="m"))
 
 
 @pytest.mark.parametrize("head", ["x", -1, 1.5, [], object()])

@@ -15,7 +15,7 @@ import msgspec
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
-from llmsession.errors import InvalidMessage, contained_in_task, error_text
+from llmsession.errors import InvalidMessage, contained_in_task, error_text, refusing
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
     Content,
@@ -187,16 +187,30 @@ async def prepare_answers(
     Raises InvalidMessage, before anything is changed.
     """
 
+    results = _checked_results(results)
+    if _size_of(results) <= INLINE_CHARS:
+        return _prepared(results, compaction)
+    return await anyio.to_thread.run_sync(_prepared, results, compaction)
+
+
+@refusing
+def _prepared(results: tuple[ToolResult, ...], compaction: CompactionConfig) -> tuple[Answer, ...]:
+    return tuple(make_answer(result, compaction=compaction) for result in results)
+
+
+@refusing
+def _size_of(results: tuple[ToolResult, ...]) -> int:
+    return sum(_size(result.content) for result in results)
+
+
+@refusing
+def _checked_results(results: Any) -> tuple[ToolResult, ...]:
+    if not isinstance(results, list | tuple):
+        raise InvalidMessage(f"results are a list of ToolResult, not {type(results).__name__}")
     for result in results:
         if not isinstance(result, ToolResult):
             raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
-
-    def prepare() -> tuple[Answer, ...]:
-        return tuple(make_answer(result, compaction=compaction) for result in results)
-
-    if sum(_size(result.content) for result in results) <= INLINE_CHARS:
-        return prepare()
-    return await anyio.to_thread.run_sync(prepare)
+    return tuple(results)
 
 
 def _size(content: Content) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmsession.errors import InvalidConfig
+from llmsession.errors import InvalidConfig, refusing
 from llmsession.turns.records import ExceededBudget
 from llmsession.turns.spending.spending import Spending, SpendingBudget, find_exceeded
 
@@ -34,14 +34,16 @@ class Tenants:
         for tenant, budget in (budgets or {}).items():
             self.set_budget(tenant, budget)
 
+    @refusing
     def set_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
         """What *tenant* may spend from now on. Raises InvalidInput, InvalidConfig."""
-        checked_tenant(tenant)
+        tenant = checked_tenant(tenant)
         if budget is None:
             self._budgets.pop(tenant, None)
             return
         if not isinstance(budget, SpendingBudget):
-            raise InvalidConfig(f"the budget of tenant {tenant!r} is no SpendingBudget: {budget!r}")
+            kind = type(budget).__name__
+            raise InvalidConfig(f"the budget of tenant {tenant!r} is no SpendingBudget but {kind}")
         self._budgets[tenant] = budget.checked()
 
     def budget(self, tenant: str | None) -> SpendingBudget | None:

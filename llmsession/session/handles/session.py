@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, get_args
-
-import msgspec
+from typing import Any
 
 from llmsession.compaction.planning.prefix_summaries import digest_of
 from llmsession.compaction.summaries.digest import DIGEST_CHARS
 from llmsession.errors import InvalidConfig, InvalidInput, SessionBusy
 from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
-from llmsession.turns.blocks import Content, clean_text
+from llmsession.turns.blocks import Content
 from llmsession.turns.ids import TurnId, turn_number
 from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
@@ -44,11 +42,16 @@ from ..values.outcome import (
     TurnOutcome,
 )
 from ..values.validation import (
+    checked_flag,
     checked_if_busy,
     checked_labels,
+    checked_number,
+    checked_policy,
     checked_session_id,
+    checked_summaries,
     checked_summary,
     checked_user_body,
+    checked_when_busy,
     turn_or_moment,
     turn_or_none_before,
 )
@@ -56,9 +59,6 @@ from .reference import ActorReference
 from .turn import Turn
 
 __all__ = ["LLMSession", "Turn", "live_state"]
-
-_WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
-_POLICIES: tuple[str, ...] = get_args(r.InterruptPolicy)
 
 
 class LLMSession:
@@ -111,8 +111,7 @@ class LLMSession:
         Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded, BudgetExhausted.
         """
         body = checked_user_body(content)
-        if when_busy not in _WHEN_BUSY:
-            raise InvalidInput(f"when_busy is {when_busy!r}; it is one of {', '.join(_WHEN_BUSY)}")
+        when_busy = checked_when_busy(when_busy)
         head = None if expected_head is None else turn_or_none_before(expected_head)
         actor = await self.reference.activated()
         ingress = actor.mailbox.number()
@@ -148,8 +147,7 @@ class LLMSession:
         answered when it is durable: within the grace period plus a store write, whatever tool or
         stream is running. A turn that is not open is no error: see the result.
         """
-        if policy is not None and policy not in _POLICIES:
-            raise InvalidInput(f"policy is {policy!r}; it is one of {', '.join(_POLICIES)}")
+        policy, command_id = checked_policy(policy), c.checked_command_id(command_id)
         number = None if turn is None else turn_number(turn)
         actor = await self.reference.activated()
         return await actor.put_interrupt(number, policy, command_id).wait()
@@ -179,10 +177,10 @@ class LLMSession:
         store fails between clearing and erasing, it raises StoreError, and the next ``open`` erases
         the rest.
         """
-        busy = checked_if_busy(when_busy)
+        busy, purge = checked_if_busy(when_busy), checked_flag(purge, "purge")
         actor = await self.reference.activated()
         number = actor.mailbox.number()
-        await _perform(actor, c.Clear(number, command_id, purge=bool(purge), when_busy=busy))
+        await _perform(actor, c.Clear(number, command_id, purge=purge, when_busy=busy))
 
     async def rewind(
         self,
@@ -287,8 +285,7 @@ class LLMSession:
         unknown = set(changes) - set(SessionConfig.__struct_fields__)
         if unknown:
             raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
-        config = msgspec.structs.replace(actor.core.config, **changes)
-        config = self._runtime.complete_config(config)
+        config = self._runtime.complete_config(actor.core.config, changes)
         checked = {name: getattr(config, name) for name in changes}
         await _perform(actor, c.Configure(actor.mailbox.number(), command_id, checked))
 
@@ -300,12 +297,8 @@ class LLMSession:
         The next compaction uses them. A result that is already shown in compact form keeps its
         text. Raises UnknownToolCall, InvalidInput.
         """
-        if not isinstance(summaries, dict) or not all(
-            isinstance(text, str) for entry in summaries.items() for text in entry
-        ):
-            raise InvalidInput("summaries are texts by call id: {call id: text}")
+        cleaned = checked_summaries(summaries)
         actor = await self.reference.activated()
-        cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
         await _perform(actor, c.StoreSummaries(actor.mailbox.number(), command_id, cleaned))
 
     async def set_summary(
@@ -355,6 +348,7 @@ class LLMSession:
         the questions, the tools and files that were used, and the last answer, without a model:
         from the messages after the summary, which comes first, or from all if there is none.
         """
+        max_chars = checked_number(max_chars, "max_chars")
         state = self._actor.state
         seed = state.seed.text if state.seed else ""
         return digest_of(state.history, state.view.prefix_summary, seed, max_chars=max_chars)
@@ -364,7 +358,7 @@ class LLMSession:
 
         With *include_open* also the open turn's messages so far, which may still be dropped.
         """
-        state = self._actor.state
+        state, include_open = self._actor.state, checked_flag(include_open, "include_open")
         return state.context_messages() if include_open else state.history
 
     def context(self) -> Request:
@@ -463,8 +457,10 @@ class LLMSession:
     def _subscribe(self, after: int | None, turn: int | None) -> Subscription:
         actor = self._actor
         head = actor.state.head
-        if after is not None and not (isinstance(after, int) and 0 <= after <= head):
-            raise InvalidInput(f"cursor {after!r} is not in this log; its head is {head}")
+        if after is not None:
+            after = checked_number(after, "the cursor")
+            if after > head:
+                raise InvalidInput(f"cursor {after} is not in this log; its head is {head}")
         subscription = Subscription(
             actor.core.subscriptions,
             self.id,

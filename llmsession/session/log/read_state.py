@@ -10,7 +10,7 @@ from llmsession.errors import RecordDamaged, SessionNotFound, error_text
 from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store, StoredRecord
 from llmsession.turns import records as r
 
-from ..values.commands import command_digest, remembered
+from ..values.commands import checked_command_id, command_digest, remembered
 from ..values.labels import tenant_of
 from .reader import read_record
 from .state import SessionState
@@ -44,6 +44,7 @@ async def begun_rows(
 def with_command(created: r.SessionCreated, command_id: str | None) -> r.SessionCreated:
     """*created*, with the id of the command that it answers. Raises InvalidInput for an id that
     could not be logged."""
+    command_id = checked_command_id(command_id)
     digest = command_digest(command_id, "create", r.encode_record(created))
     return msgspec.structs.replace(created, commands=remembered(command_id, digest, None))
 

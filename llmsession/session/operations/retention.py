@@ -9,7 +9,7 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
-from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
+from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse, refusing
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import SessionFilter, SessionRow
 from llmsession.turns.records import SessionCreated
@@ -19,6 +19,7 @@ from ..log.history_cuts import first_since, forgotten_turns
 from ..log.read_state import begun_rows, read_state
 from ..log.reader import read_page
 from ..registry.runtime import Runtime
+from ..values.validation import checked_filter
 
 __all__ = ["Retention", "RetentionReport", "apply_retention"]
 
@@ -38,9 +39,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     delete_idle_s: float | None = None
     forget_after_s: float | None = None
 
+    @refusing
     def checked(self) -> Retention:
         """This rule. Raises InvalidInput for one that does nothing, or whose time is not a positive
-        number."""
+        number, or whose labels are none."""
+        checked_filter(SessionFilter(labels=self.labels))
         if self.delete_idle_s is None and self.forget_after_s is None:
             raise InvalidInput("a retention rule deletes or forgets after some time; this does not")
         for name in ("delete_idle_s", "forget_after_s"):
@@ -68,6 +71,8 @@ async def apply_retention(
     runtime: Runtime, rules: Sequence[Retention], *, now: float, dry_run: bool
 ) -> RetentionReport:
     """Apply *rules* to every session of the store. Raises as ``SessionManager.apply_retention``."""
+    if not isinstance(rules, list | tuple):
+        raise InvalidInput(f"rules are a list of Retention, not {type(rules).__name__}")
     for rule in rules:
         if not isinstance(rule, Retention):
             raise InvalidInput(f"a retention rule is a Retention, not {type(rule).__name__}")

@@ -18,7 +18,9 @@ from llmsession.errors import (
     InvalidInput,
     SessionClosed,
     ToolsUnbound,
+    contained,
     contained_in_task,
+    error_text,
 )
 from llmsession.providers.protocol import Provider
 from llmsession.store.checked import CheckedStore
@@ -247,10 +249,21 @@ class Runtime:
         self._services.check_priced(config, tenant)
         return config, stored
 
-    def complete_config(self, config: SessionConfig) -> SessionConfig:
-        """*config*, checked. The environment fills its open fields, and the manager's callables
-        its tools that have none. Raises InvalidConfig."""
-        config = with_environment(config, self.environ).checked()
+    def complete_config(
+        self, config: SessionConfig, changes: Mapping[str, Any] | None = None
+    ) -> SessionConfig:
+        """*config* with *changes*, checked. The environment fills its open fields, and the
+        manager's callables its tools that have none. Raises InvalidConfig."""
+        try:
+            if changes:
+                config = msgspec.structs.replace(config, **changes)
+            config = with_environment(config, self.environ).checked()
+        except InvalidConfig:
+            raise
+        except BaseException as raised:  # a value may be anything
+            error = contained(raised)
+            text = error_text(error)
+            raise InvalidConfig(f"the configuration cannot be read: {text}") from error
         bare = {name for name, tool in config.bound_tools.items() if tool.run is None}
         tools = [tool for tool in self._tools if tool.name in bare]
         return bind_tools(config, tools) if tools else config

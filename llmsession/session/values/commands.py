@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, refusing
 from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
 from ..tasks.promise import Promise
@@ -37,6 +37,7 @@ __all__ = [
     "StoreSummaries",
     "Submit",
     "WorkCommand",
+    "checked_command_id",
     "command_digest",
     "remembered",
 ]
@@ -65,12 +66,14 @@ def remembered(command_id: str | None, digest: str, answer: object) -> tuple[Com
     return (CommandAnswer(command_id, digest, msgspec.Raw(msgspec.json.encode(answer))),)
 
 
-def _checked_id(command_id: str | None) -> str | None:
-    """*command_id*. Raises InvalidInput for an id that could not be logged."""
-    if command_id is None or (
-        isinstance(command_id, str) and 0 < len(command_id) <= 200 and command_id.isprintable()
-    ):
-        return command_id
+@refusing
+def checked_command_id(command_id: object) -> str | None:
+    """*command_id*, as a plain text. Raises InvalidInput for an id that could not be logged."""
+    if command_id is None:
+        return None
+    plain = str.__str__(command_id) if isinstance(command_id, str) else ""
+    if 0 < len(plain) <= 200 and plain.isprintable():
+        return plain
     raise InvalidInput(f"command_id {command_id!r} is not 1 to 200 printable characters")
 
 
@@ -104,7 +107,8 @@ class Command(Generic[T]):
     promise: Promise[T] = field(init=False, default_factory=Promise)
 
     def __post_init__(self) -> None:
-        self.command_id = _checked_id(self.command_id)
+        if self.command_id is not None:
+            self.command_id = checked_command_id(self.command_id)
         content = self._content() if self.command_id is not None else ()
         self.digest = command_digest(self.command_id, self.kind, *content)
 
@@ -244,7 +248,8 @@ class InterruptCaller:
     promise: Promise[InterruptOutcome] = field(init=False, default_factory=Promise)
 
     def __post_init__(self) -> None:
-        self.command_id = _checked_id(self.command_id)
+        if self.command_id is not None:
+            self.command_id = checked_command_id(self.command_id)
 
 
 @dataclass(slots=True, eq=False)

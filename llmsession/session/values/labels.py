@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, refusing
 
 __all__ = [
     "MAX_LABEL_CHARS",
@@ -53,8 +53,10 @@ def new_session_id(tenant: str | None) -> str:
     return (namespace_of(tenant) if tenant is not None else "") + uuid.uuid4().hex
 
 
+@refusing
 def checked_tenant(tenant: Any) -> str:
-    """*tenant*. Raises InvalidInput for an invalid name."""
+    """*tenant*, as a plain text. Raises InvalidInput for an invalid name."""
+    tenant = str.__str__(tenant) if isinstance(tenant, str) else tenant
     if not isinstance(tenant, str) or not tenant.isprintable():
         raise InvalidInput(f"tenant {tenant!r} is no printable text")
     if not 0 < len(tenant) <= MAX_LABEL_CHARS:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
-from llmsession.errors import InvalidInput, InvalidMessage
+from llmsession.errors import InvalidInput, InvalidMessage, refusing
 from llmsession.store.protocol import SessionFilter
 from llmsession.turns.blocks import (
     KNOWN_TYPES,
@@ -22,33 +22,50 @@ from llmsession.turns.blocks import (
     clean_text,
     encode_blocks,
     parse_blocks,
+    plain_number,
+    plain_text,
 )
 from llmsession.turns.ids import TurnId, turn_number
-from llmsession.turns.records import Seed
+from llmsession.turns.records import InterruptPolicy, Seed
 
 from .commands import IfBusy
+from .config import Recovery, Tool, WhenBusy
 from .labels import MAX_LABEL_CHARS, RESERVED
 
 __all__ = [
+    "checked_choice",
     "checked_filter",
+    "checked_flag",
     "checked_if_busy",
     "checked_labels",
+    "checked_number",
+    "checked_policy",
+    "checked_recovery",
+    "checked_seconds",
     "checked_seed",
     "checked_session_id",
+    "checked_summaries",
     "checked_summary",
+    "checked_text",
+    "checked_tools",
     "checked_user_body",
     "checked_wait",
+    "checked_when_busy",
     "turn_or_moment",
     "turn_or_none_before",
 ]
 
 _IF_BUSY: tuple[str, ...] = get_args(IfBusy)
+_WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
+_POLICIES: tuple[str, ...] = get_args(InterruptPolicy)
+_RECOVERIES: tuple[str, ...] = get_args(Recovery)
 
 MAX_LABELS = 64
 MAX_LABEL_NAME_CHARS = 64
 MAX_ID_CHARS = 200
 
 
+@refusing
 def checked_user_body(content: Content) -> msgspec.Raw:
     """The JSON blocks of a user message. Raises InvalidMessage for content that a user message
     cannot have."""
@@ -73,10 +90,13 @@ def checked_user_body(content: Content) -> msgspec.Raw:
     return body
 
 
-def checked_session_id(session_id: Any) -> str:
-    """*session_id*. Raises InvalidInput for one that could not be logged or listed."""
+@refusing
+def checked_session_id(session_id: object) -> str:
+    """*session_id*, as a plain text. Raises InvalidInput for one that could not be logged or
+    listed."""
     if not isinstance(session_id, str):
         raise InvalidInput(f"session id {session_id!r} is no text")
+    session_id = str.__str__(session_id)
     if not 0 < len(session_id) <= MAX_ID_CHARS or not session_id.isprintable():
         rule = f"is not 1 to {MAX_ID_CHARS} printable characters"
         raise InvalidInput(f"session id {session_id!r} {rule}")
@@ -91,13 +111,17 @@ def checked_wait(name: str, seconds: Any) -> float:
     return float(seconds)
 
 
+@refusing
 def checked_labels(labels: Any) -> dict[str, str]:
-    """A copy of *labels*. Raises InvalidInput, naming the first that is no label."""
+    """*labels* as plain texts. Raises InvalidInput, naming the first that is no label."""
     if not isinstance(labels, Mapping):
         raise InvalidInput(f"labels are texts by name, not {type(labels).__name__}")
     if len(labels) > MAX_LABELS:
         raise InvalidInput(f"{len(labels)} labels; a session has at most {MAX_LABELS}")
+    checked: dict[str, str] = {}
     for name, value in labels.items():
+        name = str.__str__(name) if isinstance(name, str) else name
+        value = str.__str__(value) if isinstance(value, str) else value
         if not isinstance(name, str) or not name.isprintable():
             raise InvalidInput(f"label name {name!r} is no printable text")
         if not 0 < len(name) <= MAX_LABEL_NAME_CHARS:
@@ -110,25 +134,44 @@ def checked_labels(labels: Any) -> dict[str, str]:
         if len(value) > MAX_LABEL_CHARS:
             rule = f"has {len(value)} characters, at most {MAX_LABEL_CHARS} are kept"
             raise InvalidInput(f"label {name!r} {rule}")
-    return dict(labels)
+        checked[name] = value
+    return checked
 
 
+@refusing
 def checked_filter(filter: Any) -> SessionFilter:
-    """*filter*. Raises InvalidInput for a label or a time of a wrong type, and for more labels than
-    a session can have."""
+    """*filter*, of plain texts. Raises InvalidInput for a label or a time of a wrong type, and for
+    more labels than a session can have."""
     if not isinstance(filter, SessionFilter):
         raise InvalidInput(f"filter is a SessionFilter, not {type(filter).__name__}")
+    labels = filter.labels
+    if isinstance(labels, Mapping):
+        labels = {_plain(name): _plain(value) for name, value in labels.items()}
+    fields = {**msgspec.structs.asdict(filter), "labels": labels}
+    found: SessionFilter
     try:
-        msgspec.convert(msgspec.structs.asdict(filter), SessionFilter)
+        found = msgspec.convert(fields, SessionFilter)
     except msgspec.ValidationError as error:
         rule = "labels are texts, times are in seconds since the epoch (datetime.timestamp())"
         raise InvalidInput(f"filter: {error}; {rule}") from error
-    if len(filter.labels) > MAX_LABELS:
-        count = len(filter.labels)
+    if len(found.labels) > MAX_LABELS:
+        count = len(found.labels)
         raise InvalidInput(f"filter: {count} labels; a session has at most {MAX_LABELS}")
-    return filter
+    for name in ("created_after", "created_before", "touched_after", "touched_before"):
+        time = getattr(found, name)
+        if time is not None and not math.isfinite(time):
+            raise InvalidInput(f"filter: {name} is {time}, no time in seconds since the epoch")
+    for text in (text for entry in found.labels.items() for text in entry):
+        if text is not None and clean_text(text) != text:
+            raise InvalidInput(f"filter: label {text!r} is no text")
+    return found
 
 
+def _plain(value: Any) -> Any:
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+@refusing
 def checked_seed(seed: Seed | str | None) -> Seed | None:
     """*seed* as a Seed. Raises InvalidInput for an empty one, or one that is too long."""
     if seed is None:
@@ -139,44 +182,135 @@ def checked_seed(seed: Seed | str | None) -> Seed | None:
         raise InvalidInput(f"a seed is a text or a Seed, not {type(seed).__name__}")
     if not isinstance(seed.session, str):
         raise InvalidInput(f"a seed's session is an id, not {seed.session!r}")
-    text = clean_text(seed.text)
+    text = plain_text(seed.text) or ""
     if not text.strip():
         raise InvalidInput("the seed is empty")
     if len(text.encode()) > MAX_CONTENT_BYTES // 2:
         raise InvalidInput(f"the seed is {len(text):,} characters, more than any request holds")
-    return Seed(text, clean_text(seed.session))
+    return Seed(text, plain_text(seed.session) or "")
 
 
 def checked_if_busy(when_busy: Any) -> IfBusy:
     """*when_busy* of a command on the whole history. Raises InvalidInput."""
-    if when_busy == "reject":
-        return "reject"
-    if when_busy == "interrupt":
-        return "interrupt"
-    raise InvalidInput(f"when_busy is {when_busy!r}; here it is one of {', '.join(_IF_BUSY)}")
+    return cast(IfBusy, checked_choice(when_busy, _IF_BUSY, "when_busy"))
 
 
+def checked_when_busy(when_busy: Any) -> WhenBusy:
+    """*when_busy* of a send. Raises InvalidInput."""
+    if when_busy.__class__ is str and when_busy in _WHEN_BUSY:  # as with nearly every send
+        return cast(WhenBusy, when_busy)
+    return cast(WhenBusy, checked_choice(when_busy, _WHEN_BUSY, "when_busy"))
+
+
+def checked_policy(policy: Any) -> InterruptPolicy | None:
+    """*policy* of an interrupt; None is the configured one. Raises InvalidInput."""
+    chosen = None if policy is None else checked_choice(policy, _POLICIES, "policy")
+    return cast(InterruptPolicy | None, chosen)
+
+
+def checked_recovery(recovery: Any) -> Recovery | None:
+    """*recovery* of an ``open``; None is the configured one. Raises InvalidInput."""
+    chosen = None if recovery is None else checked_choice(recovery, _RECOVERIES, "recovery")
+    return cast(Recovery | None, chosen)
+
+
+@refusing
+def checked_choice(value: Any, choices: Sequence[str], name: str) -> str:
+    """The one of *choices* that *value* is. Raises InvalidInput, naming the parameter."""
+    if isinstance(value, str) and str.__str__(value) in choices:
+        return str.__str__(value)
+    raise InvalidInput(f"{name} is {value!r}; it is one of {', '.join(choices)}")
+
+
+@refusing
+def checked_flag(value: Any, name: str) -> bool:
+    """*value*, True or False. Raises InvalidInput, naming the parameter: a word, even "no", would
+    count as True."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} is True or False, not {value!r}")
+    return value
+
+
+@refusing
+def checked_number(value: Any, name: str, *, minimum: int = 0, maximum: int = 10**15) -> int:
+    """*value*, a whole number from *minimum* to *maximum*. Raises InvalidInput."""
+    number = plain_number(value)
+    if number is None or not minimum <= number <= maximum:
+        rule = f"it is a whole number from {minimum:,} to {maximum:,}"
+        raise InvalidInput(f"{name} is {value!r}; {rule}")
+    return number
+
+
+@refusing
+def checked_seconds(value: Any, name: str) -> float:
+    """*value*, a finite number of seconds. Raises InvalidInput."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) < 1e15:
+        raise InvalidInput(f"{name} is {value!r}; it is a number of seconds")
+    return float(value)
+
+
+@refusing
+def checked_text(value: Any, name: str) -> str:
+    """*value* as a plain and clean text. Raises InvalidInput."""
+    text = plain_text(value)
+    if text is None:
+        raise InvalidInput(f"{name} is {value!r}; it is a text")
+    return text
+
+
+@refusing
+def checked_summaries(summaries: Any) -> dict[str, str]:
+    """*summaries* by call id, as plain and clean texts. Raises InvalidInput."""
+    if not isinstance(summaries, dict):
+        raise InvalidInput("summaries are texts by call id: {call id: text}")
+    return {
+        checked_text(call_id, "a call id"): checked_text(text, f"the summary of {call_id!r}")
+        for call_id, text in summaries.items()
+    }
+
+
+@refusing
+def checked_tools(tools: Any) -> tuple[Tool, ...]:
+    """*tools* with callables, to bind. Raises InvalidInput."""
+    if not isinstance(tools, list | tuple):
+        raise InvalidInput(f"tools is a list of tools, not {type(tools).__name__}")
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, Tool) or not isinstance(tool.name, str):
+            raise InvalidInput(f"tools[{index}] is no Tool with a name")
+        if tool.run is not None and not callable(tool.run):
+            raise InvalidInput(f"tools[{index}] ({tool.name}): run cannot be called")
+        if tool.deadline_s is not None and not checked_seconds(tool.deadline_s, "deadline_s") > 0:
+            raise InvalidInput(f"tools[{index}] ({tool.name}): deadline_s must be greater than 0")
+    return tuple(tools)
+
+
+@refusing
 def turn_or_none_before(turn: TurnId | str | int) -> int:
     """The number of *turn*; 0, which is before every turn, is 0. Raises InvalidInput."""
-    return 0 if turn == 0 else turn_number(turn)
+    is_none = plain_number(turn) == 0
+    return 0 if is_none else turn_number(turn)
 
 
+@refusing
 def turn_or_moment(before: TurnId | str | int | float | datetime) -> int | float:
     """A turn's number, or a moment in seconds since the epoch, as a float. Raises InvalidInput
     for what is neither, and for a datetime without a time zone."""
     if isinstance(before, datetime):
         if before.tzinfo is None:
             raise InvalidInput(f"{before} has no time zone; use datetime(..., tzinfo=UTC)")
-        return before.timestamp()
+        return float(before.timestamp())
     if isinstance(before, float):
         if not math.isfinite(before):
             raise InvalidInput(f"{before} is no moment in seconds since the epoch")
-        return before
+        return float.__float__(before)
     return turn_number(before)
 
 
+@refusing
 def checked_summary(text: Any) -> str:
     """*text* as the text of a caller's summary. Raises InvalidInput where it is empty."""
-    if not isinstance(text, str) or not text.strip():
+    plain = plain_text(text)
+    if plain is None or not plain.strip():
         raise InvalidInput("the summary is empty: give it a text")
-    return clean_text(text)
+    return plain

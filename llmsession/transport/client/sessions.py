@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from llmsession.compaction.summaries.digest import DIGEST_CHARS
-from llmsession.errors import InvalidConfig, InvalidMessage, SessionClosed, SessionNotFound
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidMessage,
+    SessionClosed,
+    SessionNotFound,
+    refusing,
+)
 from llmsession.session import (
     Closed,
     CompactionOutcome,
@@ -29,16 +35,23 @@ from llmsession.session.handles.reply_text import TextStream
 from llmsession.session.handles.turn import text_or_raise
 from llmsession.session.log.words import parse_query
 from llmsession.session.operations.search import SearchPage
-from llmsession.session.values.commands import IfBusy
+from llmsession.session.values.commands import IfBusy, checked_command_id
 from llmsession.session.values.config import store_config
 from llmsession.session.values.validation import (
     checked_filter,
+    checked_flag,
     checked_if_busy,
     checked_labels,
+    checked_number,
+    checked_policy,
+    checked_recovery,
     checked_seed,
     checked_session_id,
+    checked_summaries,
     checked_summary,
+    checked_text,
     checked_user_body,
+    checked_when_busy,
     turn_or_moment,
     turn_or_none_before,
 )
@@ -54,7 +67,7 @@ from llmsession.turns import (
     ToolUse,
     TurnId,
 )
-from llmsession.turns.blocks import clean_text, encode_blocks, encode_json
+from llmsession.turns.blocks import encode_blocks, encode_json, plain_text
 from llmsession.turns.ids import turn_number
 
 from ..wire import messages as w
@@ -70,7 +83,8 @@ T = TypeVar("T")
 def _request(link: Link, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
     """Send a command of *kind*. One that has a command id gets one, so that it may be repeated."""
     if "command_id" in fields:
-        fields["command_id"] = fields["command_id"] or _new_id()
+        command_id = checked_command_id(fields["command_id"])
+        fields["command_id"] = _new_id() if command_id is None else command_id
     return link.ask(kind(id=link.new_id(), **fields))
 
 
@@ -127,7 +141,7 @@ class RemoteManager:
             w.Create,
             config=store_config(config),
             session=_new_id() if session_id is None else checked_session_id(session_id),
-            labels=checked_labels(labels or {}),
+            labels=checked_labels({} if labels is None else labels),
             seed=checked_seed(seed),
             command_id=command_id,
         )
@@ -137,15 +151,20 @@ class RemoteManager:
         self, session_id: str, *, takeover: bool = False, recovery: Recovery | None = None
     ) -> RemoteSession:
         """As ``SessionManager.open``; callables are bound by the service."""
-        session = checked_session_id(session_id)
-        opened = await self._perform(w.Open, session=session, takeover=takeover, recovery=recovery)
+        opened = await self._perform(
+            w.Open,
+            session=checked_session_id(session_id),
+            takeover=checked_flag(takeover, "takeover"),
+            recovery=checked_recovery(recovery),
+        )
         return RemoteSession(self._link, opened)
 
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         """As ``SessionManager.list``; at most 1,000 at once."""
-        filter = checked_filter(filter)
+        filter, after = checked_filter(filter), checked_text(after, "after")
+        limit = checked_number(limit, "limit")
         return await self._perform(w.ListSessions, after=after, limit=limit, filter=filter)
 
     async def search(
@@ -157,7 +176,8 @@ class RemoteManager:
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
         """As ``SessionManager.search``; at most 1,000 sessions at once."""
-        filter = checked_filter(filter)
+        filter, after = checked_filter(filter), checked_text(after, "after")
+        limit, query = checked_number(limit, "limit"), checked_text(query, "query")
         parse_query(query)
         return await self._perform(
             w.SearchSessions, query=query, after=after, limit=limit, filter=filter
@@ -175,7 +195,7 @@ class RemoteManager:
 
     async def statistics(self, *, limit: int = 100) -> w.ServiceSnapshot:
         """What the service does now: see ``Service.snapshot``."""
-        return await self._perform(w.Statistics, limit=limit)
+        return await self._perform(w.Statistics, limit=checked_number(limit, "limit"))
 
     async def delete(self, session_id: str) -> None:
         """As ``SessionManager.delete``."""
@@ -221,7 +241,7 @@ class RemoteSession:
         accepted = await self._perform(
             w.Send,
             content=checked_user_body(content),
-            when_busy=when_busy,
+            when_busy=checked_when_busy(when_busy),
             expected_head=None if expected_head is None else turn_or_none_before(expected_head),
             command_id=command_id,
         )
@@ -231,7 +251,7 @@ class RemoteSession:
         self, results: Sequence[ToolResult], *, command_id: str | None = None
     ) -> None:
         """As ``LLMSession.submit_tool_results``."""
-        encoded = tuple(_result(result) for result in results)
+        encoded = _results(results)
         await self._perform(w.Submit, results=encoded, command_id=command_id)
 
     async def interrupt(
@@ -243,7 +263,7 @@ class RemoteSession:
     ) -> InterruptOutcome:
         """As ``LLMSession.interrupt``."""
         return await self._perform(
-            w.Interrupt, turn=_number(turn), policy=policy, command_id=command_id
+            w.Interrupt, turn=_number(turn), policy=checked_policy(policy), command_id=command_id
         )
 
     async def compact(self) -> CompactionOutcome:
@@ -254,8 +274,8 @@ class RemoteSession:
         self, *, purge: bool = False, when_busy: IfBusy = "reject", command_id: str | None = None
     ) -> None:
         """As ``LLMSession.clear``."""
-        busy = checked_if_busy(when_busy)
-        await self._perform(w.Clear, purge=bool(purge), when_busy=busy, command_id=command_id)
+        busy, purge = checked_if_busy(when_busy), checked_flag(purge, "purge")
+        await self._perform(w.Clear, purge=purge, when_busy=busy, command_id=command_id)
 
     async def rewind(
         self,
@@ -306,18 +326,14 @@ class RemoteSession:
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """As ``LLMSession.configure``. Callables cannot be sent: InvalidConfig."""
-        _check_no_callables(changes.get("tools", ()))
-        try:
-            encoded = encode_json(changes)
-        except InvalidMessage as error:
-            raise InvalidConfig(f"the configuration is {error}") from error
+        encoded = _encoded_changes(changes)
         await self._perform(w.Configure, changes=msgspec.Raw(encoded), command_id=command_id)
 
     async def store_compact_summaries(
         self, summaries: dict[str, str], *, command_id: str | None = None
     ) -> None:
         """As ``LLMSession.store_compact_summaries``."""
-        cleaned = {clean_text(call_id): clean_text(text) for call_id, text in summaries.items()}
+        cleaned = checked_summaries(summaries)
         await self._perform(w.StoreSummaries, summaries=cleaned, command_id=command_id)
 
     async def set_summary(
@@ -338,6 +354,7 @@ class RemoteSession:
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """As ``LLMSession.conversation``, fetched in pages: of one generation, as it was when the
         last page was read."""
+        include_open = checked_flag(include_open, "include_open")
         messages: list[Message] = []
         generation: int | None = None
         after: int | None = 0
@@ -368,13 +385,14 @@ class RemoteSession:
 
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
         """As ``LLMSession.summary``."""
-        return await self._perform(w.Summary, max_chars=max_chars)
+        return await self._perform(w.Summary, max_chars=checked_number(max_chars, "max_chars"))
 
     # Events and turns.
 
     def subscribe(self, *, after: int | None = None) -> RemoteSubscription:
         """As ``LLMSession.subscribe``. The service checks the cursor: for one that the log has not
         reached, reading the events raises InvalidInput."""
+        after = None if after is None else checked_number(after, "the cursor")
         return RemoteSubscription(self._link, self.id, after=after, turn=None, known=self._known)
 
     def turn(self, turn: TurnId | str | int) -> RemoteTurn:
@@ -438,14 +456,30 @@ def _check_no_callables(tools: Any) -> None:
             )
 
 
+@refusing
+def _encoded_changes(changes: dict[str, Any]) -> bytes:
+    _check_no_callables(changes.get("tools", ()))
+    try:
+        return encode_json(changes)
+    except InvalidMessage as error:
+        raise InvalidConfig(f"the configuration is {error}") from error
+
+
+@refusing
+def _results(results: Any) -> tuple[w.Result, ...]:
+    if not isinstance(results, list | tuple):
+        raise InvalidMessage(f"results are a list of ToolResult, not {type(results).__name__}")
+    return tuple(map(_result, results))
+
+
 def _result(result: ToolResult) -> w.Result:
     if not isinstance(result, ToolResult):
         raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
-    content = result.content
-    encoded = encode_json(content) if isinstance(content, str) else bytes(encode_blocks(content))
+    text, summary = plain_text(result.content), result.compact_summary
+    encoded = bytes(encode_blocks(result.content)) if text is None else encode_json(text)
     return w.Result(
-        clean_text(result.call_id),
+        checked_text(result.call_id, "a result's call_id"),
         msgspec.Raw(encoded),
-        result.is_error,
-        None if result.compact_summary is None else clean_text(result.compact_summary),
+        checked_flag(result.is_error, "is_error"),
+        None if summary is None else checked_text(summary, "compact_summary"),
     )
