@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed, ToolsUnbound
+from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed, SessionNotFound, ToolsUnbound
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
@@ -283,7 +283,8 @@ class Runtime:
 
         async def load() -> Actor:
             if takeover and unbound == "raise":  # before another owner loses the session
-                bound(*await self._loader.peek(session))
+                with suppress(SessionNotFound):  # one without a record is removed below
+                    bound(*await self._loader.peek(session))
             async with self._loader.acquired(session, takeover=takeover) as loaded:
                 state, lease, runners = loaded
                 config = bound(state, runners)
