@@ -13,7 +13,13 @@ from weakref import WeakValueDictionary
 import msgspec
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidConfig, InvalidInput, SessionClosed, SessionNotFound, ToolsUnbound
+from llmsession.errors import (
+    InvalidConfig,
+    InvalidInput,
+    SessionClosed,
+    SessionNotFound,
+    ToolsUnbound,
+)
 from llmsession.providers.protocol import Provider
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
