@@ -22,7 +22,7 @@ SessionError
 │   └── SessionMoved                another owner took the session; ask it
 ├── TurnEnded                   the turn ended without a commit; .turn .outcome
 │   ├── TurnAborted                 interrupted, or lost in a crash
-│   └── TurnFailed                  given up; .cause_kind says why
+│   └── TurnFailed                  given up; .kind .status .provider_message .retry_after_s
 ├── ProviderError               .kind is retryable | overflow | fatal, .delay_s .status .request_id
 ├── ContextTooLarge             .tokens .budget_tokens, even after compaction
 ├── BudgetExhausted             .whose .name .unit .limit .spent: raise the budget, then send again
@@ -247,11 +247,28 @@ class TurnAborted(TurnEnded):
 
 
 class TurnFailed(TurnEnded):
-    """The turn was given up. ``cause_kind`` is the failure's kind, as in ``turn.failed``."""
+    """The turn was given up. ``kind`` says why, as the record ``turn.failed``: a ProviderError's
+    kind, ``refusal``, ``context_too_large``, ``invalid_request`` or a limit. ``cause_kind`` is the
+    same. Where a provider's error is the cause, ``provider_message`` is its text, ``status`` its
+    HTTP status and ``retry_after_s`` the delay that it named; each is None where it is not known.
+    """
 
-    def __init__(self, message: str, *, turn: int, cause_kind: str, outcome: Any = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        turn: int,
+        cause_kind: str,
+        outcome: Any = None,
+        status: int | None = None,
+        provider_message: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message, turn=turn, outcome=outcome)
-        self.cause_kind = cause_kind
+        self.cause_kind = self.kind = cause_kind
+        self.status = status
+        self.provider_message = provider_message
+        self.retry_after_s = retry_after_s
 
 
 class ProviderError(SessionError):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast, get_args
 
 import anyio
 
 from llmsession.errors import (
+    InvalidConfig,
     InvalidInput,
     SessionError,
     SessionExists,
@@ -32,7 +34,7 @@ from .operations.retention import Retention, RetentionReport, apply_retention
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
 from .stats import SessionStats, count_live, live_stats
-from .values.config import Recovery, SessionConfig, Tool, Unbound
+from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
 from .values.validation import (
@@ -260,6 +262,33 @@ class SessionManager:
         if names and unbound == "raise":  # it was live here, opened by somebody who allowed it
             raise ToolsUnbound(session_id, names)
         return LLMSession(self._runtime, actor)
+
+    async def open_or_create(
+        self,
+        session_id: str,
+        config: SessionConfig,
+        *,
+        labels: Mapping[str, str] | None = None,
+        tenant: str | None = None,
+        recovery: Recovery | None = None,
+        unbound: Unbound = "raise",
+    ) -> LLMSession:
+        """The session *session_id*, which is created if it does not exist.
+
+        One that exists keeps its own configuration and labels: of *config* only the tools'
+        callables are bound, as by ``open``; *recovery* and *unbound* are as there. *labels* and
+        *tenant* are as in ``create``. Of several callers at once one creates it, and the others
+        open it. Raises as ``open`` and ``create``.
+        """
+        if not isinstance(config, SessionConfig):
+            raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
+        tools = tools_with_callables(config.checked())
+        options: dict[str, Any] = {"tools": tools, "recovery": recovery, "unbound": unbound}
+        with suppress(SessionNotFound):
+            return await self.open(session_id, **options)
+        with suppress(SessionExists):  # somebody else has created it meanwhile
+            return await self.create(config, session_id=session_id, labels=labels, tenant=tenant)
+        return await self.open(session_id, **options)
 
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING

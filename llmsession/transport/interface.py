@@ -153,6 +153,14 @@ class ManagerInterface(Protocol):
         takeover: bool = False,
         recovery: Recovery | None = None,
     ) -> SessionInterface: ...
+    async def open_or_create(
+        self,
+        session_id: str,
+        config: SessionConfig,
+        *,
+        labels: Mapping[str, str] | None = None,
+        recovery: Recovery | None = None,
+    ) -> SessionInterface: ...
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]: ...

@@ -25,7 +25,7 @@ from .ids import TurnCounter, TurnId, turn_number
 from .machine import TurnLimits
 from .messages import Message, Role, count_turns
 from .previews import Preview, StepRestarted, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
-from .records import ExceededBudget, InterruptPolicy, Record, Seed
+from .records import ExceededBudget, InterruptPolicy, ProviderFailure, Record, Seed
 from .request import Profile, Request, RequestMessage, StepTag
 from .spending.prices import PRICES, Price
 from .spending.spending import Spending, SpendingBudget
@@ -57,6 +57,7 @@ __all__ = [
     "Preview",
     "Price",
     "Profile",
+    "ProviderFailure",
     "Record",
     "RedactedThinkingBlock",
     "ReplyEnded",

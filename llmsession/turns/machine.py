@@ -114,6 +114,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     keepable: bool = False
     open_calls: frozenset[str] = frozenset()
     ending: Ending | None = None
+    is_decided: bool = False
+    """Its end is decided. ``attempt`` was counted on then, so that older reports are late."""
+
+    @property
+    def tried(self) -> int:
+        """The attempt at the step that was made last, for people: 1 if one request was enough."""
+        return self.attempt - self.is_decided
 
 
 P = Phase
@@ -381,7 +388,7 @@ def _failure(turn: Turn, event: e.Event) -> tuple[str, str]:
 
 def _decided(turn: Turn, phase: Phase) -> Turn:
     # A new attempt number makes every report that is still on its way a late one.
-    return _next(turn, phase, attempt=turn.attempt + 1)
+    return _next(turn, phase, attempt=turn.attempt + 1, is_decided=True)
 
 
 def _to_end(phase: Phase) -> Callable[[Turn, e.Event], Moved]:

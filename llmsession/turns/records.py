@@ -32,6 +32,7 @@ __all__ = [
     "ModelRequest",
     "PendingCall",
     "PrefixSummary",
+    "ProviderFailure",
     "Record",
     "RecordBase",
     "RecordsRedacted",
@@ -196,6 +197,16 @@ class ExceededBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     unpriced: tuple[str, ...] = ()
 
 
+class ProviderFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The provider's error that a turn was given up for. ``status`` is that of HTTP.
+    ``retry_after_s`` is the delay that the provider named."""
+
+    kind: Literal["retryable", "overflow", "fatal"]
+    message: str
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
 class Seed(msgspec.Struct, frozen=True):
     """What a session begins with instead of nothing: the summary of another conversation.
     ``session`` is that one's id, "" where it is unknown."""
@@ -357,7 +368,8 @@ class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
 
 class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
     """Given up and dropped. ``cause`` is ``retryable``, ``overflow``, ``fatal``, ``refusal``,
-    ``context_too_large``, ``invalid_request``, ``budget`` or a limit's stop reason."""
+    ``context_too_large``, ``invalid_request``, ``budget`` or a limit's stop reason. ``failure`` is
+    the provider's error, if that is the cause."""
 
     turn: int
     cause: str
@@ -366,6 +378,7 @@ class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
     calls: tuple[CallReceipt, ...] = ()
     unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
     exceeded: ExceededBudget | None = None
+    failure: ProviderFailure | None = None
 
 
 class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
@@ -403,7 +416,8 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
     positions that are left out, ``injected`` all texts that are placed between messages from now
     on, if ``sets_injected``. Token counts are estimates of the messages before and after.
     ``trigger`` says why now, ``reason`` says it in words, and ``figures`` are the numbers that it
-    was decided by.
+    was decided by. It is about the session and belongs to no turn, also where it is applied before
+    a request of one: a subscription to the session gets it, the events of a turn do not have it.
     """
 
     policy: str

@@ -8,6 +8,7 @@ import msgspec
 
 from llmsession.errors import ProviderError
 
+from .blocks import Block, TextBlock, parse_blocks
 from .messages import Role
 
 __all__ = [
@@ -35,6 +36,16 @@ class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
 
     role: Role
     body: msgspec.Raw
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks, parsed at each call."""
+        return parse_blocks(self.body)
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined."""
+        return "".join(block.text for block in self.blocks if isinstance(block, TextBlock))
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):

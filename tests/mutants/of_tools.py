@@ -60,6 +60,18 @@ what has ended is still named as running (invariant 11)
     -         self._core.still_running.discard(work.name)
     test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing
 
+in session/core/session_log.py, by session/core/test_session_log.py
+the log counts the decision about a turn as an attempt (docs/operations.md)
+    - "attempt": turn.tried
+    + "attempt": turn.attempt
+    test_a_reply_that_was_finished_in_one_request_is_logged_as_attempt_1
+
+in session/values/validation.py, by transport/test_contract.py
+a block of an unknown type is sent to the provider (docs/embedding.md)
+    - if isinstance(kind, str) and kind not in KNOWN_TYPES | _PROVIDERS_TYPES:
+    + if False:
+    test_what_a_user_cannot_say_is_refused
+
 in session/values/function_schema.py, by session/values/test_function_schema.py
 arguments that the schema does not know reach the function (docs/embedding.md)
     - return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

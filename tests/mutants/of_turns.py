@@ -34,7 +34,7 @@ an interrupt is let through after the decision to commit (rule 4)
     +         **_stay(P.COMMITTING, e.KeepRequested, e.LimitReached, *_JOURNALED),
     test_after_the_decision_neither_an_interrupt_nor_an_older_record_changes_anything
 the decision leaves older reports valid (rule 3)
-    - return _next(turn, phase, attempt=turn.attempt + 1)
+    - return _next(turn, phase, attempt=turn.attempt + 1, is_decided=True)
     + return _next(turn, phase)
     test_the_decision_makes_every_report_of_the_work_before_it_late
 a turn has something to keep before a step is complete (rule 4)

@@ -206,11 +206,11 @@ class Scene:
             await self.session.send("is anybody there?")
         if self.store.kind == "deleted":
             with pytest.raises(SessionNotFound):
-                await manager.open("s")
+                await manager.open("s", unbound="caller")
             return
         with pytest.raises(SessionInUse):
-            await manager.open("s")
-        self.session = await manager.open("s", takeover=True)
+            await manager.open("s", unbound="caller")
+        self.session = await manager.open("s", takeover=True, unbound="caller")
         await self._assert_comes_back()
 
     async def _assert_published_is_stored(self) -> None:
@@ -289,7 +289,7 @@ async def test_a_session_whose_creation_cannot_be_written_can_be_had_all_the_sam
                 with pytest.raises(StoreError):
                     await manager.create(CONFIG, session_id="s")
             if kind == "lost, written":
-                session = await manager.open("s")
+                session = await manager.open("s", unbound="caller")
             else:
                 if kind == "lost, not written":
                     await manager.delete("s")
@@ -321,7 +321,7 @@ async def test_a_batch_that_met_a_conflict_and_is_not_in_the_log_is_not_taken_as
         with anyio.fail_after(100), pytest.raises(StoreError):
             await session.send("refused")
         assert await log_of(store, "s") == before
-        again = await manager.open("s")
+        again = await manager.open("s", unbound="caller")
         assert await (await again.send("hello")).text() == "back"
         assert b"refused" not in again.context().encode()
 
@@ -347,6 +347,6 @@ async def test_a_log_that_ends_before_its_head_is_not_opened() -> None:
         await session.close()
         store.armed = True
         with pytest.raises(StoreError, match=f"has {head - 1} of {head} records"):
-            await manager.open("s")
+            await manager.open("s", unbound="caller")
         store.armed = False
-        assert len((await manager.open("s")).conversation()) == 2
+        assert len((await manager.open("s", unbound="caller")).conversation()) == 2

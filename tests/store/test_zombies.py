@@ -127,7 +127,7 @@ async def test_a_zombie_says_that_its_session_moved_and_writes_and_publishes_not
             # A process that is stopped is not dead.
             with pytest.raises(SessionInUse):
                 await manager.open("s")
-            session = await manager.open("s", takeover=True)
+            session = await manager.open("s", takeover=True, unbound="caller")
             assert await (await session.send("hello?")).text() == "mine now"
             log = await log_of(store, "s")
             before = await store.read("s")

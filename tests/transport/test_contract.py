@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmsession import (
@@ -545,6 +546,8 @@ async def test_what_a_user_cannot_say_is_refused(at: At) -> None:
         for content in wrong:
             with pytest.raises(InvalidMessage):
                 await session.send(content)
+        with pytest.raises(InvalidMessage, match=r"unknown type 'txt'.* document, .* text"):
+            await session.send([{"type": "txt", "text": "hello"}])
         assert (await session.read_status()).seq == 1
 
 
@@ -558,13 +561,51 @@ async def test_a_head_that_has_moved_is_named(at: At) -> None:
 
 
 async def test_a_turn_that_fails_says_why(at: At) -> None:
-    error = ProviderError("no such model", kind="fatal")
+    error = ProviderError("no such model", kind="fatal", status=404, delay_s=1.5)
     async with at.session([say("x").raising(error)], on_failure="drop") as session:
         turn = await session.send("a")
         with pytest.raises(TurnFailed, match="no such model") as caught:
             await turn.text()
-        assert caught.value.cause_kind == "fatal"
-        assert caught.value.outcome.status == "failed"
+        failed = caught.value
+        assert (failed.kind, failed.cause_kind, failed.status) == ("fatal", "fatal", 404)
+        assert (failed.provider_message, failed.retry_after_s) == ("no such model", 1.5)
+        assert failed.outcome.status == "failed"
+        assert failed.outcome.user_text == "a"
+
+
+async def test_a_session_is_opened_or_created_whichever_it_needs(at: At) -> None:
+    async with at(["hi"]) as place:
+        sessions = place.sessions
+        opened = await asyncio.gather(
+            *(sessions.open_or_create("a", CONFIG, labels={"n": str(n)}) for n in range(5))
+        )
+        assert {session.id for session in opened} == {"a"}
+        await (await opened[0].send("hello")).text()
+        other = msgspec.structs.replace(CONFIG, model="another")
+        again = await sessions.open_or_create("a", other)
+        assert len(await again.read_conversation()) == 2
+        assert (await again.read_context()).model == CONFIG.model  # it keeps its own
+        with pytest.raises(InvalidConfig):
+            await sessions.open_or_create("b", SessionConfig(model=""))
+        assert [row.session for row in await sessions.list()] == ["a"]
+
+
+async def test_a_compaction_is_an_event_of_the_session_and_of_no_turn(at: At) -> None:
+    compaction = CompactionConfig(keep_recent_turns=1)
+    script = [call("ls", id="c1"), "done"] + ["more"] * 6
+    async with at.session(script, tools=[LS], compaction=compaction) as session:
+        turns = [await session.send("look")]
+        await first(aiter(turns[0]), ToolUse)
+        await session.submit_tool_results([ToolResult("c1", "long " * 4000)])
+        for _ in range(6):
+            turns.append(await session.send("go on"))
+            await turns[-1].text()
+        assert (await session.compact()).applied
+        events = session.subscribe(after=0)
+        compacted = await first(events, records.CompactionApplied)
+        assert records.turn_of(compacted) is None
+        of_turns = [event for turn in turns for event in await read(aiter(turn))]
+        assert not [one for one in of_turns if isinstance(one, records.CompactionApplied)]
 
 
 async def test_a_turn_that_never_was_has_no_outcome(at: At) -> None:

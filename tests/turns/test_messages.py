@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from llmsession.turns.blocks import OpaqueBlock, TextBlock, encode_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message, Role, count_turns, message_id, message_name
+from llmsession.turns.request import RequestMessage
 from llmsession.turns.usage import Usage
 
 CALL = {"type": "tool_use", "id": "c", "name": "bash", "input": {"x": 1}, "caller": None}
@@ -104,3 +105,10 @@ def test_a_turn_counts_once_however_many_messages_it_has() -> None:
     said = [message(turn=turn) for turn in (1, 1, 3, 3, 3, 2)]
     assert count_turns(said) == 3
     assert count_turns([]) == 0
+
+
+def test_the_blocks_and_the_text_of_a_requests_message_are_read_without_its_bytes() -> None:
+    body = encode_blocks([TextBlock("hel"), {"type": "new", "f": 1}, TextBlock("lo")])
+    message = RequestMessage("user", body)
+    assert message.text == "hello"
+    assert message.blocks[1] == OpaqueBlock("new", b'{"type":"new","f":1}')

@@ -45,6 +45,7 @@ VALUES: dict[str, Any] = {
     "voids_thinking": True, "turn": 3, "step": 1, "body": RAW, "started": True, "receipt": "note",
     "seed": "we met", "reply": SPOKEN, "stop_reason": "cancelled", "settle": "cancelled",
     "reason": "user", "error": "e", "usage": USAGE, "unrecorded_usage": UNSPOKEN,
+    "failure": r.ProviderFailure(kind="fatal", message="no such model", status=404),
     "exceeded": OVERRUN, "calls": RECEIPTS, "to": 2, "before": 2, "generation": 2,
 }  # fmt: skip
 

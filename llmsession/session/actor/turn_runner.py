@@ -17,7 +17,7 @@ from llmsession.errors import ProviderError, contained_in_task, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
-from llmsession.turns.blocks import join_blocks
+from llmsession.turns.blocks import clean_text, join_blocks
 from llmsession.turns.event_choice import (
     event_for_interrupt,
     event_for_limit,
@@ -180,7 +180,7 @@ class TurnRunner:
         assert request is not None  # ContextBuilt comes from its build
         run.builder = builder = ReplyBuilder()
         run.stream_at = core.services.clock()
-        run.reply = None
+        run.reply = run.failure = None
         core.services.observers.requested(
             core.session, run.number, request, run.sent_tokens, core.budget_tokens
         )
@@ -239,6 +239,12 @@ class TurnRunner:
             self._core.late_reports += 1
             return
         self._core.log.trouble("provider.failed", run.turn, error=str(error), failure=error.kind)
+        run.failure = r.ProviderFailure(
+            kind=error.kind,
+            message=clean_text(str(error)),
+            status=error.status,
+            retry_after_s=error.delay_s or None,
+        )
         config = self._core.config
         event = event_for_stream_failure(
             run.turn, error, limits=config.limits, on_failure=config.on_failure, tag=tag
@@ -409,6 +415,7 @@ class TurnRunner:
             calls=run.receipts(),
             unrecorded_usage=run.unrecorded_usage(),
             exceeded=run.exceeded if effect.cause == "budget" else None,
+            failure=run.failure if run.failure and run.failure.kind == effect.cause else None,
         )
         self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
 

@@ -97,4 +97,4 @@ class SessionLog:
 def _bound(turn: Turn | None) -> dict[str, Any]:
     if turn is None:
         return {}
-    return {"turn": turn.number, "step": turn.step, "attempt": turn.attempt}
+    return {"turn": turn.number, "step": turn.step, "attempt": turn.tried}

@@ -12,6 +12,7 @@ from llmsession.turns.records import (
     ExceededBudget,
     ModelRequest,
     PendingCall,
+    ProviderFailure,
     UnrecordedUsage,
 )
 from llmsession.turns.reply import Reply, ReplyBuilder
@@ -66,6 +67,7 @@ class Run:
         "calls",
         "ended_as",
         "exceeded",
+        "failure",
         "grace",
         "ingress",
         "outcome",
@@ -109,6 +111,8 @@ class Run:
         """Which of them have their usage in the log, with the reply."""
         self.exceeded: ExceededBudget | None = None
         """The budget that does not let it go on."""
+        self.failure: ProviderFailure | None = None
+        """The error of the newest stream, if that has failed."""
 
     @property
     def number(self) -> int:

@@ -19,8 +19,9 @@ class Turn:
     """An accepted turn: its id, its events, its outcome. Holding it keeps the session live.
 
     Iterating gives this turn's events from its acceptance on, previews included, and ends after
-    its terminal event. Several iterations at once are independent of each other. Dropping a Turn
-    interrupts nothing.
+    its terminal event. Events of the session, such as ``compaction.applied``, come by
+    ``LLMSession.subscribe`` only. Several iterations at once are independent of each other.
+    Dropping a Turn interrupts nothing.
     """
 
     def __init__(
@@ -85,10 +86,14 @@ def text_or_raise(outcome: TurnOutcome, name: str) -> str:
     if outcome.status == "failed" and outcome.exceeded is not None:
         raise exhausted(outcome.exceeded)
     if outcome.status == "failed":
+        failure = outcome.failure
         raise TurnFailed(
             f"{name} failed ({outcome.stop_reason}): {outcome.error}",
             turn=outcome.turn.number,
             cause_kind=outcome.stop_reason,
             outcome=outcome,
+            status=failure.status if failure else None,
+            provider_message=failure.message if failure else None,
+            retry_after_s=failure.retry_after_s if failure else None,
         )
     return outcome.text

@@ -43,6 +43,7 @@ def outcome_of(
         still_running=still_running,
         error=record.error if isinstance(record, TurnFailed) else None,
         exceeded=record.exceeded if isinstance(record, TurnFailed) else None,
+        failure=record.failure if isinstance(record, TurnFailed) else None,
     )
 
 

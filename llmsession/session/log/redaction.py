@@ -93,7 +93,7 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
         case r.TurnAborted():
             return replace(record, calls=())
         case r.TurnFailed():
-            return replace(record, calls=(), error="")
+            return replace(record, calls=(), error="", failure=None)
         case r.TurnImported():
             silenced = tuple(_silent_message(message) for message in record.messages)
             return replace(record, messages=silenced)
@@ -165,5 +165,5 @@ def _silent_outcome(outcome: dict[str, Any], turns: Collection[int]) -> dict[str
     if outcome["turn"]["number"] not in turns:
         return outcome
     said: dict[str, Any] = {"messages": [], "user_body": [], "unread_steers": [], "calls": []}
-    said["error"] = None
+    said["error"] = said["failure"] = None
     return {**outcome, **{name: value for name, value in said.items() if name in outcome}}

@@ -17,6 +17,7 @@ from llmsession.errors import (
     InvalidConfig,
     InvalidInput,
     SessionClosed,
+    SessionNotFound,
     ToolsUnbound,
     contained,
     contained_in_task,
@@ -311,7 +312,8 @@ class Runtime:
 
         async def load() -> Actor:
             if takeover and unbound == "raise":  # before another owner loses the session
-                bound(*await self._loader.peek(session))
+                with suppress(SessionNotFound):  # one without a record is removed below
+                    bound(*await self._loader.peek(session))
             async with self._loader.acquired(session, takeover=takeover) as loaded:
                 state, lease, runners = loaded
                 config = bound(state, runners)

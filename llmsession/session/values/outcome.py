@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmsession.turns.blocks import Block, parse_blocks
+from llmsession.turns.blocks import Block, TextBlock, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
-from llmsession.turns.records import CallReceipt, ExceededBudget
+from llmsession.turns.records import CallReceipt, ExceededBudget, ProviderFailure
 from llmsession.turns.spending.prices import NANO
 from llmsession.turns.usage import Usage
 
@@ -36,7 +36,9 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ``messages`` are the committed ones. For a dropped turn ``user_body`` is the user's message, as
     JSON blocks, and ``calls`` are the tools that had started. ``unread_steers`` are accepted
     messages that the model has never read, each as JSON blocks. ``exceeded`` is the budget that
-    ended the turn, if one did.
+    ended the turn, if one did; ``failure`` the provider's error that it was given up for.
+
+    ``user_text``, ``user_content`` and ``unread_texts`` read the JSON blocks.
     """
 
     turn: TurnId
@@ -50,6 +52,18 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     still_running: tuple[str, ...] = ()
     error: str | None = None
     exceeded: ExceededBudget | None = None
+    failure: ProviderFailure | None = None
+
+    @property
+    def user_text(self) -> str:
+        """The text of the user's message, of a committed turn or of a dropped one, without what
+        the session added to it."""
+        return self.messages[0].text if self.messages else _text_of(self.user_body)
+
+    @property
+    def unread_texts(self) -> tuple[str, ...]:
+        """The texts of ``unread_steers``."""
+        return tuple(map(_text_of, self.unread_steers))
 
     @property
     def user_content(self) -> tuple[Block, ...]:
@@ -61,6 +75,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
         """The text of the assistant's last message in the turn; "" if there is none."""
         texts = [message.text for message in self.messages if message.is_assistant]
         return texts[-1] if texts else ""
+
+
+def _text_of(body: msgspec.Raw) -> str:
+    return "".join(block.text for block in parse_blocks(body) if isinstance(block, TextBlock))
 
 
 class InterruptResult(StrEnum):

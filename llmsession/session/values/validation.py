@@ -60,6 +60,12 @@ _WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
 _POLICIES: tuple[str, ...] = get_args(InterruptPolicy)
 _RECOVERIES: tuple[str, ...] = get_args(Recovery)
 
+_USER_TYPES = frozenset({"text", "image", "document"})
+_PROVIDERS_TYPES = frozenset(
+    {"container_upload", "file", "image_url", "input_audio", "search_result"}
+)
+"""Types of single providers, which are passed on as they are."""
+
 MAX_LABELS = 64
 MAX_LABEL_NAME_CHARS = 64
 MAX_ID_CHARS = 200
@@ -68,7 +74,12 @@ MAX_ID_CHARS = 200
 @refusing
 def checked_user_body(content: Content) -> msgspec.Raw:
     """The JSON blocks of a user message. Raises InvalidMessage for content that a user message
-    cannot have."""
+    cannot have, and for a plain dict of an unknown type: a new type of the provider's is passed as
+    an OpaqueBlock."""
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        for index, block in enumerate(content):
+            if isinstance(block, Mapping):
+                _check_type(block.get("type"), index)
     body = encode_blocks(content)
     blocks = parse_blocks(body)
     if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
@@ -88,6 +99,15 @@ def checked_user_body(content: Content) -> msgspec.Raw:
                 f"block {index} belongs in an assistant message, not in a user message"
             )
     return body
+
+
+def _check_type(kind: Any, index: int) -> None:
+    if isinstance(kind, str) and kind not in KNOWN_TYPES | _PROVIDERS_TYPES:
+        raise InvalidMessage(
+            f"block {index} has the unknown type {kind!r}; a user message has"
+            f" {', '.join(sorted(_USER_TYPES | _PROVIDERS_TYPES))}; pass another type that your"
+            " provider knows as OpaqueBlock(type, raw)"
+        )
 
 
 @refusing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from llmsession.errors import (
     InvalidConfig,
     InvalidMessage,
     SessionClosed,
+    SessionExists,
     SessionNotFound,
     refusing,
 )
@@ -158,6 +160,24 @@ class RemoteManager:
             recovery=checked_recovery(recovery),
         )
         return RemoteSession(self._link, opened)
+
+    async def open_or_create(
+        self,
+        session_id: str,
+        config: SessionConfig,
+        *,
+        labels: Mapping[str, str] | None = None,
+        recovery: Recovery | None = None,
+    ) -> RemoteSession:
+        """As ``SessionManager.open_or_create``. Callables cannot be sent: InvalidConfig."""
+        if not isinstance(config, SessionConfig):
+            raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
+        _check_no_callables(config.checked().tools)
+        with suppress(SessionNotFound):
+            return await self.open(session_id, recovery=recovery)
+        with suppress(SessionExists):  # somebody else has created it meanwhile
+            return await self.create(config, session_id=session_id, labels=labels)
+        return await self.open(session_id, recovery=recovery)
 
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING

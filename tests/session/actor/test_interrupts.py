@@ -527,3 +527,15 @@ async def test_an_interrupt_of_one_queued_turn_tells_its_outcome() -> None:
         await on.session.interrupt("u1")
         assert await third.text() == "third"
         assert (await on.kinds()).count("turn.aborted") == 2
+
+
+async def test_the_texts_of_an_outcome_are_read_without_its_bytes() -> None:
+    tool = Waiting()
+    async with in_tool(tool, "ok", content="go") as (on, turn):
+        await on.session.send("and this", when_busy="steer")
+        await on.session.interrupt()
+        outcome = await turn.outcome()
+        assert (outcome.user_text, outcome.unread_texts) == ("go", ("and this",))
+        kept = await on.outcome("next")
+        # The receipt that was added to the message is none of its text.
+        assert (kept.status, kept.user_text) == ("committed", "next")

@@ -314,7 +314,7 @@ async def test_a_plan_that_waits_keeps_no_idle_session_in_memory() -> None:
         del on.session
         await anyio.sleep(100)
         assert on.manager.live == ()
-        on.session = await on.manager.open("s")
+        on.session = await on.manager.open("s", unbound="caller")
         assert on.session.status().jobs == ()
         await anyio.sleep(1_000)
         assert await applied(on) == []

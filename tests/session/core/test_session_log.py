@@ -50,6 +50,15 @@ async def test_every_event_of_a_turn_has_session_turn_step_and_attempt_bound() -
     assert max(entry["attempt"] for entry in of_turns) >= 2
 
 
+async def test_a_reply_that_was_finished_in_one_request_is_logged_as_attempt_1() -> None:
+    logger, entries = recorder()
+    async with stage(["hi"], logger=logger) as on:
+        await on.say("hello")
+    moved = [entry for entry in entries if entry["event"] == "turn.moved"]
+    assert [entry["attempt"] for entry in moved if entry["step"] == 1] == [1] * 4
+    assert moved[-1]["phase"] == "committed"
+
+
 async def test_all_entries_name_their_session() -> None:
     assert {entry.get("session") for entry in await told()} == {"s"}
 
