@@ -12,6 +12,7 @@ import stat
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from llmsession.errors import (
@@ -320,13 +321,15 @@ class _Peer:
             self.closed.set()
 
     async def _read(self) -> None:
-        connection = self._connection
+        connection, turns = self._connection, self._service.admission.turns
         try:
             while not connection.is_closed:
                 received = await self._reader.read(READ_BYTES)
                 if not received:
                     break
+                since = perf_counter()
                 lines = self._lines.feed(received, connection.max_frame_bytes)
+                turns.spend(since)
                 connection.receiving(self._lines.holds)
                 for line in lines:
                     if not connection.has_room:
