@@ -72,7 +72,6 @@ def memory_of_this_process() -> int:
 
 @asynccontextmanager
 async def _service(address: str) -> AsyncIterator[str]:
-    logging.disable(logging.CRITICAL)  # the log is bounded by a rule of its own
     server = GrpcServer if address.startswith("grpc:") else SocketServer
     provider = Replays(REPLY, delta_chars=8, delay_s=0.0)
     async with (
@@ -91,6 +90,9 @@ def _serving(kind: str, address: str) -> AbstractAsyncContextManager[str]:
 
 
 async def _run(kind: str, address: str) -> None:
+    # The service bounds its log by a rule of its own. asyncio writes a line for each write of the
+    # echo to a peer that is gone.
+    logging.disable(logging.CRITICAL)
     probe = Probe()
     async with _serving(kind, address) as where:
         probing = asyncio.ensure_future(probe.run())
