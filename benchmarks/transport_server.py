@@ -24,7 +24,7 @@ from llmsession import MemoryStore, SessionManager, SqliteStore
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.server.socket_server import BACKLOG
 
-__all__ = ["DELAY_S", "DELTA", "BenchServer", "bench_server"]
+__all__ = ["DELAY_S", "DELTA", "BenchServer", "bench_server", "grpc_echo", "line_echo"]
 
 DELAY_S = 0.05
 DELTA = "12345"
@@ -52,11 +52,22 @@ async def _service(address: str, database: str | None) -> AsyncIterator[str]:
         yield (await stack.enter_async_context(server)).address
 
 
+async def _line_or_piece(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError:  # a line that does not end
+        return await reader.read(64 * 1024)
+
+
 @asynccontextmanager
-async def _echo(address: str, through_json: bool) -> AsyncIterator[str]:
+async def line_echo(address: str, through_json: bool = False) -> AsyncIterator[str]:
+    """Sends back each line as it came, or as JSON that was read and written again."""
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
-            while line := await reader.readline():
+            while line := await _line_or_piece(reader):
                 if through_json:
                     line = msgspec.json.encode(msgspec.json.decode(line)) + b"\n"
                 writer.write(line)
@@ -68,7 +79,8 @@ async def _echo(address: str, through_json: bool) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _grpc_echo(address: str, through_json: bool) -> AsyncIterator[str]:
+async def grpc_echo(address: str, through_json: bool = False) -> AsyncIterator[str]:
+    """The same over gRPC, of each message of ``Connect``."""
     import grpc
 
     from llmsession.transport.v1.session_pb2 import Frames
@@ -101,9 +113,9 @@ async def _serve(kind: str, address: str, database: str | None) -> None:
     if kind == "service":
         serving = _service(address, database)
     elif address.startswith("grpc:"):
-        serving = _grpc_echo(address, kind == "json")
+        serving = grpc_echo(address, kind == "json")
     else:
-        serving = _echo(address, kind == "json")
+        serving = line_echo(address, kind == "json")
     async with serving as where:
         os.write(1, f"{where}\n".encode())
         while await asyncio.to_thread(sys.stdin.readline):

@@ -68,6 +68,12 @@ a client whose answers nobody reads is read on (rule 10)
     +             and self._adm
     transport/server/test_service.py
     test_answers_that_nobody_reads_stop_the_reading_of_commands
+a client makes more sessions than it may use (docs/operations.md)
+    -         if is_new:
+    -             self._check_sessions()
+    +         if is_new:
+    transport/server/test_service.py
+    test_sessions_that_are_being_made_count_as_used
 frames before the hello are not counted (docs/security.md)
     - if self._early_frames > HELLO_FRAMES:
     + if False:
@@ -94,6 +100,10 @@ one tenant may take the bytes of all (docs/security.md)
     - if self._by_key[key] + size_bytes > self._limit_of_one:
     + if False:
     test_a_tenant_has_a_budget_of_bytes_for_all_of_its_connections
+one peer may have any number of connections without a hello (docs/security.md)
+    - if len(own) >= self._limit_of_peer:
+    + if False:
+    test_of_one_peer_a_few_connections_wait_for_their_hello_and_the_oldest_makes_room
 frames that do not end are not bounded in sum (docs/security.md)
     - if self.bytes + size_bytes > self._limit:
     + if False:
@@ -102,6 +112,12 @@ readers hold the event loop as long as they have frames (docs/security.md)
     - return self._spent_s < PASS_S
     + return True
     test_readers_leave_the_loop_to_others_and_have_their_turns_in_order
+
+in transport/server/refusals.py, by transport/server/test_refusals.py
+a peer that is refused fills the log (docs/security.md)
+    - if second.lines < LINES:
+    + if second:
+    test_many_refusals_of_a_peer_in_a_second_are_a_few_lines_and_a_number
 
 in transport/grpc/decoding.py, by transport/grpc/test_calls.py
 a message may have any number of frames (docs/security.md)
@@ -185,7 +201,7 @@ a command with a field that is not known is taken (docs/protocol.md)
 
 in transport/server/service.py, by transport/server/test_service.py
 any number of clients is let in (docs/operations.md)
-    - if len(self._connections) >= self.admission.limits.connections:
+    - if len(self._welcomed) >= self.admission.limits.connections:
     + if False:
     test_too_many_connections_are_refused_with_a_hint
 

@@ -4,6 +4,7 @@ the commands on whole sessions."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from llmsession.transcripts import Conversation
 from ..wire import messages as w
 from . import tenancy
 from .access import Authenticator, Credentials
-from .intake import IncomingBytes, ReadingTurns
+from .intake import IncomingBytes, PendingHellos, ReadingTurns
 from .limits import (
     GOING_DOWN,
     RETRY_AFTER_S,
@@ -37,6 +38,7 @@ from .limits import (
     check_limit,
     late_hint_s,
 )
+from .refusals import RefusalLog
 
 __all__ = ["Admission", "Client", "Observer"]
 
@@ -104,6 +106,10 @@ class Admission:
         self._rates: dict[object, RateLimit] = {}
         self.incoming = IncomingBytes(limits.incoming_bytes, limits.incoming_bytes_per_client)
         self.turns = ReadingTurns()
+        self.pending_hellos = PendingHellos(
+            limits.connections, limits.connections_before_hello, time.monotonic
+        )
+        self._refusals = RefusalLog(self.log, time.monotonic)
         self._tasks: set[asyncio.Task[None]] = set()
         self._open_turns = 0
         self._exporting = asyncio.Lock()
@@ -116,6 +122,7 @@ class Admission:
 
     async def close(self) -> None:
         """Cancel the tasks that still run."""
+        self._refusals.tick(is_last=True)
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -135,6 +142,7 @@ class Admission:
     def _tick(self) -> None:
         # Counted some times a second: in between, every send adds one and no turn ends.
         self._open_turns = self.manager.open_turns
+        self._refusals.tick()
         self._on_tick()
 
     # Who is let in.
@@ -151,14 +159,15 @@ class Admission:
         return self.authenticator.authenticate(Credentials(token=token, peer=peer))
 
     def refused(self, peer: str, error: SessionError) -> None:
-        """A connection ends because of *error*: one line in the log."""
+        """A connection ends because of *error*: it is in the log."""
         self.protocol_errors += 1
         self.log_refusal(peer, error)
 
     def log_refusal(self, peer: str, error: SessionError) -> None:
-        """One line in the log: *peer* was not let in, or was disconnected."""
+        """*peer* was not let in, or was disconnected. It is in the log, where many refusals of one
+        peer in a second are counted in one line."""
         name, why = type(error).__name__, str(error)[:MAX_LOGGED_CHARS]
-        self.log.warning("connection.refused", peer=peer, error=name, why=why)
+        self._refusals.add("connection.refused", peer, name, why=why)
 
     # How much is taken.
 
@@ -238,12 +247,12 @@ class Admission:
         error: SessionError,
         **fields: str,
     ) -> None:
-        self.log.warning(
+        self._refusals.add(
             event,
-            peer=client.peer,
+            client.peer,
+            type(error).__name__,
             tenant=client.tenant,
             command=w.tag_of(type(command)),
-            error=type(error).__name__,
             **fields,
         )
 

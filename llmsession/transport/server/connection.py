@@ -62,7 +62,8 @@ class Connection:
     read a frame waits until there is room before it reads the next one.
 
     ``wake`` is called when there is something to ``take``, from the event loop's thread.
-    ``on_closed`` is called once, when the connection is gone.
+    ``on_welcome`` is called when the client has authenticated, and raises Overloaded where there is
+    no room for it; ``on_closed`` once, when the connection is gone.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class Connection:
         wake: Callable[[], None],
         token: str | None,
         *,
+        on_welcome: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
         snapshot: Callable[[str | None, int], w.ServiceSnapshot],
     ) -> None:
         self._admission = admission
+        self._on_welcome = on_welcome
         self._on_closed = on_closed
         self._snapshot = snapshot
         self.peer = peer
@@ -99,6 +102,8 @@ class Connection:
         """Who is charged for the frame that is still being received, and how many bytes."""
         self._charges: dict[int, tuple[object, int]] = {}
         """The same, of large commands without an answer, by the identity of the command."""
+        self._creating = 0
+        """Sessions that are being made: they will be in use."""
         self._backlog = Backlog()
         self._closing = False
         self._closed = False
@@ -228,8 +233,9 @@ class Connection:
 
     def authenticate(self) -> None:
         """Let the client in, with the token that the transport or the hello has. Raises
-        Unauthenticated."""
+        Unauthenticated, and Overloaded past the limit of connections."""
         self.tenant = self._admission.authenticate(self.peer, self._token)
+        self._on_welcome(self)
         self.authenticated = True
 
     def still_authorized(self) -> bool:
@@ -387,12 +393,16 @@ class Connection:
         can."""
         attachment = self._attached.get(command.session)
         if attachment is None:
-            limit = self._admission.limits.sessions_per_connection
-            check_limit(len(self._attached), limit, "sessions are in use on this connection")
+            self._check_sessions()
             attachment = self._attach(command.session, None)
         attachment.used_time = self._admission.now()
         self._backlog.put(attachment, self._frame_bytes, command)
         self._begin_waiting(command.session, attachment)
+
+    def _check_sessions(self) -> None:
+        """Raises Overloaded where the connection may use no further session."""
+        limit, used = self._admission.limits.sessions_per_connection, len(self._attached)
+        check_limit(used + self._creating, limit, "sessions are in use on this connection")
 
     def _attach(self, session: str, handle: LLMSession | None) -> Attachment:
         attachment = self._attached[session] = Attachment(handle, self._admission.now())
@@ -509,12 +519,21 @@ class Connection:
         perform: Callable[[], Awaitable[Any]],
         attachment: Attachment | None = None,
     ) -> None:
+        is_new = isinstance(command, w.Create | w.Fork)
+        if is_new:
+            self._check_sessions()
+            self._creating += 1
         task = self._admission.start(self._perform(command, perform, attachment))
+        if is_new:
+            task.add_done_callback(lambda _: self._created())
         if id(command) in self._charges:  # a wait that is cancelled has no answer
             task.add_done_callback(lambda _: self._discharge(command))
         if isinstance(command, w.Outcome):
             self._waits.add(task)
             task.add_done_callback(self._waits.discard)
+
+    def _created(self) -> None:
+        self._creating -= 1
 
     async def _perform(
         self,

@@ -1,22 +1,33 @@
-"""What incoming bytes may cost all others: memory until they are a command that was performed, and
-the time of the event loop."""
+"""What clients may cost all others before they are let in and while they send: connections, memory,
+and the time of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from time import perf_counter
 
 from llmsession.errors import Overloaded
 
 from .limits import RETRY_AFTER_S
+from .refusals import host_of
 
-__all__ = ["FREE_BYTES", "IncomingBytes", "ReadingTurns", "excess_of"]
+__all__ = [
+    "FREE_BYTES",
+    "IncomingBytes",
+    "PendingHello",
+    "PendingHellos",
+    "ReadingTurns",
+    "excess_of",
+]
 
 FREE_BYTES = 16 * 1024
 """Of each frame these do not count: most commands are smaller, and are taken whatever others do."""
 PASS_S = 0.005
 """How long frames are read in one pass of the event loop, before everything else has its turn."""
+PATIENCE_S = 1.0
+"""How long a connection keeps its place without a hello, where its peer has no other left."""
 WOKEN_AT_ONCE = 16
 """Readers that have their turn in one pass: each reads one frame at least."""
 
@@ -107,3 +118,71 @@ class ReadingTurns:
                 woken += 1
         if self._waiting:
             self._arm()
+
+
+class PendingHellos:
+    """Connections that have not said hello: at most *limit_of_peer* of one peer, and *limit* in
+    all. They are none of those that have.
+
+    Past the limit of a peer, a new connection takes the place of the oldest, if that has had
+    ``PATIENCE_S``: who says hello does so at once.
+    """
+
+    def __init__(self, limit: int, limit_of_peer: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
+        self._limit_of_peer = limit_of_peer
+        self._clock = clock
+        self._by_host: dict[str, dict[PendingHello, None]] = {}
+        """Oldest first."""
+        self.count = 0
+        self.dropped = 0
+        """Connections that made room for another one of their peer."""
+
+    def enter(self, peer: str, drop: Callable[[], None]) -> PendingHello:
+        """A connection of *peer*, until it ``leave``s; *drop* ends it. Raises Overloaded."""
+        host, now = host_of(peer), self._clock()
+        own = self._by_host.get(host, {})
+        if len(own) >= self._limit_of_peer:
+            oldest = next(iter(own))
+            if now - oldest.since < PATIENCE_S:
+                self._refuse(f"{self._limit_of_peer} connections of {host} have not said hello")
+            self.dropped += 1
+            oldest.leave()
+            oldest.drop()
+        elif self.count >= self._limit:
+            self._refuse(f"{self._limit} connections have not said hello")
+        pending = PendingHello(self, host, now, drop)
+        self._by_host.setdefault(host, {})[pending] = None
+        self.count += 1
+        return pending
+
+    @staticmethod
+    def _refuse(why: str) -> None:
+        raise Overloaded(why, retry_after_s=RETRY_AFTER_S)
+
+    def leave(self, pending: PendingHello) -> None:
+        """*pending* has said hello, or is gone."""
+        own = self._by_host.get(pending.host, {})
+        if pending in own:
+            del own[pending]
+            self.count -= 1
+            if not own:
+                del self._by_host[pending.host]
+
+
+class PendingHello:
+    """One connection's place among the ``PendingHellos``."""
+
+    __slots__ = ("_all", "drop", "host", "since")
+
+    def __init__(
+        self, all: PendingHellos, host: str, since: float, drop: Callable[[], None]
+    ) -> None:
+        self._all = all
+        self.host = host
+        self.since = since
+        self.drop = drop
+
+    def leave(self) -> None:
+        """It has said hello, or is gone. No effect the second time."""
+        self._all.leave(self)

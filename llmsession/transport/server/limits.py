@@ -41,6 +41,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     connections: int = 4096
+    """That have said hello."""
+    connections_before_hello: int = 256
+    """Of one peer: an address, or a Unix socket. In all as many as ``connections``."""
     sessions_per_connection: int = 10_000
     subscriptions_per_connection: int = 10_000
     subscriptions_per_session: int = 2_000

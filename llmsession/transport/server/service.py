@@ -14,6 +14,7 @@ from . import tenancy
 from .access import Authenticator
 from .admission import Admission, Observer
 from .connection import Connection
+from .intake import PendingHello
 from .limits import GOING_DOWN, RETRY_AFTER_S, Limits
 
 __all__ = ["Service"]
@@ -52,7 +53,8 @@ class Service:
             logger=logger,
             default_model=default_model,
         )
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, PendingHello] = {}
+        self._welcomed: set[Connection] = set()
         self._all_gone = asyncio.Event()
         self._swept_time = 0.0
         self._connected = self._refused = self._previews_lost = 0
@@ -68,20 +70,55 @@ class Service:
 
     def connect(self, peer: str, wake: Callable[[], None], token: str | None = None) -> Connection:
         """A new client, which has yet to say hello; *token* counts where its hello has none.
-        Raises Overloaded past the limit."""
-        if len(self._connections) >= self.admission.limits.connections:
-            self._refused += 1
-            raise Overloaded("too many connections", retry_after_s=RETRY_AFTER_S)
+        Raises Overloaded past a limit: of connections, or of those of *peer* without a hello."""
         connection = Connection(
-            self.admission, peer, wake, token, on_closed=self._on_closed, snapshot=self.snapshot
+            self.admission,
+            peer,
+            wake,
+            token,
+            on_welcome=self._on_welcome,
+            on_closed=self._on_closed,
+            snapshot=self.snapshot,
         )
-        self._connections.add(connection)
+        try:
+            self._check_room()
+            pending = self.admission.pending_hellos.enter(peer, lambda: self._drop(connection))
+        except Overloaded:
+            self._refused += 1
+            raise
+        self._connections[connection] = pending
         self._connected += 1
         self._all_gone.clear()
         return connection
 
+    def count_refused(self) -> None:
+        """A transport has closed a connection without a word: there are too many that end."""
+        self._refused += 1
+
+    def _check_room(self) -> None:
+        """Raises Overloaded where no further client may be welcomed."""
+        if len(self._welcomed) >= self.admission.limits.connections:
+            raise Overloaded("too many connections", retry_after_s=RETRY_AFTER_S)
+
+    def _on_welcome(self, connection: Connection) -> None:
+        try:
+            self._check_room()
+        except Overloaded:
+            self._refused += 1
+            raise
+        self._welcomed.add(connection)
+        self._connections[connection].leave()
+
+    def _drop(self, connection: Connection) -> None:
+        self._refused += 1
+        why = "another connection of this peer takes the place of one without a hello"
+        connection.fail(Overloaded(why, retry_after_s=RETRY_AFTER_S))
+
     def _on_closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._welcomed.discard(connection)
+        pending = self._connections.pop(connection, None)
+        if pending is not None:
+            pending.leave()
         self._previews_lost += connection.outbox.previews_lost
         if not self._connections:
             self._all_gone.set()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from llmsession.errors import (
@@ -159,6 +160,7 @@ class SocketServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_full or self._stopped:  # accepted in the moment that the server stopped
+            self._service.count_refused()
             writer.transport.abort()
         else:
             self._start(self._serve(reader, writer))
@@ -196,11 +198,31 @@ class SocketServer:
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if self._is_full:
+                self._service.count_refused()
                 accepted.close()
             else:
                 self._start(self._serve_tls(accepted, _peer_name(where)))
 
     async def _serve_tls(self, accepted: socket.socket, peer: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            pending = self._service.admission.pending_hellos.enter(peer, lambda: _cancel(task))
+        except Overloaded as error:
+            self._service.admission.log_refusal(peer, error)
+            accepted.close()  # an error could only be said after the handshake
+            return
+        try:
+            streams = await self._shake_hands(accepted, peer)
+        finally:
+            pending.leave()
+        if streams is not None:
+            await self._serve(*streams)
+
+    async def _shake_hands(
+        self, accepted: socket.socket, peer: str
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """The streams of a connection, or None if its handshake fails."""
         tls, limit_s = self._tls, self._service.admission.limits.hello_s
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -215,8 +237,8 @@ class SocketServer:
             why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
             message = f"the TLS handshake failed: {why or error_text(error)}"
             self._service.admission.log_refusal(peer, Unauthenticated(message))
-        else:
-            await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+            return None
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 async def _listeners_at(host: str, port: int) -> tuple[socket.socket, ...]:
@@ -304,13 +326,15 @@ class _Peer:
             self.closed.set()
 
     async def _read(self) -> None:
-        connection = self._connection
+        connection, turns = self._connection, self._service.admission.turns
         try:
             while not connection.is_closed:
                 received = await self._reader.read(READ_BYTES)
                 if not received:
                     break
+                since = perf_counter()
                 lines = self._lines.feed(received, connection.max_frame_bytes)
+                turns.spend(since)
                 connection.receiving(self._lines.holds)
                 for line in lines:
                     if not connection.has_room:
@@ -375,6 +399,10 @@ class _Peer:
             return
         self._drain_task = None
         self._flush()
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
 
 
 def _peer_name(peer: object) -> str:

@@ -8,16 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
 from llmsession import Overloaded, SessionConfig, connect
 from llmsession.testing.scripted import never
 from llmsession.transport import Connection, Credentials, Limits
+from llmsession.transport.grpc.client import channel_options
 from llmsession.transport.server import backlog, intake
-from llmsession.transport.server.intake import FREE_BYTES, IncomingBytes, ReadingTurns
+from llmsession.transport.server.intake import (
+    FREE_BYTES,
+    IncomingBytes,
+    PendingHello,
+    PendingHellos,
+    ReadingTurns,
+)
 from llmsession.transport.server.limits import HELLO_FRAMES, RateLimit
+from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.addresses import parse_address
 from llmsession.transport.wire.framing import decode_from_server, encode
 from tests.transport.places import CONFIG, address_of, serving, until
 from tests.transport.server.test_connection import Bare, bare
@@ -249,3 +259,67 @@ async def test_what_a_command_held_is_given_back_however_it_ends() -> None:
         await until(lambda: incoming() == 0)
         session = await on.service.manager.open("s")
         await session.interrupt()
+
+
+# Connections without a hello.
+
+
+def test_of_one_peer_a_few_connections_wait_for_their_hello_and_the_oldest_makes_room() -> None:
+    now, dropped = [10.0], list[int]()
+    pending = PendingHellos(5, 3, lambda: now[0])
+
+    def enter(peer: str, number: int) -> PendingHello:
+        return pending.enter(peer, lambda: dropped.append(number))
+
+    first = [enter(f"10.0.0.1:{number}", number) for number in range(3)]
+    with pytest.raises(Overloaded) as caught:
+        enter("10.0.0.1:9", 9)
+    assert caught.value.retry_after_s
+    now[0] += intake.PATIENCE_S
+    enter("10.0.0.1:3", 3)
+    assert dropped == [0]
+    first[1].leave()
+    first[1].leave()
+    assert pending.count == 2
+    others = [enter(f"10.0.0.2:{number}", 20 + number) for number in range(3)]
+    with pytest.raises(Overloaded):  # of all peers
+        enter("10.0.0.3:1", 30)
+    for place in (*first, *others):
+        place.leave()
+    assert (pending.count, dropped) == (1, [0])
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp", "grpc"])
+async def test_connections_without_a_hello_take_no_place_from_clients(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "PATIENCE_S", 0.0)
+    limits = Limits(connections=2, connections_before_hello=2, hello_s=50.0)
+    async with serving(address_of(kind, tmp_path), limits=limits) as served:
+        statistics, closing = served.service.statistics, []
+        for _ in range(6):
+            closing.append(await silent_at(served.address))
+            await until(lambda: statistics().connected == len(closing))
+            await until(lambda: statistics().connections <= 2)
+        async with connect(served.address) as one, connect(served.address) as two:
+            assert await one.list() == await two.list() == ()
+            with pytest.raises(Overloaded):
+                async with connect(served.address):
+                    pass
+        for close in closing:
+            await close()
+
+
+async def silent_at(address: str) -> Callable[[], Any]:
+    """A connection that says nothing; returns how to close it."""
+    parsed = parse_address(address)
+    if parsed.scheme == "grpc":
+        channel = grpc.aio.insecure_channel(f"{parsed.host}:{parsed.port}", channel_options())
+        call: Any = SessionServiceStub(channel).Connect()
+        await call.wait_for_connection()
+        return channel.close
+    if parsed.scheme == "unix":
+        peer = Raw(*await asyncio.open_unix_connection(parsed.path))
+    else:
+        peer = Raw(*await asyncio.open_connection(parsed.host, parsed.port))
+    return peer.close

@@ -68,7 +68,11 @@ async def test_too_many_sessions_and_subscriptions_are_refused() -> None:
     limits = Limits(sessions_per_connection=1, subscriptions_per_connection=1)
     async with place_at("unix", limits=limits, overloaded_s=0) as place:
         session = await place.session()
-        await place.sessions.create(CONFIG, session_id="t")
+        with pytest.raises(Overloaded, match="sessions are in use"):
+            await place.sessions.create(CONFIG, session_id="t")
+        with pytest.raises(Overloaded, match="sessions are in use"):
+            await session.fork()
+        assert [row.session for row in await place.sessions.list()] == ["s"]
         await session.read_status()
         one = session.subscribe(after=0)
         await anext(one)
@@ -78,6 +82,15 @@ async def test_too_many_sessions_and_subscriptions_are_refused() -> None:
         two = session.subscribe(after=0)
         await anext(two)
         two.close()
+
+
+async def test_sessions_that_are_being_made_count_as_used() -> None:
+    limits = Limits(sessions_per_connection=3)
+    async with place_at("unix", limits=limits, overloaded_s=0) as place:
+        makings = [place.sessions.create(CONFIG) for _ in range(8)]
+        made = await asyncio.gather(*makings, return_exceptions=True)
+        assert sum(isinstance(each, Overloaded) for each in made) == 5
+        assert len(await place.sessions.list()) == 3
 
 
 async def test_too_many_open_turns_are_refused_and_interrupts_are_not() -> None:
