@@ -67,7 +67,7 @@ RENAMED: dict[tuple[object, str], str] = {
 }
 PAGES = {(w.Conversation, "after"), (w.Conversation, "limit")}
 """A history is read whole, and sent in pages."""
-EMBEDDED_ONLY = {"tools", "tenant"}
+EMBEDDED_ONLY = {"tools", "tenant", "unbound"}
 
 
 class Sent(Exception):

@@ -57,7 +57,7 @@ WRONG: tuple[Any, ...] = (
 NEEDED: dict[str, Any] = {
     "content": "hello", "results": (), "to": 0, "before": 1, "labels": {}, "summaries": {},
     "text": "so far", "upto": 1, "turn": None, "config": CONFIG, "session_id": "beside",
-    "tenant": "t", "budget": None, "rules": (),
+    "query": "word", "tenant": "t", "budget": None, "rules": (),
 }  # fmt: skip
 """What a call gets beside the value under test."""
 LEFT_OUT = {"close", "release", "drain", "evict_idle", "live_stats", "count_live", "events_of",

@@ -605,18 +605,6 @@ async def test_a_manager_is_entered_in_one_task_and_left_in_another() -> None:
         await manager.create(config)
 
 
-async def test_an_error_of_a_task_of_the_manager_is_raised_where_it_is_left() -> None:
-    async def fails() -> None:
-        raise GeneratorExit
-
-    manager = SessionManager(provider=ScriptedProvider([]))
-    with pytest.raises(BaseExceptionGroup) as caught:
-        async with manager:
-            manager._runtime.run_work("a bug of ours", fails)
-            await settled()
-    assert caught.value.subgroup(GeneratorExit) is not None
-
-
 @pytest.mark.real_time
 def test_a_manager_that_is_left_in_another_event_loop_says_so() -> None:
     manager = SessionManager(provider=ScriptedProvider([]))

@@ -43,6 +43,7 @@ SAMPLES: list[SessionError] = [
     errors.InvalidConfig("no model"),
     errors.UnknownToolCall("c1"),
     errors.DuplicateToolResult("c1"),
+    errors.ToolsUnbound("s", ("t",)),
     errors.KeyReused("k"),
     errors.TranscriptError("bad", line=7),
     errors.Refused("no"),
