@@ -130,13 +130,13 @@ what a tool raises ends the manager (rule 8)
     test_what_a_callable_raises_becomes_an_error_output
 
 in session/tasks/works.py, by session/tasks/test_works.py
-what a work raises ends the manager (docs/embedding.md)
+what a work raises ends the manager (rule 14)
     -         except BaseException as error:  # it must not end the works of other sessions
     +         except ArithmeticError as error:
     test_what_a_work_raises_is_reported_by_name_and_ends_no_other_work
 
 in errors.py, by session/test_foreign_code.py
-the exception of another event loop ends the manager (docs/embedding.md)
+the exception of another event loop ends the manager (rule 14)
     -     if is_cancellation and anyio.current_effective_deadline() == -math.inf:
     +     if not isinstance(error, Exception):
     test_whatever_a_provider_says_costs_its_own_session_at_most
