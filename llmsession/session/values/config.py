@@ -317,6 +317,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             silence_s=config.limits.silence_s,
             max_failures=config.compaction.max_failures,
             **_summariser_sizes(config.compaction.summariser),
+            **_deadlines(config),
         )
         if not 0 <= config.compaction.min_gain < 1:
             gain = config.compaction.min_gain
@@ -412,6 +413,12 @@ def _summariser_sizes(config: SummariserConfig | None) -> dict[str, float]:
         "summariser.deadline_s": config.deadline_s,
         "summariser.max_requests": config.max_requests,
         "summariser.max_concurrent": config.max_concurrent,
+    }
+
+
+def _deadlines(config: SessionConfig) -> dict[str, float | None]:
+    return {
+        f"tool {name!r}: deadline_s": tool.deadline_s for name, tool in config.bound_tools.items()
     }
 
 

@@ -35,9 +35,16 @@ class FunctionSchema(NamedTuple):
 
 def plain_function(function: Callable[..., Any]) -> Any:
     """The function behind a method, a partial or an object with ``__call__``."""
-    if inspect.isfunction(function) or inspect.ismethod(function):
+    function = _without_partials(function)
+    if inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function):
         return function
-    return getattr(function, "func", None) or type(function).__call__
+    return type(function).__call__
+
+
+def _without_partials(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def schema_of(function: Callable[..., Any]) -> FunctionSchema:
@@ -48,11 +55,9 @@ def schema_of(function: Callable[..., Any]) -> FunctionSchema:
     if not callable(function):
         raise InvalidConfig(f"a tool is made of a function, not of {type(function).__name__}")
     plain = plain_function(function)
-    name = str(getattr(function, "__name__", None) or getattr(plain, "__name__", ""))
-    if name == "__call__":
-        name = type(function).__name__
+    name = _name(function)
     parameters = _parameters(function, name)
-    arguments = _struct_of(name, parameters, _hints(plain, name))
+    arguments = _struct_of(name, parameters, _hints(_annotated(function), name))
     return FunctionSchema(
         name=name,
         description=_docstring(function, plain),
@@ -61,9 +66,21 @@ def schema_of(function: Callable[..., Any]) -> FunctionSchema:
     )
 
 
+def _name(function: Any) -> str:
+    inner = _without_partials(function)
+    names = (getattr(each, "__name__", None) for each in (function, inner, type(inner)))
+    return next(str(name) for name in names if name)
+
+
+def _annotated(function: Any) -> Any:
+    """The function that has the annotations: one with a cache around it is not a function."""
+    return plain_function(inspect.unwrap(_without_partials(function)))
+
+
 def _docstring(function: Any, plain: Any) -> str:
     # An instance has the docstring of its class, which is not about its calls.
-    return inspect.getdoc(function if inspect.isroutine(function) else plain) or ""
+    inner = _without_partials(function)
+    return inspect.getdoc(inner if inspect.isroutine(inner) else plain) or ""
 
 
 def _parameters(function: Any, name: str) -> dict[str, inspect.Parameter]:
@@ -73,6 +90,12 @@ def _parameters(function: Any, name: str) -> dict[str, inspect.Parameter]:
         raise InvalidConfig(f"tool {name!r}: its signature is not known: {error}") from error
     bound = function.keywords if isinstance(function, functools.partial) else {}
     parameters = {key: each for key, each in signature.parameters.items() if key not in bound}
+    first = next(iter(parameters.values()), None)
+    if first is not None and first.name == "self" and first.annotation is first.empty:
+        raise InvalidConfig(
+            f"tool {name!r}: nothing is bound to self; make the tool of an object's method:"
+            f" Tool.of(its_object.{name})"
+        )
     for parameter in parameters.values():
         if parameter.kind in _REFUSED:
             stars = _REFUSED[parameter.kind]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 import pytest
 
-from llmsession import InvalidConfig, InvalidInput, Tool, ToolCallable, tool
+from llmsession import InvalidConfig, InvalidInput, SessionConfig, Tool, ToolCallable, tool
 from llmsession.testing.scripted import call
 from tests.session.actors import stage
 
@@ -159,6 +159,41 @@ def test_methods_partials_and_objects_that_can_be_called_are_tools_too() -> None
         assert made.run(**arguments) == returned
 
 
+class Buyer:
+    """A buyer."""
+
+    func = "not a partial"
+
+    def stock(self, fruit: str) -> str:
+        return fruit
+
+    async def __call__(self, fruit: str, count: int = 1) -> str:
+        """Buys some."""
+        return f"{count} {fruit}"
+
+
+@functools.cache
+def cached(count: int) -> int:
+    """Counts once."""
+    return count + 1
+
+
+async def test_an_object_is_a_tool_also_behind_a_partial() -> None:
+    for function in (Buyer(), functools.partial(Buyer(), count=1)):
+        made = Tool.of(function)
+        assert (made.name, made.description) == ("Buyer", "Buys some.")
+        assert made.input_schema["properties"]["fruit"] == {"type": "string"}
+        assert made.run is not None
+        assert await made.run(fruit="fig") == "1 fig"
+
+
+def test_a_function_with_a_cache_keeps_its_annotations() -> None:
+    for function in (cached, functools.partial(cached)):
+        made = Tool.of(function)
+        assert (made.name, made.description) == ("cached", "Counts once.")
+        assert made.input_schema["properties"] == {"count": {"type": "integer"}}
+
+
 def _untyped(value):  # type: ignore[no-untyped-def]  # that is the point
     return value
 
@@ -187,6 +222,7 @@ class Stranger:
         (_named, r"'_named': \*\*values has no JSON Schema"),
         (_odd, "'_odd': its annotations cannot be read"),
         (_complex, "'_complex': a parameter has no JSON Schema"),
+        (Buyer.stock, r"'stock': nothing is bound to self; .* Tool.of\(its_object.stock\)"),
         (lambda: 1, "name '<lambda>'; providers allow letters"),
         (5, "made of a function, not of int"),
     ],
@@ -202,3 +238,10 @@ async def test_a_function_in_place_of_a_tool_says_how_to_make_one() -> None:
     async with stage() as on:
         with pytest.raises(InvalidConfig, match=r"make a Tool of a function: Tool.of"):
             await on.session.configure(tools=[_untyped])
+
+
+def test_a_tool_needs_a_deadline_that_its_calls_can_meet() -> None:
+    for deadline_s in (0, -1.0):
+        hasty = Tool(name="hasty", deadline_s=deadline_s)
+        with pytest.raises(InvalidConfig, match=r"'hasty': deadline_s is .* greater than 0"):
+            SessionConfig(model="recorded", tools=(hasty,)).checked()
