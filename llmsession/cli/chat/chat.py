@@ -95,8 +95,8 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands.
 
-    Sessions are kept in --store; without it in your data folder (~/.local/share/llmsession), and
-    with --store memory: nowhere. Exit code 1: a prompt that came through a pipe failed.
+    Sessions are kept in --store, nowhere if that is "memory:", and without it in your data folder
+    (~/.local/share/llmsession). Exit code 1: a prompt that came through a pipe failed.
 
     With --connect the session lives in a service, whose providers answer: it goes on there
     without us, and others may talk in it, too.
