@@ -30,7 +30,7 @@ from llmsession.session.handles.subscription import is_cold, subscribe_sink, sub
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
-from ..wire.framing import decode_from_client, encode, encode_reply
+from ..wire.framing import brief, decode_from_client, encode, encode_reply
 from . import tenancy
 from .admission import Admission
 from .backlog import Attachment, Backlog
@@ -336,7 +336,7 @@ class Connection:
         if w.VERSION not in hello.versions:
             raise ProtocolError(
                 f"version {w.VERSION} of the protocol is spoken here, and none of"
-                f" {list(hello.versions)}"
+                f" {brief(list(hello.versions))}"
             )
         self._token = self._token if hello.token is None else hello.token
         self.authenticate()

@@ -16,6 +16,7 @@ from . import messages as w
 
 __all__ = [
     "LineReader",
+    "brief",
     "decode_from_client",
     "decode_from_server",
     "decode_lenient",
@@ -39,6 +40,9 @@ class _Numbered(msgspec.Struct):
 
 
 _numbered = msgspec.json.Decoder(_Numbered)
+
+QUOTED_CHARS = 500
+"""So much of what is wrong with a frame is quoted in the answer to it."""
 
 
 def encode(message: w.FromClient | w.FromServer) -> bytes:
@@ -82,13 +86,19 @@ def decode_from_client(frame: bytes) -> w.FromClient | w.Error:
         frame.decode()
         message = decode_lenient(_from_client, frame)
     except msgspec.ValidationError as error:
-        wrong = InvalidInput(f"the command is wrong: {error}")
+        wrong = InvalidInput(f"the command is wrong: {brief(error)}")
         return w.Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the frame is no JSON text: {error}") from error
     if isinstance(message, w.Command) and not 0 <= message.id <= w.MAX_ID:
         raise ProtocolError(f"the command's id is {message.id}, not 0 to {w.MAX_ID}")
     return message
+
+
+def brief(wrong: object) -> str:
+    """*wrong* as an answer quotes it: what a peer sent is not sent back at full length."""
+    text = str(wrong)
+    return text if len(text) <= QUOTED_CHARS else f"{text[:QUOTED_CHARS]}..."
 
 
 def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:

@@ -155,6 +155,23 @@ async def test_it_wakes_its_transport_and_says_when_it_is_over() -> None:
         assert on.connection.take() is None
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"type":"hello","versions":[%b]}' % b",".join([b"9"] * 20_000),
+        b'{"type":"%b"}' % (b"x" * 60_000),
+        b'{"type":"hello","versions":[2],"%b":1}' % (b"x" * 60_000),
+    ],
+    ids=["versions", "type", "field"],
+)
+async def test_a_wrong_frame_is_not_sent_back_at_full_length(frame: bytes) -> None:
+    async with bare() as on:
+        stranger = Bare(on.service)
+        stranger.connection.receive(frame)
+        error = await stranger.hear_a(w.Error)
+        assert len(error.message) < 1000
+
+
 async def test_a_bug_of_ours_is_answered_without_a_word_of_it() -> None:
     async with bare() as on:
 
