@@ -32,6 +32,7 @@ __all__ = [
     "encode_json",
     "is_thinking",
     "join_blocks",
+    "joined_text",
     "parse_blocks",
     "plain_number",
     "plain_text",
@@ -259,6 +260,11 @@ def _parse_one(raw: msgspec.Raw) -> Block:
         return known
     except msgspec.ValidationError:
         return OpaqueBlock(block_type(raw), bytes(raw))
+
+
+def joined_text(blocks: Iterable[Block], between: str = "") -> str:
+    """The text of the text blocks among *blocks*, joined."""
+    return between.join(block.text for block in blocks if isinstance(block, TextBlock))
 
 
 def text_block(text: str) -> bytes:

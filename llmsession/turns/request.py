@@ -8,7 +8,7 @@ import msgspec
 
 from llmsession.errors import ProviderError
 
-from .blocks import Block, TextBlock, parse_blocks
+from .blocks import Block, joined_text, parse_blocks
 from .messages import Role
 
 __all__ = [
@@ -45,7 +45,7 @@ class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
     @property
     def text(self) -> str:
         """The text blocks, joined."""
-        return "".join(block.text for block in self.blocks if isinstance(block, TextBlock))
+        return joined_text(self.blocks)
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):

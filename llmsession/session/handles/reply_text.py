@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
 from llmsession.turns import records as r
-from llmsession.turns.blocks import TextBlock, parse_blocks
+from llmsession.turns.blocks import joined_text, parse_blocks
 from llmsession.turns.previews import StepRestarted, TextDelta
 
 from ..core.subscriptions import Event, Lagged, Subscription
@@ -89,10 +89,7 @@ def text_of(record: r.RecordBase) -> str | None:
     if isinstance(record, r.TurnImported):
         return "".join(message.text for message in record.messages if message.is_assistant)
     reply = getattr(record, "reply", None)
-    if reply is None:
-        return None
-    blocks = parse_blocks(reply.body)
-    return "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return None if reply is None else joined_text(parse_blocks(reply.body))
 
 
 class TextTurn(Protocol):

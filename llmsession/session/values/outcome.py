@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmsession.turns.blocks import Block, TextBlock, parse_blocks
+from llmsession.turns.blocks import Block, joined_text, parse_blocks
 from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
 from llmsession.turns.records import CallReceipt, ExceededBudget, ProviderFailure
@@ -78,7 +78,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _text_of(body: msgspec.Raw) -> str:
-    return "".join(block.text for block in parse_blocks(body) if isinstance(block, TextBlock))
+    return joined_text(parse_blocks(body))
 
 
 class InterruptResult(StrEnum):

@@ -125,8 +125,7 @@ def checked_session_id(session_id: object) -> str:
 
 def checked_wait(name: str, seconds: Any) -> float:
     """*seconds*, the parameter *name*. Raises InvalidInput for what is no time to wait."""
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not seconds >= 0:  # also for NaN
+    if not _is_number(seconds) or not seconds >= 0:  # also for NaN
         raise InvalidInput(f"{name} is {seconds!r}; it is a number of seconds, 0 or more")
     return float(seconds)
 
@@ -140,8 +139,7 @@ def checked_labels(labels: Any) -> dict[str, str]:
         raise InvalidInput(f"{len(labels)} labels; a session has at most {MAX_LABELS}")
     checked: dict[str, str] = {}
     for name, value in labels.items():
-        name = str.__str__(name) if isinstance(name, str) else name
-        value = str.__str__(value) if isinstance(value, str) else value
+        name, value = _plain(name), _plain(value)
         if not isinstance(name, str) or not name.isprintable():
             raise InvalidInput(f"label name {name!r} is no printable text")
         if not 0 < len(name) <= MAX_LABEL_NAME_CHARS:
@@ -185,6 +183,10 @@ def checked_filter(filter: Any) -> SessionFilter:
         if text is not None and clean_text(text) != text:
             raise InvalidInput(f"filter: label {text!r} is no text")
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _plain(value: Any) -> Any:
@@ -264,8 +266,7 @@ def checked_number(value: Any, name: str, *, minimum: int = 0, maximum: int = 10
 @refusing
 def checked_seconds(value: Any, name: str) -> float:
     """*value*, a finite number of seconds. Raises InvalidInput."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) < 1e15:
+    if not _is_number(value) or not abs(value) < 1e15:
         raise InvalidInput(f"{name} is {value!r}; it is a number of seconds")
     return float(value)
 

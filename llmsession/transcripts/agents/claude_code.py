@@ -27,9 +27,9 @@ import msgspec
 
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import (
-    TextBlock,
     block_type,
     join_blocks,
+    joined_text,
     parse_blocks,
     text_block,
 )
@@ -394,7 +394,7 @@ def _queued_prompt(line: ClaudeLine) -> str:
     if attachment_kind(line.record.attachment) != "queued_command":
         return ""
     blocks = parse_blocks(join_blocks(attachment_blocks(line.record.attachment)))
-    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return joined_text(blocks, "\n")
 
 
 def _last(values: Iterable[_T | None]) -> _T | None:

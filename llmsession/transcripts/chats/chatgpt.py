@@ -16,8 +16,8 @@ import msgspec
 
 from llmsession.errors import TranscriptError
 from llmsession.turns.blocks import (
-    TextBlock,
     encode_json,
+    joined_text,
     split_blocks,
 )
 
@@ -174,7 +174,7 @@ class _Node:
     def text(self) -> str:
         """Everything that it says, as one text."""
         message = RecordedMessage(role="user", blocks=self.blocks)
-        return "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
+        return joined_text(message.content, "\n\n")
 
     def as_message(self, blocks: list[bytes]) -> RecordedMessage:
         """It as a message of ours with *blocks*. The same object for the same blocks, whatever

@@ -10,11 +10,11 @@ import msgspec
 
 from llmsession.turns.blocks import (
     Block,
-    TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     encode_json,
+    joined_text,
     parse_blocks,
     text_block,
     too_deep,
@@ -116,7 +116,7 @@ def joined(messages: Iterable[RecordedMessage]) -> list[RecordedMessage]:
 def text_of(messages: Iterable[RecordedMessage], between: str = "") -> str:
     """All text blocks, joined."""
     blocks = (block for message in messages for block in message.content)
-    return between.join(block.text for block in blocks if isinstance(block, TextBlock))
+    return joined_text(blocks, between)
 
 
 def thinking_of(messages: Iterable[RecordedMessage]) -> str:
