@@ -51,7 +51,7 @@ from .values.validation import (
     checked_tools,
 )
 
-__all__ = ["SessionManager"]
+__all__ = ["SessionManager", "runtime_of"]
 
 _UNBOUND: tuple[str, ...] = get_args(Unbound)
 
@@ -325,7 +325,9 @@ class SessionManager:
         limit, query = checked_number(limit, "limit"), checked_text(query, "query")
         if limit < 1:
             raise InvalidInput(f"a search has a limit of 1 or more, not {limit!r}")
-        return await search_sessions(self.store, query, after=after, limit=limit, filter=filter)
+        return await search_sessions(
+            self._runtime.store, query, after=after, limit=limit, filter=filter
+        )
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
@@ -442,3 +444,8 @@ class SessionManager:
     def count_live(self, matches: Callable[[str], bool] = lambda session: True) -> tuple[int, int]:
         """How many sessions are in memory whose id *matches*, and how many of them run a turn."""
         return count_live(self._runtime.actors, matches)
+
+
+def runtime_of(manager: SessionManager) -> Runtime:
+    """What *manager* is the face of. For this package's own services: users have the manager."""
+    return manager._runtime

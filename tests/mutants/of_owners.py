@@ -172,6 +172,22 @@ the records that a fork shares are not in its seal (docs/security.md)
     + ["origin", session, place, parent]
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
 
+in store/checked.py, by session/test_foreign_code.py
+the index of words of a checked store is hidden (docs/stores.md)
+    - return _CheckedWordIndex(store) if isinstance(store, WordIndex) else CheckedStore(store)
+    + return CheckedStore(store)
+    test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
+a store may answer with the rows it was asked to go on after (docs/stores.md)
+    - if not _is_row(row) or row.session <= after:
+    + if not _is_row(row):
+    test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
+
+in session/manager.py, by session/test_foreign_code.py
+a search asks the store without checking its answers (docs/stores.md)
+    - self._runtime.store, query, after
+    + self.store, query, after
+    test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
+
 in store/sqlite/session_tables.py, by store/test_search.py
 forgotten words stay in SQLite's index (docs/stores.md)
     -             self.words.remove_from(source, first)

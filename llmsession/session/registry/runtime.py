@@ -24,7 +24,7 @@ from llmsession.errors import (
     error_text,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.checked import CheckedStore
+from llmsession.store.checked import checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
@@ -102,7 +102,7 @@ class Runtime:
         self.tenants = Tenants(tenant_budgets)
         self.given_store: Store = store if store is not None else MemoryStore()
         """The store as its user knows it."""
-        self.store: Store = CheckedStore(self.given_store)
+        self.store: Store = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """Who this manager is to its store."""
         self.clock = Clock(clock, lambda error: log_bug(logger, "clock.failed", error))
