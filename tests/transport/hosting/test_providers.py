@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog import get_logger
+from structlog.testing import capture_logs
 
 from llmsession import InvalidConfig
 from llmsession.providers import AnthropicProvider, OpenAIProvider, ReplayProvider, RoutedProvider
@@ -96,3 +100,21 @@ def test_who_names_no_model_gets_that_of_the_configuration_or_of_the_first_provi
     assert default_model(config(local=local, opus=opus), {}) is None
     assert default_model(config(played=played, claude=claude), {}) == "recorded"
     assert default_model(config(played=played | {"models": ["talk"]}), {}) == "talk"
+
+
+def test_what_the_reader_leaves_out_of_a_replay_is_counted_in_the_log(tmp_path: Path) -> None:
+    said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": role, "content": words} for role, words in said]))
+    with capture_logs() as lines:
+        make_providers(config(old={"kind": "replay", "file": str(path)}), {}, get_logger())
+    assert lines == [
+        {"event": "replay.left_out", "log_level": "warning", "file": str(path), "left_out": 1,
+         "parts": 5, "reasons": {"system": 1}},
+    ]  # fmt: skip
+
+
+def test_a_recording_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match=r"pipe is not a file$"):
+        make_providers(config(old={"kind": "replay", "file": str(tmp_path / "pipe")}), {})
