@@ -34,6 +34,7 @@ from .usage import AppliedEdit, Usage
 __all__ = [
     "Reply",
     "ReplyBuilder",
+    "can_go_on",
     "committed_blocks",
     "open_server_calls",
     "rename_calls",
@@ -46,6 +47,7 @@ _TEXT_FIELDS = ("text", "thinking", "signature")
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_USAGE = Usage()
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+_COMPACTION = "compaction"
 _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _THINKING = ("thinking", "redacted_thinking")
 _Raw: TypeAlias = bytes | msgspec.Raw
@@ -342,6 +344,21 @@ def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) ->
         elif kind.endswith("_tool_result"):
             calls.discard(_raw_field(raw, "tool_use_id") or b"")
     return frozenset(calls)
+
+
+def can_go_on(replies: Sequence[Sequence[_Raw]]) -> bool:
+    """May the next request end with *replies*, the blocks of those behind the last message of the
+    user, so that the provider goes on where it stopped?
+
+    A provider goes on behind its own tools and behind its own summary. A request that ends with
+    any other words of the assistant is a prefill, which many models refuse. A reply without words
+    is not sent, so that the request ends with the user.
+    """
+    if not any(_says_something(raw) for blocks in replies for raw in blocks):
+        return True
+    if any(block_type(raw) in _SERVER_CALLS for blocks in replies for raw in blocks):
+        return True
+    return bool(replies[-1]) and block_type(replies[-1][-1]) == _COMPACTION
 
 
 def without_stray_results(

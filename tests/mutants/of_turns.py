@@ -101,6 +101,10 @@ a step keeps its calls open when all are answered (rule 2)
 
 NAMING = read_mutants(r"""
 in turns/event_choice.py, by turns/test_event_choice.py
+a pause without a server tool is sent back as a prefill (docs/providers.md)
+    - if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
+    + if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
+    test_a_pause_behind_which_no_request_may_end_is_the_end_of_the_turn
 an interrupt that keeps the steps commits a turn without one (rule 2)
     - if policy == "drop_turn" or not (turn.keepable or text) or turn.phase is Phase.ACCEPTED:
     + if policy == "drop_turn":

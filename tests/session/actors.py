@@ -125,14 +125,11 @@ class Stage:
         assert await self.manager.evict_idle() == 1
         assert self.manager.live == ()
 
-    pauses = False
-    """Set by a test whose provider pauses replies: then a request may end with one."""
-
     async def check(self) -> None:
         """What holds after every test: valid requests, one end a turn, a log that folds."""
         for request in self.provider.requests:
             profile = self.provider.profile(request.model)
-            assert check_request(request, profile, paused=self.pauses) == ()
+            assert check_request(request, profile) == ()
         for row in await self.store.rows():
             check_log(await self.log(row.session))
         session = getattr(self, "session", None)

@@ -61,6 +61,8 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     opens_with: str = ""
     ends_in_space: bool = False
+    ends_in_compaction: bool = False
+    """Is its last block the provider's own summary?"""
     calls: tuple[Mark, ...] = ()
     call_ids: tuple[str, ...] = ()
     results: tuple[Mark, ...] = ()
@@ -108,6 +110,7 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         size=len(blocks),
         opens_with=blocks[0].type if blocks else "",
         ends_in_space=_ends_in_space(blocks),
+        ends_in_compaction=bool(blocks) and blocks[-1].type == "compaction",
         calls=calls,
         call_ids=tuple(mark.id for mark in calls),
         results=results,
@@ -224,6 +227,7 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
         size=first.size + second.size,
         opens_with=first.opens_with or second.opens_with,
         ends_in_space=second.ends_in_space,
+        ends_in_compaction=second.ends_in_compaction,
         calls=first.calls + _shifted(second.calls, offset),
         call_ids=first.call_ids + second.call_ids,
         results=first.results + results,

@@ -6,7 +6,7 @@ time is a work in the manager's task group, and its report comes back through th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from llmsession.errors import ProviderError, contained_in_task, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
-from llmsession.turns.blocks import clean_text, join_blocks
+from llmsession.turns.blocks import clean_text, join_blocks, split_blocks
 from llmsession.turns.event_choice import (
     event_for_interrupt,
     event_for_limit,
@@ -27,10 +27,12 @@ from llmsession.turns.event_choice import (
     event_for_stream_failure,
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
+from llmsession.turns.messages import Message
 from llmsession.turns.previews import Preview, StepRestarted
 from llmsession.turns.reply import (
     Reply,
     ReplyBuilder,
+    can_go_on,
     committed_blocks,
     open_server_calls,
     rename_calls,
@@ -272,13 +274,16 @@ class TurnRunner:
             pending_calls = tuple(self.toolbox.pending_call(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
             run.calls.update((call.id, CallTrack(call)) for call in pending_calls)
-        limits = self._core.config.limits
-        self.feed(
-            run,
-            event_for_reply(
-                run.turn, reply, pending_calls, steers=run.steers, limits=limits, tag=tag
-            ),
+        event = event_for_reply(
+            run.turn,
+            reply,
+            pending_calls,
+            steers=run.steers,
+            limits=self._core.config.limits,
+            tag=tag,
+            goes_on=can_go_on([*_replies_at_end(state.open[run.number].staged), reply.blocks]),
         )
+        self.feed(run, event)
 
     def _close_stream(self, run: Run) -> None:
         self._works.end_watch(run)
@@ -439,3 +444,13 @@ _PERFORM: dict[type[e.Effect], Callable[[TurnRunner, Run, Any], None]] = {
     e.JournalAbort: TurnRunner._journal_abort,
     e.JournalFailure: TurnRunner._journal_failure,
 }
+
+
+def _replies_at_end(staged: Sequence[Message]) -> list[Sequence[bytes]]:
+    """The blocks of the replies that stand behind the last message of the user."""
+    replies: list[Sequence[bytes]] = []
+    for message in reversed(staged):
+        if not message.is_assistant:
+            break
+        replies.insert(0, [bytes(raw) for raw in split_blocks(message.body)])
+    return replies
