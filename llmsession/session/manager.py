@@ -126,6 +126,9 @@ class SessionManager:
     ) -> None:
         await self._runtime.leave()
 
+    def _get_runtime(self) -> Runtime:
+        return self._runtime
+
     # Sessions.
 
     async def create(
@@ -448,4 +451,4 @@ class SessionManager:
 
 def runtime_of(manager: SessionManager) -> Runtime:
     """What *manager* is the face of. For this package's own services: users have the manager."""
-    return manager._runtime
+    return SessionManager._get_runtime(manager)

@@ -114,7 +114,7 @@ calls of a reply that was cut are run (invariant 4)
     + if pending_calls:
     test_every_stop_reason_with_and_without_calls_and_steers_has_its_meaning
 pauses are not bounded (rule 2)
-    - if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
+    - if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
     + if follow is Follow.CONTINUE:
     test_a_turn_is_sent_on_after_a_pause_at_most_so_many_times
 a pending steer does not make the turn go on (rule 2)
