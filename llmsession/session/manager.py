@@ -12,7 +12,6 @@ import anyio
 
 from llmsession.errors import (
     InvalidConfig,
-    InvalidInput,
     SessionError,
     SessionExists,
     SessionNotFound,
@@ -42,7 +41,7 @@ from .values.validation import (
     checked_filter,
     checked_flag,
     checked_labels,
-    checked_number,
+    checked_page,
     checked_recovery,
     checked_seconds,
     checked_seed,
@@ -77,7 +76,8 @@ class SessionManager:
     threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
     them; what they do after that, they do beside a store that is closed.
 
-    Raises InvalidConfig for invalid prices or budgets, InvalidInput for an invalid *thread_wait_s*.
+    Raises InvalidConfig for invalid prices, budgets or tools, InvalidInput for an invalid
+    *thread_wait_s*.
     """
 
     def __init__(
@@ -296,11 +296,12 @@ class SessionManager:
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions of the store that *filter* finds, ordered by id: at most *limit* with an id
-        greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
+        """The sessions of the store that *filter* finds, ordered by id: at most *limit*, which is
+        1 to 1,000, with an id greater than *after*. Acquires nothing. Raises InvalidInput,
+        StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit = checked_number(limit, "limit")
+        limit = checked_page(limit)
         return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
 
     async def search(
@@ -312,7 +313,8 @@ class SessionManager:
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
         """The sessions whose conversation has a message with all words of *query*, ordered by id:
-        at most *limit*, of those that *filter* finds with an id greater than *after*.
+        at most *limit*, which is 1 to 1,000, of those that *filter* finds with an id greater than
+        *after*.
 
         Words are compared without regard to case. ``begin*`` finds every word that begins so, and
         ``"two words"`` in quotes must follow each other. Texts, calls and results are searched;
@@ -325,9 +327,7 @@ class SessionManager:
         StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit, query = checked_number(limit, "limit"), checked_text(query, "query")
-        if limit < 1:
-            raise InvalidInput(f"a search has a limit of 1 or more, not {limit!r}")
+        limit, query = checked_page(limit), checked_text(query, "query")
         return await search_sessions(
             self._runtime.store, query, after=after, limit=limit, filter=filter
         )

@@ -60,7 +60,7 @@ from ..values.config import (
 from ..values.environment import with_environment
 from ..values.labels import tenant_of
 from ..values.outcome import Closed
-from ..values.validation import checked_wait
+from ..values.validation import checked_tools, checked_wait
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader, Runners
@@ -108,7 +108,7 @@ class Runtime:
         self.clock = Clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
         self._summariser = summariser
-        self._tools = tuple(tools)
+        self._tools = checked_tools(tools)
         self._logger = logger
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)

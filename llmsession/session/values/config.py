@@ -20,7 +20,7 @@ from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.request import Frame, Profile, Sizes, sizes_for
 from llmsession.turns.spending.spending import SpendingBudget
 
-from .function_schema import schema_of
+from .function_schema import check_can_run, schema_of
 
 __all__ = [
     "CompactionConfig",
@@ -106,7 +106,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         checked and converted before the call, for example to a dataclass. If they do not fit, the
         function is not called, and the model gets an error result that says where.
 
-        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema.
+        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema, and for
+        a generator function.
         """
         schema = schema_of(function)
         tool = cls(
@@ -129,6 +130,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.Raw(encode_json(fields))
 
 
+_TOOL_OPTIONS = ("name", "description", "deadline_s")
+
+
 @overload
 def tool(function: ToolCallable, /) -> Tool: ...
 @overload
@@ -143,7 +147,14 @@ def tool(
     /,
     **options: Any,
 ) -> Tool | Callable[[ToolCallable], Tool]:
-    """As a decorator, with or without options: makes a Tool of a function. See ``Tool.of``."""
+    """As a decorator, with or without options: makes a Tool of a function. See ``Tool.of``.
+
+    Raises InvalidConfig for options that there are not, and as ``Tool.of``.
+    """
+    for option in options:
+        if option not in _TOOL_OPTIONS:
+            known = ", ".join(_TOOL_OPTIONS)
+            raise InvalidConfig(f"@tool has no option {option!r}; it has {known}")
     if function is not None:
         return Tool.of(function)
     return lambda function: Tool.of(function, **options)
@@ -399,8 +410,8 @@ def _checked_tool(tool: Tool, where: str) -> Tool:
     if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
         rule = "providers allow letters, digits, _ and -, up to 128"
         raise InvalidConfig(f"{where}: name {tool.name!r}; {rule}")
-    if tool.run is not None and not callable(tool.run):
-        raise InvalidConfig(f"{where} ({tool.name}): run cannot be called")
+    if tool.run is not None:
+        check_can_run(tool.run, f"{where} ({tool.name})")
     return tool
 
 

@@ -30,15 +30,18 @@ from llmsession.turns.records import InterruptPolicy, Seed
 
 from .commands import IfBusy
 from .config import Recovery, Tool, WhenBusy
+from .function_schema import check_can_run
 from .labels import MAX_LABEL_CHARS, RESERVED
 
 __all__ = [
+    "MAX_LISTED",
     "checked_choice",
     "checked_filter",
     "checked_flag",
     "checked_if_busy",
     "checked_labels",
     "checked_number",
+    "checked_page",
     "checked_policy",
     "checked_recovery",
     "checked_seconds",
@@ -54,6 +57,9 @@ __all__ = [
     "turn_or_moment",
     "turn_or_none_before",
 ]
+
+MAX_LISTED = 1000
+"""The most sessions in one page of a list or a search, embedded and remote."""
 
 _IF_BUSY: tuple[str, ...] = get_args(IfBusy)
 _WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
@@ -263,6 +269,11 @@ def checked_number(value: Any, name: str, *, minimum: int = 0, maximum: int = 10
     return number
 
 
+def checked_page(value: Any) -> int:
+    """*value*, the limit of a page of sessions. Raises InvalidInput."""
+    return checked_number(value, "limit", minimum=1, maximum=MAX_LISTED)
+
+
 @refusing
 def checked_seconds(value: Any, name: str) -> float:
     """*value*, a finite number of seconds. Raises InvalidInput."""
@@ -299,8 +310,8 @@ def checked_tools(tools: Any) -> tuple[Tool, ...]:
     for index, tool in enumerate(tools):
         if not isinstance(tool, Tool) or not isinstance(tool.name, str):
             raise InvalidInput(f"tools[{index}] is no Tool with a name")
-        if tool.run is not None and not callable(tool.run):
-            raise InvalidInput(f"tools[{index}] ({tool.name}): run cannot be called")
+        if tool.run is not None:
+            check_can_run(tool.run, f"tools[{index}] ({tool.name})")
         if tool.deadline_s is not None and not checked_seconds(tool.deadline_s, "deadline_s") > 0:
             raise InvalidInput(f"tools[{index}] ({tool.name}): deadline_s must be greater than 0")
     return tuple(tools)

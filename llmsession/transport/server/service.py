@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from llmsession.errors import Overloaded
+from llmsession.errors import InvalidInput, Overloaded
 from llmsession.session import SessionManager
 
 from ..wire.messages import ServiceSnapshot, ServiceStatistics
@@ -57,10 +57,12 @@ class Service:
         self._welcomed: set[Connection] = set()
         self._all_gone = asyncio.Event()
         self._swept_time = 0.0
+        self._entered = False
         self._connected = self._refused = self._previews_lost = 0
 
     async def __aenter__(self) -> Service:
         self.admission.begin(self._sweep)
+        self._entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -68,9 +70,16 @@ class Service:
 
     # For transports.
 
+    def check_entered(self) -> None:
+        """Raises InvalidInput before it is entered: it would answer nobody."""
+        if not self._entered:
+            raise InvalidInput("enter the Service first: async with Service(...) as service")
+
     def connect(self, peer: str, wake: Callable[[], None], token: str | None = None) -> Connection:
         """A new client, which has yet to say hello; *token* counts where its hello has none.
-        Raises Overloaded past a limit: of connections, or of those of *peer* without a hello."""
+        Raises Overloaded past a limit: of connections, or of those of *peer* without a hello; and
+        InvalidInput before the service is entered."""
+        self.check_entered()
         connection = Connection(
             self.admission,
             peer,
