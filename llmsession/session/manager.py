@@ -18,7 +18,7 @@ from llmsession.errors import (
     ToolsUnbound,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.protocol import EVERYTHING, Owner, SessionFilter, SessionRow, Store
+from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import Price
@@ -32,7 +32,6 @@ from .operations.import_sessions import ConfigFor, import_many, import_one
 from .operations.retention import Retention, RetentionReport, apply_retention
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
-from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
@@ -111,8 +110,7 @@ class SessionManager:
             thread_wait_s=thread_wait_s,
         )
         self.store: Store = self._runtime.given_store
-        self.owner: Owner = self._runtime.owner
-        """Who this manager is to its store."""
+        """The store that it was made with."""
 
     async def __aenter__(self) -> SessionManager:
         await self._runtime.enter()
@@ -411,16 +409,11 @@ class SessionManager:
         """
         sessions = await self._runtime.close(leave_open=True)
         await self._runtime.stop_works()
-        running = set(self.running_works)
+        running = set(self._runtime.running_works)
         return tuple(
             Closed(closed.session, tuple(name for name in closed.still_running if name in running))
             for closed in sessions
         )
-
-    async def evict_idle(self) -> int:
-        """Release every session that no handle holds and that has nothing open; returns how many.
-        They are loaded again when they are opened. Their subscriptions go on."""
-        return await self._runtime.evict_idle()
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -431,22 +424,6 @@ class SessionManager:
     def open_turns(self) -> int:
         """How many turns are open in the sessions in memory. Costs a walk over these."""
         return sum(len(actor.turns.runs) for actor in self._runtime.actors)
-
-    @property
-    def running_works(self) -> tuple[str, ...]:
-        """The names of the works that run now: streams, tools, jobs."""
-        return self._runtime.running_works
-
-    def live_stats(
-        self, limit: int, matches: Callable[[str], bool] = lambda session: True
-    ) -> Sequence[SessionStats]:
-        """Statistics of at most *limit* sessions in memory whose id *matches*, those that run a
-        turn first. Costs a projection of the context for each one returned."""
-        return live_stats(self._runtime.actors, limit, matches)
-
-    def count_live(self, matches: Callable[[str], bool] = lambda session: True) -> tuple[int, int]:
-        """How many sessions are in memory whose id *matches*, and how many of them run a turn."""
-        return count_live(self._runtime.actors, matches)
 
 
 def runtime_of(manager: SessionManager) -> Runtime:

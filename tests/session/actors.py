@@ -38,6 +38,7 @@ from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
+from llmsession.session.manager import runtime_of
 from llmsession.session.values import commands as c
 from llmsession.session.values.outcome import TurnOutcome
 from llmsession.store import MemoryStore
@@ -122,7 +123,7 @@ class Stage:
     async def evict(self) -> None:
         """Drop the handle of the session, which is then evicted."""
         self.let_go()
-        assert await self.manager.evict_idle() == 1
+        assert await runtime_of(self.manager).evict_idle() == 1
         assert self.manager.live == ()
 
     async def check(self) -> None:
@@ -226,7 +227,7 @@ async def stage(
                 yield set_up
                 await set_up.check()
         assert provider.open_streams == 0
-        assert manager.running_works == ()
+        assert runtime_of(manager).running_works == ()
 
 
 @asynccontextmanager

@@ -41,6 +41,7 @@ from llmsession import (
     UnknownToolCall,
     records,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import call, never, say
 from llmsession.transport import SessionInterface
 from llmsession.transport.server import command_table
@@ -266,7 +267,7 @@ async def test_an_interrupt_never_covers_a_send_that_comes_after_it(at: At, cold
         session = await place.session()
         for _ in range(20):
             if cold:
-                await place.manager.evict_idle()
+                await runtime_of(place.manager).evict_idle()
             sends = [asyncio.ensure_future(session.send(f"before {n}")) for n in range(3)]
             stop = asyncio.ensure_future(session.interrupt())
             later = asyncio.ensure_future(session.send("after"))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import llmsession
@@ -94,6 +97,26 @@ async def test_a_page_of_sessions_has_one_bound_embedded_and_remote(limit: int) 
                 await manager.list(limit=limit)
             with pytest.raises(InvalidInput, match=said):
                 await manager.search("word", limit=limit)
+
+
+EMBEDDED_MANAGERS = {
+    "apply_retention", "close", "drain", "import_conversation", "import_conversations", "live",
+    "open_turns", "release", "set_tenant_budget", "store", "tenant_spending",
+}  # fmt: skip
+"""What a SessionManager has beside the interface; docs/embedding.md says what for."""
+
+
+def test_a_session_manager_shows_the_interface_and_what_its_page_lists() -> None:
+    async def shown() -> set[str]:
+        async with SessionManager(provider=ScriptedProvider([])) as manager:
+            return {name for name in dir(manager) if not name.startswith("_")}
+
+    shared = {name for name in vars(ManagerInterface) if not name.startswith("_")}
+    assert anyio.run(shown) == shared | EMBEDDED_MANAGERS
+    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text("utf-8")
+    _, _, table = page.partition("| of a `SessionManager` |")
+    listed = re.findall(r"^\| `(\w+)", table.partition("\n\n")[0], re.M)
+    assert sorted(listed) == sorted(EMBEDDED_MANAGERS)
 
 
 def test_what_a_remote_session_has_beside_the_interface_is_its_own() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from llmsession.errors import InvalidInput, Overloaded
 from llmsession.session import SessionManager
+from llmsession.session.manager import runtime_of
+from llmsession.session.stats import count_live, live_stats
 
 from ..wire.messages import ServiceSnapshot, ServiceStatistics
 from . import tenancy
@@ -202,11 +204,12 @@ class Service:
         def is_visible(session: str) -> bool:
             return tenancy.is_visible(tenant, session)
 
-        live, running = self.manager.count_live(is_visible)
+        actors = runtime_of(self.manager).actors
+        live, running = count_live(actors, is_visible)
         limit = max(0, min(limit, MAX_SNAPSHOT_SESSIONS))
         return ServiceSnapshot(
             service=self.statistics() if tenant is None else None,
             live=live,
             running=running,
-            sessions=tuple(self.manager.live_stats(limit, is_visible)),
+            sessions=tuple(live_stats(actors, limit, is_visible)),
         )

@@ -30,6 +30,7 @@ from llmsession import (
     connect,
     records,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.testing import ScriptedProvider
 from llmsession.testing.scripted import Script, never, say
 from llmsession.transport import GrpcServer, Limits, Service, SocketServer
@@ -265,7 +266,7 @@ async def test_a_session_that_nobody_uses_is_let_go_and_comes_back(monkeypatch: 
         await session.read_status()
         service = place.service
         await until(lambda: service.statistics().sessions == 0)
-        await place.manager.evict_idle()
+        await runtime_of(place.manager).evict_idle()
         assert place.manager.live == ()
         assert await (await session.send("hi")).text() == "one"
 
