@@ -28,7 +28,8 @@ QUICKSTART = README.partition("## Quickstart\n")[2].partition("```python\n")[2].
 # What each extra is for, in a few lines that run with it and with nothing else.
 USES = {
     "cassettes": "from llmsession.transcripts import read\nimport yaml",
-    "cli": "from llmsession.cli.app import app",
+    "cli": "from llmsession.cli.app import app\nfrom typer.main import get_command\n"
+    "dict(get_command(app).commands)",
     "encryption": "from llmsession import SqliteStore\nSqliteStore('s.db', key='a passphrase')\n"
     "import cryptography",
     "grpc": "import llmsession.transport.grpc.server",
