@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from llmsession.errors import SessionError, StoreError, contained_in_task, error_text
+from llmsession.errors import SessionError, StoreError, contained_in_task, error_text, foreign
 
 from .protocol import (
     EVERYTHING,
@@ -99,7 +99,7 @@ async def _answer(
     call: Callable[[], Awaitable[T]], is_right: Callable[[object], bool] | None = None
 ) -> T:
     try:
-        answer = await call()
+        answer = await foreign(call())
         right = is_right is None or is_right(answer)
     except SessionError:
         raise
