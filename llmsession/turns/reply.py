@@ -36,6 +36,7 @@ __all__ = [
     "ReplyBuilder",
     "can_go_on",
     "committed_blocks",
+    "may_run_server_tools",
     "open_server_calls",
     "rename_calls",
     "without_open_server_calls",
@@ -333,6 +334,15 @@ def _may_not_be_last(raw: _Raw) -> bool:
 # at the beginning of the next one: after a pause, or after the caller's tools of the same reply.
 
 
+_SERVER_TOOL = re.compile(rb'"(?:server|mcp)_tool_use"|_tool_result"').search
+
+
+def may_run_server_tools(raw: _Raw) -> bool:
+    """Can there be a call or a result of a provider's tool in *raw*, a block or a body? Asked first
+    of every reply, because to read its blocks costs ten times as much."""
+    return _SERVER_TOOL(raw) is not None
+
+
 def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) -> frozenset[bytes]:
     """The ids, as JSON, of the calls of server tools that have no result after *blocks*, the next
     reply of a turn. *before* are those that had none before it."""
@@ -428,7 +438,8 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
     compatible server puts in beside them (``functions.ls:0``) becomes ``_``.
     """
     names: set[str] = set()
-    renamed = []
+    renamed: list[bytes] = []
+    is_renamed = False
     for raw in blocks:
         if block_type(raw) == "tool_use":
             fields = _Fields.decode(raw)
@@ -439,6 +450,7 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
                 unique, suffix = f"{base}_{suffix}", suffix + 1
             names.add(unique)
             if unique != call_id:
+                is_renamed = True
                 raw = encode_json({**fields, "id": unique})
         renamed.append(raw)
-    return tuple(renamed)
+    return tuple(renamed) if is_renamed else blocks

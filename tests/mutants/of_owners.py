@@ -243,6 +243,12 @@ a WAL that was deleted beneath its store is not missed (docs/stores.md)
     +             if inode is None:
     test_a_file_that_is_replaced_or_deleted_beneath_its_store_is_lost
 
+in store/sqlite/file.py, by store/sqlite/test_file.py
+a new file can get the inode of the old one, and be taken for it (docs/stores.md)
+    -         if self._held is None and _ONLY_HOLD:
+    +         if False:
+    test_a_file_that_was_replaced_while_no_connection_was_open_is_lost
+
 in store/sqlite/records.py, by store/sqlite/test_records.py
 a large block outlives the last record that uses it (docs/security.md)
     -         self._let_go(packed for (packed,) in rows)

@@ -6,6 +6,8 @@ A life has two sessions: one that meets the foreign code, and one beside it.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,6 +18,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+import sniffio
+import trio
+from outcome import Error
 
 from llmsession import (
     CompactionConfig,
@@ -242,6 +247,7 @@ class Life:
                 assert await (await session.send("again")).text() in ("fine", "odd"), name
 
 
+METHODS = ("create", "acquire", "release", "read", "row", "delete", "fork", "rewrite")
 PLACES = (
     "name", "profile", "stream", "model", "usage", "index", "block", "delta index", "kind",
     "text", "stopped index", "report", "event", "stop reason", "last usage", "tokens", "context",
@@ -283,6 +289,44 @@ async def test_whatever_a_tool_does_costs_its_own_session_at_most(how: str) -> N
         await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=tool)]), name)
         assert len(life.answered) == 4
         assert {outcome.status for _, outcome in life.answered} == {"committed"}, name
+
+
+async def failed_wait(error: BaseException) -> Any:
+    """Wait for something, which then fails with *error*, as a future of the backend does."""
+    if sniffio.current_async_library() == "trio":
+        task = trio.lowlevel.current_task()
+        trio.lowlevel.current_trio_token().run_sync_soon(
+            trio.lowlevel.reschedule, task, Error(error)
+        )
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_exception, error)
+    return await future
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(3), ValueError("no")], ids=repr)
+async def test_what_a_tool_waits_for_may_fail_with_anything(error: BaseException) -> None:
+    after: list[str] = []
+
+    async def tool() -> str:
+        try:
+            return str(await failed_wait(error))
+        finally:
+            after.append("cleaned up")
+            await anyio.lowlevel.checkpoint()
+            after.append("and waited")
+
+    life = Life(provider=Model(tools=int))
+    await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=tool)]), "wait")
+    assert {outcome.status for _, outcome in life.answered} == {"committed"}
+    assert after[:2] == ["cleaned up", "and waited"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_a_store_waits_for_may_fail_with_anything(method: str) -> None:
+    life = Life(Storing(method, lambda: failed_wait(GeneratorExit())))
+    await life.live(SessionConfig(model="odd"), method)
 
 
 @pytest.mark.real_time
@@ -429,7 +473,8 @@ class Storing(MemoryStore):
 
             async def odd(session: Any, *rest: Any, **options: Any) -> Any:
                 if getattr(session, "session", session) == "odd":
-                    return get(self, "_act")()
+                    done = get(self, "_act")()
+                    return await done if inspect.iscoroutine(done) else done
                 return await kept(session, *rest, **options)
 
             return odd
@@ -450,9 +495,6 @@ class Storing(MemoryStore):
             done(self._act())
         else:
             append(batch, done)
-
-
-METHODS = ("create", "acquire", "release", "read", "row", "delete", "fork", "rewrite")
 
 
 @pytest.mark.parametrize("method", [*METHODS, "append", "the answer"])

@@ -97,8 +97,9 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         return _read_texts(role, body, blocks, faults)
     calls = tuple(_marks(blocks, "tool_use"))
     results = tuple(_marks(blocks, "tool_result"))
+    server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
     strays = tuple(_stray_server_results(blocks))
-    open_calls = _open_server_calls(blocks)
+    open_calls = _open_server_calls(blocks) if server_calls else ()
     breakpoints = tuple(_breakpoints(blocks, "content"))
     compactions = tuple(index for index, block in enumerate(blocks) if _is_signed_compaction(block))
     first_other = next(
@@ -117,7 +118,7 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         result_ids=tuple(mark.id for mark in results),
         late_results=tuple(mark for mark in results if mark.block > first_other),
         holds_others=first_other < len(blocks),
-        server_calls=tuple(str(block.id) for block in blocks if is_server_call(block.type)),
+        server_calls=server_calls,
         stray_server_results=strays,
         open_server_calls=open_calls,
         thinking=tuple(_thoughts(blocks, body)),

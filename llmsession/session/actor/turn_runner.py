@@ -34,6 +34,7 @@ from llmsession.turns.reply import (
     ReplyBuilder,
     can_go_on,
     committed_blocks,
+    may_run_server_tools,
     open_server_calls,
     rename_calls,
     without_stray_results,
@@ -208,7 +209,7 @@ class TurnRunner:
         self._watch_silence(run, tag, work, builder)
 
     def _watch_silence(self, run: Run, tag: StepTag, work: Work, builder: ReplyBuilder) -> None:
-        limit_s = self._core.config.limits.silence_s
+        run.silence_s = limit_s = self._core.config.limits.silence_s
         if limit_s is None:
             return
 
@@ -218,7 +219,7 @@ class TurnRunner:
                 text = f"nothing came from the provider for {limit_s:g} s (limits.silence_s)"
                 self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
 
-        self._works.watch_silence(run, limit_s, lambda: builder.fed, silent)
+        self._works.watch_silence(run, limit_s, silent)
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
@@ -264,11 +265,14 @@ class TurnRunner:
         if run.sent_size is not None and not (reply.edits or reply.context):
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         state = self._core.state
-        _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
-        if strays:  # they stay in the log, but the conversation does not have them
-            self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
+        if any(map(may_run_server_tools, reply.blocks)):
+            _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
+            if strays:  # they stay in the log, but the conversation does not have them
+                self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
         blocks = rename_calls(reply.blocks, state.call_turns.keys())
-        run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
+        if blocks is not reply.blocks:
+            reply = msgspec.structs.replace(reply, blocks=blocks)
+        run.reply = reply
         pending_calls: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
             pending_calls = tuple(self.toolbox.pending_call(call) for call in reply.calls)

@@ -21,6 +21,7 @@ from llmsession.turns.spending.prices import PriceTable
 from ..log.journal import Journal
 from ..log.reported_usage import Calibrations
 from ..log.state import SessionState
+from ..tasks.silence import SilenceWatch
 from ..tasks.timers import Timers
 from ..tasks.tool_threads import ToolThreads
 from ..tasks.worker_thread import off_loop
@@ -47,7 +48,8 @@ class Services:
 
     __slots__ = (
         "_frame", "_shared", "calibrations", "clock", "counter", "logger", "observers", "prices",
-        "provider", "subscriptions", "summariser", "tenants", "timers", "tool_threads", "works",
+        "provider", "silence", "subscriptions", "summariser", "tenants", "timers", "tool_threads",
+        "works",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +76,7 @@ class Services:
         self.tenants = tenants
         self.works = works
         self.timers = timers
+        self.silence = SilenceWatch(timers)
         self.subscriptions = subscriptions
         self.clock = clock
         self.logger = logger

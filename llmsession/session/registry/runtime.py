@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ from ..core.tenant_logs import TenantLogs
 from ..core.tenants import Tenants
 from ..log.fork_records import Branch
 from ..log.state import SessionState
-from ..tasks.clock import Clock
+from ..tasks.clock import checked_clock
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
@@ -60,7 +61,7 @@ from ..values.config import (
 from ..values.environment import with_environment
 from ..values.labels import tenant_of
 from ..values.outcome import Closed
-from ..values.validation import checked_tools, checked_wait
+from ..values.validation import checked_seconds, checked_tools
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader, Runners
@@ -105,14 +106,16 @@ class Runtime:
         self.store: Store = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """Who this manager is to its store."""
-        self.clock = Clock(clock, lambda error: log_bug(logger, "clock.failed", error))
+        self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
         self._summariser = summariser
         self._tools = checked_tools(tools)
         self._logger = logger
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)
-        self._thread_wait_s = checked_wait("thread_wait_s", thread_wait_s)
+        self._thread_wait_s = checked_seconds(
+            thread_wait_s, "thread_wait_s", minimum=0, maximum=math.inf
+        )
         self._loader = Loader(self.store, self.owner, self.clock, self.subscriptions)
         self._table = ActivationTable(
             self.store,

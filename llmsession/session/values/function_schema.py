@@ -35,6 +35,8 @@ class FunctionSchema(NamedTuple):
 
 def plain_function(function: Callable[..., Any]) -> Any:
     """The function behind a method, a partial or an object with ``__call__``."""
+    if inspect.isfunction(function):  # as nearly every tool is
+        return function
     function = _without_partials(function)
     if inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function):
         return function

@@ -52,7 +52,6 @@ __all__ = [
     "checked_text",
     "checked_tools",
     "checked_user_body",
-    "checked_wait",
     "checked_when_busy",
     "turn_or_moment",
     "turn_or_none_before",
@@ -82,7 +81,7 @@ def checked_user_body(content: Content) -> msgspec.Raw:
     """The JSON blocks of a user message. Raises InvalidMessage for content that a user message
     cannot have, and for a plain dict of an unknown type: a new type of the provider's is passed as
     an OpaqueBlock."""
-    if isinstance(content, Sequence) and not isinstance(content, str):
+    if not isinstance(content, str) and isinstance(content, Sequence):
         for index, block in enumerate(content):
             if isinstance(block, Mapping):
                 _check_type(block.get("type"), index)
@@ -127,13 +126,6 @@ def checked_session_id(session_id: object) -> str:
         rule = f"is not 1 to {MAX_ID_CHARS} printable characters"
         raise InvalidInput(f"session id {session_id!r} {rule}")
     return session_id
-
-
-def checked_wait(name: str, seconds: Any) -> float:
-    """*seconds*, the parameter *name*. Raises InvalidInput for what is no time to wait."""
-    if not _is_number(seconds) or not seconds >= 0:  # also for NaN
-        raise InvalidInput(f"{name} is {seconds!r}; it is a number of seconds, 0 or more")
-    return float(seconds)
 
 
 @refusing
@@ -275,10 +267,13 @@ def checked_page(value: Any) -> int:
 
 
 @refusing
-def checked_seconds(value: Any, name: str) -> float:
-    """*value*, a finite number of seconds. Raises InvalidInput."""
-    if not _is_number(value) or not abs(value) < 1e15:
-        raise InvalidInput(f"{name} is {value!r}; it is a number of seconds")
+def checked_seconds(
+    value: Any, name: str, *, minimum: float = -1e15, maximum: float = 1e15
+) -> float:
+    """*value*, a number of seconds from *minimum* to *maximum*. Raises InvalidInput."""
+    if not _is_number(value) or not minimum <= value <= maximum:  # NaN is neither
+        least = f", {minimum:g} or more" if minimum >= 0 else ""
+        raise InvalidInput(f"{name} is {value!r}; it is a number of seconds{least}")
     return float(value)
 
 
