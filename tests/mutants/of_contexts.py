@@ -163,6 +163,20 @@ a summariser that always fails is asked for ever (docs/summaries.md)
     + if self.failures >= 0:
     test_after_so_many_failures_it_is_not_asked_until_something_changes
 
+in compaction/planning/prefix_summaries.py, by session/compacting/test_fallback_texts.py
+a digest stands where a policy has a text of its own (docs/summaries.md)
+    - return PrefixSummary(summary_request.upto, text, "extractive")
+    -     return extracted_summary
+    + pass
+    +     return extracted_summary
+    test_a_rolling_summary_that_does_not_come_is_the_newest_lines
+
+in compaction/policies/prefixes.py, by session/compacting/test_fallback_texts.py
+a model that fails once takes away what it wrote before (docs/summaries.md)
+    - if mark not in s.text), None)
+    + if False), None)
+    test_a_summary_that_came_earlier_stays_before_the_text_of_one_that_did_not
+
 in session/log/state.py, by session/compacting/test_compaction.py
 an abort does not clamp the view (invariant 3)
     -             self.view = self.view.clamped(len(self.history))

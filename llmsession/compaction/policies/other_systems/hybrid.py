@@ -75,7 +75,7 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
     The shares are of its own budget for the history, ``hybrid_budget``. They are taken of what is
     shown; what is cut is counted over all messages, so that nothing is cut twice without new
     ones. Measured again after a summary, what is at 60 % still is cut, too; and over the budget
-    the oldest messages go until it holds. A summary that fails changes nothing.
+    the oldest messages go until it holds. Where a model writes no summary, rules do.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -133,8 +133,8 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
     """``hybrid_70_60``, the rival preset: from 70 % on a summary stands for the oldest 60 % of
     the messages, the newest 40 % are as they were.
 
-    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. A
-    summary that fails changes nothing. Raises InvalidConfig, naming what cannot be.
+    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. Where
+    a model writes no summary, rules do. Raises InvalidConfig, naming what cannot be.
     """
 
     name: ClassVar[str] = "hybrid_70_60"
