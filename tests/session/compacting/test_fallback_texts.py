@@ -145,7 +145,7 @@ async def test_a_summary_that_came_earlier_stays_before_the_text_of_one_that_did
         lambda _, tag: f"answer {tag.turn}", summariser=summariser, compaction=compaction,
         window_tokens=20_000, max_tokens=4_000,
     ) as on:  # fmt: skip
-        await said(on, 40)
+        await said(on, 24, WORDS * 2)  # as few messages as need no thread: time is virtual
         await on.say("and now?")
         (first, *later) = [record.prefix_summary for record in await applied(on)]
         assert first is not None
