@@ -8,6 +8,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.schedule import (
+    Fill,
+    fill_of,
+    injects,
+    is_due,
+    waits_for_cache,
+)
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidRequest
@@ -35,11 +42,13 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
     names and values; by default older reads of a file go first, then ``balanced``.
 
     Each is asked if it is due by what the ones before it left; where a plan was asked for, all
-    are. What each shows is looked at: calls and results together, a person's word first; one that
-    breaks that has failed. A stage that wants a summary is the last one that runs, because what
-    comes after has to see it. Stages that inject stand first, so that what compacts counts what
-    they add, and they inject into every request that they say they do. Exempt from G7: a stage may
-    inject; and from G3: what one stage leaves may be more work for an earlier one.
+    are; where only what is injected may be due, only those that inject. What each shows is looked
+    at: calls and results together, a person's word first; one that breaks that has failed. A stage
+    that wants a summary is the last one that runs, because what comes after has to see it.
+
+    Stages that inject stand first, so that what compacts counts what they add, and they inject
+    into every request that they say they do. Exempt from G7: a stage may inject; and from G3: what
+    one stage leaves may be more work for an earlier one.
 
     Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
     that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
@@ -59,7 +68,7 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
             raise InvalidConfig("a pipeline needs stages")
         compacts = ""
         for stage in self.stages:
-            if not _injects(make_policy(stage.policy, stage.options)):
+            if not injects(make_policy(stage.policy, stage.options)):
                 compacts = stage.policy
             elif compacts:
                 raise InvalidConfig(f"stage {stage.policy!r} has to stand before {compacts!r}")
@@ -68,13 +77,24 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
         """The stages' policies, in order."""
         return [make_policy(stage.policy, stage.options) for stage in self.stages]
 
+    @property
+    def injects(self) -> bool:  # type: ignore[override]  # it depends on the stages
+        """Does any stage put texts into requests?"""
+        return any(map(injects, self.policies()))
+
+    @property
+    def waits_for_cache(self) -> bool:  # type: ignore[override]  # it depends on the stages
+        """Do all stages? One that injects changes the view, and a held plan is outdated then."""
+        return all(waits_for_cache(policy, None) for policy in self.policies())
+
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is any stage due that compacts?"""
-        return any(
-            policy.due(used_tokens, limit_tokens)
-            for policy in self.policies()
-            if not _injects(policy)
-        )
+        full = Fill(used_tokens=used_tokens, limit_tokens=limit_tokens, messages=0)
+        return self.due_for(full)
+
+    def due_for(self, fill: Fill) -> bool:
+        """Is any stage due that compacts, by all that it may ask?"""
+        return any(is_due(policy, fill) for policy in self.policies() if not injects(policy))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What all stages do together; None if that is nothing."""
@@ -115,10 +135,6 @@ def _stage(policy: str | Stage | Policy) -> Stage:
     return Stage(policy=name, options=msgspec.json.decode(msgspec.json.encode(options)))
 
 
-def _injects(policy: Policy) -> bool:
-    return bool(getattr(policy, "injects", False))
-
-
 def absorb_all(draft: Draft, policies: Sequence[Policy]) -> list[str]:
     """Let *draft* take over what each of *policies* changes, due or not; the names of those that
     changed something. For policies of ours, which raise nothing and want no summary."""
@@ -133,9 +149,13 @@ def absorb_all(draft: Draft, policies: Sequence[Policy]) -> list[str]:
 
 def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
     budget = draft.budget_now()
-    is_due = _injects(policy) or policy.due(draft.used, budget.limit_tokens)
-    if budget.trigger == "threshold" and not is_due:
-        return None
+    if not injects(policy):
+        count, limit = len(draft.messages), budget.limit_tokens
+        fill = fill_of(draft.shown, count, used_tokens=draft.used, limit_tokens=limit)
+        if budget.trigger == "injection" or (
+            budget.trigger == "threshold" and not is_due(policy, fill)
+        ):
+            return None
     plan = policy.plan(draft.shown, draft.messages, budget)
     if plan is not None:
         after = draft.shown.applied(plan, len(draft.messages))
