@@ -24,6 +24,7 @@ from llmsession.compaction.planning.cache_economics import (
     should_apply,
 )
 from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.prefix_summaries import extracted_summary
 from llmsession.compaction.recall import recall_chars
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.plan import Plan
@@ -285,7 +286,8 @@ class _Run:
         self, messages: tuple[Message, ...], size: Size, trigger: Trigger, committed: int
     ) -> None:
         budget = self._budget(size, trigger, committed)
-        plan = plan_by_rules(self._policy, self._view, messages, budget)
+        # A digest stands for the summary that a model would write, whatever the policy has itself.
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         if plan is None or not is_worthwhile(plan, MIN_GAIN):
             self._stalled_at = size.tokens
             return

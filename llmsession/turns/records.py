@@ -79,12 +79,15 @@ Trigger: TypeAlias = Literal[
     "overflow",
     "caller",
     "window",
+    "policy_limit",
+    "injection",
 ]
-"""Why a compaction was applied when it was: the context passed its mark and the rewrite pays
-back (pays_back), or nothing was asked of the scheduler (threshold); the provider's cache was cold
-or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the next request
-would not fit (window), or the provider refused it (overflow); a caller asked for it (asked), or
-wrote the summary (caller)."""
+"""Why a compaction was applied when it was: a policy keeps a limit of its own, and it was reached
+(policy_limit), or it puts a text into requests (injection); the context passed its mark and the
+rewrite pays back (pays_back), or nothing was asked of the scheduler (threshold); the provider's
+cache was cold or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the
+next request would not fit (window), or the provider refused it (overflow); a caller asked for it
+(asked), or wrote the summary (caller)."""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
@@ -443,11 +446,14 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
 
 class ContextWarned(RecordBase, frozen=True, tag="context.warning"):
     """A request came close to what the model takes: ``tokens`` of ``budget_tokens``. Told once,
-    and again only after it was below that."""
+    and again only after it was below that. With ``suggests_new_session`` the policy suggests to go
+    on in a new session: told with the first request after the compaction whose ``figures`` have
+    ``suggest_new_session``, however large that request is."""
 
     turn: int
     tokens: int
     budget_tokens: int
+    suggests_new_session: bool = False
 
 
 class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):
