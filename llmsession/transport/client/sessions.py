@@ -137,7 +137,7 @@ class RemoteManager:
         """As ``SessionManager.create``. Callables cannot be sent: InvalidConfig."""
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
-        config = config.checked()
+        config = config.sent()
         _check_no_callables(config.tools)
         opened = await self._perform(
             w.Create,
