@@ -63,7 +63,8 @@ class SessionManager:
 
     *tools* give their callables to tools of the same name that a configuration has without one.
     *idle_s* is how long a session that no handle holds stays in memory. *summariser* writes
-    summaries instead of *provider*, where a configuration names a model for them. *clock* gives the
+    summaries instead of *provider*, where a configuration names a model for them; without it
+    ``LLMSESSION_SUMMARY_PROVIDER`` may name one, ``anthropic`` or ``openai``. *clock* gives the
     times in messages and records, in seconds since the epoch. *logger* is a structlog logger;
     without one, logs go to the standard library's logger ``llmsession``. *prices* are by model name
     or its beginning, and take precedence over the built-in ones (``PRICES``). *tenant_budgets* are
@@ -75,8 +76,8 @@ class SessionManager:
     threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
     them; what they do after that, they do beside a store that is closed.
 
-    Raises InvalidConfig for invalid prices, budgets or tools, InvalidInput for an invalid
-    *thread_wait_s*.
+    Raises InvalidConfig for invalid prices, budgets or tools, and for a provider of summaries that
+    the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*.
     """
 
     def __init__(

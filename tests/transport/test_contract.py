@@ -497,6 +497,25 @@ async def test_a_session_is_described_and_exported_as_it_is_in_the_store(at: At)
         assert (await place.sessions.row("f")).owner is None  # nobody took it to look
 
 
+async def test_what_a_configuration_leaves_open_is_filled_where_the_session_runs(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMSESSION_THRESHOLD", "0.6")
+    monkeypatch.setenv("LLMSESSION_POLICY", "swap_tool_results")
+    async with at() as place:
+        await place.sessions.create(CONFIG, session_id="s")
+        ran = (await place.manager.open("s")).config.compaction
+        assert (ran.policy, ran.threshold) == ("swap_tool_results", 0.6)
+        said = CompactionConfig(policy="balanced", threshold=0.7)
+        config = msgspec.structs.replace(CONFIG, compaction=said)
+        await place.sessions.create(config, session_id="t")
+        ran = (await place.manager.open("t")).config.compaction
+        assert (ran.policy, ran.threshold) == ("balanced", 0.7)
+        ignored = CompactionConfig(policy="last_n_messages")
+        with pytest.raises(InvalidConfig, match=r"LLMSESSION_THRESHOLD is .*settings are: n"):
+            await place.sessions.create(msgspec.structs.replace(CONFIG, compaction=ignored))
+
+
 async def test_a_seed_begins_the_conversation(at: At) -> None:
     async with at(["one"]) as place:
         session = await place.sessions.create(CONFIG, session_id="s", seed=Seed("earlier", "e"))

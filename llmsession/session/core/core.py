@@ -165,7 +165,7 @@ class Core:
         """The size of the newest request. None before the first one."""
         self.counted_at: float | None = None
         """When ``context_size`` was noted, in seconds since the epoch."""
-        self.policy = config.compaction.make_policy()
+        self.policy = config.compaction.make_policy(self.budget_tokens)
         self.capping = self._capping()
         """How results are capped and summarised when they arrive."""
         self.counters = Counters()
@@ -261,6 +261,6 @@ class Core:
         )
         self.budget_tokens = config.sizes(profile).budget_tokens
         self.config = config
-        self.policy = config.compaction.make_policy()
+        self.policy = config.compaction.make_policy(self.budget_tokens)
         self.capping = self._capping()
         self.log = SessionLog(self.services.logger, self.session, content=config.log_content)

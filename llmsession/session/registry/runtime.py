@@ -55,7 +55,7 @@ from ..values.config import (
     Tool,
     Unbound,
     bind_tools,
-    load_config,
+    logged_config,
     unbound_tools,
 )
 from ..values.environment import with_environment
@@ -66,6 +66,7 @@ from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader, Runners
 from .reactivation import ReactivationQueue
+from .summary_provider import summary_provider
 
 __all__ = ["Runtime"]
 
@@ -108,7 +109,7 @@ class Runtime:
         """Who this manager is to its store."""
         self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
-        self._summariser = summariser
+        self._summariser = summary_provider(self.environ) if summariser is None else summariser
         self._tools = checked_tools(tools)
         self._logger = logger
         self._prices = PriceTable(prices)
@@ -274,7 +275,7 @@ class Runtime:
 
     def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's callables and those of *tools*."""
-        config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
+        config = bind_tools(logged_config(state.config), (*self._tools, *tools))
         return self._services.shared(config)[0]
 
     # Activation.

@@ -157,7 +157,7 @@ class RemoteManager:
         _check_embedded_only(tenant=tenant)
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
-        config = config.checked()
+        config = config.sent()
         _check_no_callables(config.tools)
         opened = await self._perform(
             w.Create,

@@ -15,6 +15,7 @@ from llmsession.providers import (
     RoutedProvider,
 )
 from llmsession.session.core.session_log import default_logger
+from llmsession.session.values.environment import SUMMARY_PROVIDER_VARIABLE
 from llmsession.transcripts import left_out, read
 
 from .config import ProviderTable, ServerConfig
@@ -35,7 +36,8 @@ NO_PROVIDER = (
 def make_providers(
     config: ServerConfig, environ: Mapping[str, str], logger: Any | None = None
 ) -> tuple[Provider, Provider | None]:
-    """The provider that answers, and the one for summaries if that is another. Without a table of
+    """The provider that answers, and the one for summaries if that is another: the ``summariser``
+    of *config*, else the one that ``LLMSESSION_SUMMARY_PROVIDER`` names. Without a table of
     providers, those that *environ* has a key for. It reads files. If the reader of a recording
     leaves out calls, results or messages with content, *logger* gets a warning ``replay.left_out``
     that counts them.
@@ -55,10 +57,24 @@ def make_providers(
                 models = f"models that begin with {prefix!r}" if prefix else "all models"
                 raise InvalidConfig(f"providers.{name}: another one is for {models} already")
             routes[prefix] = providers[name]
-    summariser = providers[config.summariser] if config.summariser is not None else None
+    summariser = _summariser(config, environ, providers)
     if list(routes) == [""] and len(providers) == 1:
         return routes[""], summariser
     return RoutedProvider(routes), summariser
+
+
+def _summariser(
+    config: ServerConfig, environ: Mapping[str, str], providers: Mapping[str, Provider]
+) -> Provider | None:
+    if config.summariser is not None:
+        return providers[config.summariser]
+    name = environ.get(SUMMARY_PROVIDER_VARIABLE, "").strip()
+    if name and name not in providers:
+        known = ", ".join(sorted(providers))
+        raise InvalidConfig(
+            f"{SUMMARY_PROVIDER_VARIABLE}: there is no provider {name!r}; there is {known}"
+        )
+    return providers[name] if name else None
 
 
 def default_model(config: ServerConfig, environ: Mapping[str, str]) -> str | None:

@@ -36,6 +36,23 @@ def test_without_tables_those_answer_that_there_is_a_key_for() -> None:
     assert summariser is None
 
 
+def test_the_environment_names_the_provider_of_summaries_where_the_file_does_not() -> None:
+    keys = ANTHROPIC | OPENAI
+    _, summariser = make_providers(
+        ServerConfig(), keys | {"LLMSESSION_SUMMARY_PROVIDER": "anthropic"}
+    )
+    assert isinstance(summariser, AnthropicProvider)
+    tables: dict[str, Any] = {
+        "a": {"kind": "anthropic"},
+        "b": {"kind": "openai", "models": ["gpt"]},
+    }
+    asked = load_server_config(None, {}, {"providers": tables, "summariser": "b"})
+    _, summariser = make_providers(asked, keys | {"LLMSESSION_SUMMARY_PROVIDER": "a"})
+    assert isinstance(summariser, OpenAIProvider)
+    with pytest.raises(InvalidConfig, match=r"there is no provider 'c'; .* a, b"):
+        make_providers(config(**tables), keys | {"LLMSESSION_SUMMARY_PROVIDER": "c"})
+
+
 def test_without_a_key_there_is_nobody() -> None:
     with pytest.raises(InvalidConfig, match=r"^no provider: set ANTHROPIC_API_KEY"):
         make_providers(ServerConfig(), {"ANTHROPIC_API_KEY": ""})
