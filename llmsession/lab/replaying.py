@@ -25,6 +25,7 @@ from llmsession.compaction.planning.cache_economics import (
     should_apply,
 )
 from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.prefix_summaries import extracted_summary
 from llmsession.compaction.planning.schedule import (
     Fill,
     Schedule,
@@ -161,6 +162,8 @@ class _Run:
         self._waits = waits_for_cache(policy, schedule)
         self._keeps_own_limit = keeps_own_limit(policy, schedule)
         self._limit = window.sizes.budget_tokens
+        window_tokens = window.sizes.window_tokens
+        self._profile = msgspec.structs.replace(recording.profile, window_tokens=window_tokens)
         self._page_chars = recall_chars(self._limit, recording.profile.chars_per_token)
         self._builder = ContextBuilder(recording.profile, window.frame, recording.calibrations)
         self._view = View(capped=window.capped)
@@ -319,7 +322,8 @@ class _Run:
     ) -> None:
         self._ready = None
         budget = self._budget(size, trigger, committed)
-        plan = plan_by_rules(self._policy, self._view, messages, budget)
+        # A digest stands for the summary that a model would write, whatever the policy has itself.
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         if plan is None or not is_worthwhile(plan, MIN_GAIN):
             self._stalled_at = size.tokens
             return
@@ -335,7 +339,7 @@ class _Run:
             return
         self._ready = None
         budget = self._budget(size, asked, ask.committed)
-        plan = plan_by_rules(self._policy, self._view, messages, budget)
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         trigger = trigger_before_request(plan, self._policy, self._view, asked)
         if plan is not None and trigger is not None:
             self._apply(plan, trigger, len(messages))
@@ -348,7 +352,7 @@ class _Run:
             used_tokens=size.tokens,
             limit_tokens=self._limit,
             summaries=self._recording.summaries,
-            profile=self._recording.profile,
+            profile=self._profile,
             committed=committed,
             frame_tokens=self._builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
