@@ -17,6 +17,7 @@ import typer
 
 from llmsession.errors import InvalidConfig, InvalidInput
 
+from ..common.collector import seldom_full_collections
 from ..common.stores import store_key
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def _serve(config: ServerConfig) -> None:
         logging.getLogger().removeHandler(lines)
         raise
     try:
-        run_service(runner, os.environ, _ready)
+        with seldom_full_collections():
+            run_service(runner, os.environ, _ready)
     except InvalidConfig as error:
         raise InvalidConfig(_as_typed(str(error), config)) from error
 
