@@ -88,3 +88,44 @@ def test_ctrl_c_while_packages_are_imported_is_exit_code_130_without_a_traceback
     monkeypatch.delitem(sys.modules, "llmsession.cli.app")
     monkeypatch.setattr(sys, "meta_path", [Stopping(), *sys.meta_path])
     assert run("--help") == (130, "", "")
+
+
+STOPPED_AT = """
+import sys
+
+class Stopping:
+    left = int(sys.argv.pop(1))
+    stopped = False
+
+    def find_spec(self, name, *_):
+        if not Stopping.stopped and name.partition(".")[0] in sys.argv[1].split(","):
+            Stopping.left -= 1
+            if Stopping.left < 0:
+                Stopping.stopped = True
+                raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Stopping())
+from llmsession.cli import main
+main(["--help"])
+"""
+"""The command, with a Ctrl-C at the import of the nth module of some packages."""
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 150])
+def test_ctrl_c_at_whatever_import_is_exit_code_130_without_a_traceback(count: int) -> None:
+    packages = "msgspec,anyio,typer,rich" + (",llmsession" if count > 10 else "")
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT, str(count), packages],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_command_imports_nothing_of_others_before_it_answers_ctrl_c() -> None:
+    code = (
+        "import sys, llmsession.cli; own = [m for m in sys.modules if m.startswith('llmsession')];"
+        "others = {m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names;"
+        "print(own, others & {'msgspec', 'anyio', 'typer', 'rich', 'structlog'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['llmsession', 'llmsession.cli'] set()\n"
