@@ -17,6 +17,7 @@ from rich.console import Console
 
 from llmsession import ProviderError, StepRestarted, TextDelta
 from llmsession.cli.chat import chat as chat_file
+from llmsession.cli.chat import recording as recording_file
 from llmsession.cli.chat.view import TurnView, split_paragraphs
 from llmsession.testing import ScriptedProvider, say
 from llmsession.transcripts import write_own
@@ -238,7 +239,7 @@ def test_a_server_without_a_scheme_is_refused_before_the_first_line(
     piped: Callable[..., Ran],
 ) -> None:
     done = piped("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
-    assert "base_url has to begin with http://" in done.refusal
+    assert "has to begin with http://" in done.refusal
 
 
 def test_replay_without_a_recording_and_a_recording_without_replay_are_refused(
@@ -269,13 +270,12 @@ def test_what_the_reader_leaves_out_of_a_recording_is_counted_on_stderr(tmp_path
 
 
 def test_a_recording_of_several_conversations_says_that_only_the_first_is_played(
-    tmp_path: Path,
+    walk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "chats.json"
-    path.write_bytes(write_own(*[recording([[text("hi")], [text("hello")]]) for _ in range(3)]))
-    done = _run("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
-    said = f"llmsession: {path}: 3 conversations; only the first one is played\n"
-    assert (done.returncode, done.stderr) == (0, said)
+    monkeypatch.setattr(recording_file, "read", lambda _: [tool_loop()] * 3)
+    recording_file.Recording(walk, delay_s=0)
+    said = f"llmsession: {walk}: 3 conversations; only the first one is played\n"
+    assert capsys.readouterr().err == said
 
 
 def test_sessions_are_kept_in_the_users_folder_which_is_said(
