@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from llmsession import ProviderError, StepRestarted, TextDelta
 from llmsession.cli.chat import chat as chat_file
+from llmsession.cli.chat import recording as recording_file
 from llmsession.cli.chat.view import TurnView, split_paragraphs
 from llmsession.testing import ScriptedProvider, say
 from llmsession.transcripts import write_own
@@ -238,7 +240,7 @@ def test_a_server_without_a_scheme_is_refused_before_the_first_line(
     piped: Callable[..., Ran],
 ) -> None:
     done = piped("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
-    assert "base_url has to begin with http://" in done.refusal
+    assert "has to begin with http://" in done.refusal
 
 
 def test_replay_without_a_recording_and_a_recording_without_replay_are_refused(
@@ -259,23 +261,24 @@ def test_without_a_terminal_lines_are_read_as_they_come(walk: Path) -> None:
     assert "the model is sent" in done.stdout
 
 
-def test_what_the_reader_leaves_out_of_a_recording_is_counted_on_stderr(tmp_path: Path) -> None:
+def test_what_the_reader_leaves_out_of_a_recording_is_counted_on_stderr(
+    piped: Callable[..., Ran], tmp_path: Path
+) -> None:
     said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
     path = tmp_path / "chat.json"
     path.write_text(json.dumps([{"role": role, "content": words} for role, words in said]))
-    done = _run("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
+    done = piped("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
     missing = "1 of 5 calls, results and messages (20.0%) left out: system 1"
-    assert (done.returncode, done.stderr) == (0, f"llmsession: {path}: {missing}\n")
+    assert (done.code, done.err) == (0, f"llmsession: {path}: {missing}\n")
 
 
 def test_a_recording_of_several_conversations_says_that_only_the_first_is_played(
-    tmp_path: Path,
+    walk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "chats.json"
-    path.write_bytes(write_own(*[recording([[text("hi")], [text("hello")]]) for _ in range(3)]))
-    done = _run("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
-    said = f"llmsession: {path}: 3 conversations; only the first one is played\n"
-    assert (done.returncode, done.stderr) == (0, said)
+    monkeypatch.setattr(recording_file, "read", lambda _: [tool_loop()] * 3)
+    recording_file.Recording(walk, delay_s=0)
+    said = f"llmsession: {walk}: 3 conversations; only the first one is played\n"
+    assert capsys.readouterr().err == said
 
 
 def test_sessions_are_kept_in_the_users_folder_which_is_said(
