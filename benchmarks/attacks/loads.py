@@ -209,7 +209,7 @@ ATTACKS: Mapping[str, tuple[str, Attack]] = {
 """By name: over which transport, and the load."""
 
 WITHIN_THE_RATE = {"commands": 80e3}
-"""Attacks of which a part is work that the rate allows, and the bytes a second at which all of it is:
-what that costs is measured, and is no cost of the attack."""
+"""Attacks of which a part is work that the rate allows, and the bytes a second at which all of it
+is: what that costs is measured, and is no cost of the attack."""
 ADMITTED = frozenset({"creations"})
 """Attacks that stay within the rate: all that they cost is work that a client may ask for."""
