@@ -54,6 +54,18 @@ a plan is applied at once, though the provider's cache is warm (docs/compaction.
     session/compacting/test_compaction_moments.py
     test_a_plan_is_made_ahead_and_waits_while_the_cache_is_warm
 
+in providers/counting/counter.py, by providers/counting/test_vendor_tokens.py
+a counter that fails is told each time (docs/tokens.md)
+    -         self._is_told = True
+    +         pass
+    test_a_session_counts_with_it_and_a_failure_is_told_once
+
+in providers/counting/gemini_tokens.py, by providers/counting/test_vendor_tokens.py
+Gemini counts no system text and no tools (docs/tokens.md)
+    - named = {"model": f"models/{model}", **whole}
+    + named = {"model": f"models/{model}", "contents": whole["contents"]}
+    test_gemini_counts_the_whole_request
+
 in session/values/config.py, by session/values/test_policy_settings.py
 a policy ignores a setting that it does not have (docs/compaction.md)
     -         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
