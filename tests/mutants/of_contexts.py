@@ -73,6 +73,19 @@ a plan that frees nothing is applied before a request (docs/compaction.md)
     -     return "injection" if adds else None
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
+
+in providers/counting/counter.py, by providers/counting/test_vendor_tokens.py
+a counter that fails is told each time (docs/tokens.md)
+    -         self._is_told = True
+    +         pass
+    test_a_session_counts_with_it_and_a_failure_is_told_once
+
+in providers/counting/gemini_tokens.py, by providers/counting/test_vendor_tokens.py
+Gemini counts no system text and no tools (docs/tokens.md)
+    - named = {"model": f"models/{model}", **whole}
+    + named = {"model": f"models/{model}", "contents": whole["contents"]}
+    test_gemini_counts_the_whole_request
+
 in session/values/config.py, by session/values/test_policy_settings.py
 a policy ignores a setting that it does not have (docs/compaction.md)
     -         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])

@@ -31,7 +31,7 @@ from .account import Account, check_priced
 from .counters import Counters
 from .observers import Observers, SessionObserver
 from .request_builder import ContextBuilder, Size
-from .session_log import SessionLog
+from .session_log import SessionLog, log_trouble
 from .subscriptions import Subscriptions
 from .tenants import Tenants
 
@@ -197,7 +197,13 @@ class Core:
         messages, view = self.state.context_messages(), self.state.view
         request = self.builder.project(messages, view)
         if self.services.counter is None:
-            self.services.counter = default_counter(self.provider, estimate=text_tokens_for)
+            self.services.counter = default_counter(
+                self.provider,
+                estimate=text_tokens_for,
+                on_failure=lambda error: log_trouble(
+                    self.services.logger, "counter.failed", error=error_text(error)
+                ),
+            )
         count = await self.services.counter.count(request)
         size = self.builder.size(request, messages, view, self.state.reported)
         if size.method != "usage" or count.method == "api":
