@@ -83,6 +83,11 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
         return any(map(injects, self.policies()))
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """What the texts of its stages begin with."""
+        return tuple(mark for policy in self.policies() for mark in getattr(policy, "marks", ()))
+
+    @property
     def waits_for_cache(self) -> bool:  # type: ignore[override]  # it depends on the stages
         """Do all stages? One that injects changes the view, and a held plan is outdated then."""
         return all(waits_for_cache(policy, None) for policy in self.policies())

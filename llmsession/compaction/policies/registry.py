@@ -10,7 +10,7 @@ import msgspec
 from llmsession.compaction.planning.policy import Policy
 from llmsession.errors import InvalidConfig
 
-__all__ = ["make_policy", "policy_names", "register", "settings_of"]
+__all__ = ["make_policy", "policy_kinds", "policy_names", "register", "settings_of"]
 
 P = TypeVar("P", bound=type[Any])
 _POLICIES: dict[str, type[Any]] = {}
@@ -35,6 +35,11 @@ def register(policy: P) -> P:
 def policy_names() -> tuple[str, ...]:
     """The names that a configuration may use, in the order of their registration."""
     return tuple(_POLICIES)
+
+
+def policy_kinds() -> tuple[type[Any], ...]:
+    """The registered classes, in the order of their registration."""
+    return tuple(_POLICIES.values())
 
 
 def make_policy(

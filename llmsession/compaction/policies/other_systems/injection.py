@@ -1,8 +1,9 @@
 """Policies that add to the context: what is remembered, what is to be done, what was attached.
 
-They are stages: each adds tokens, so a session alone has no reason to apply one. A pipeline runs
-them before what compacts, so that what is injected is counted. Each knows its own items by how
-they begin, keeps those of others, and has at most one of each.
+A session asks them before each request, and a text is in the request that it was asked for. They
+compact nothing: a pipeline runs them before what does, so that what is injected is counted. Each
+knows its own items by how they begin (``marks``), keeps those of others, and has at most one of
+each.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from ..base import WaitingPolicy
-from ..drafts import Draft
+from ..injecting import InjectingPolicy
 from ..limits import Amount, Count, check_whole
 from ..registry import register
 
@@ -89,7 +89,7 @@ def memory_block(
 
 
 @register
-class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
+class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
     """``memory_injection``: what is known of the user, and what fits the newest questions, in one
     block at the end of the system text, so that its head stays in the cache.
 
@@ -102,8 +102,7 @@ class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "memory_injection"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
-    injects: ClassVar[bool] = True
+    marks: ClassVar[tuple[str, ...]] = (_MEMORY,)
 
     memories: tuple[str, ...] = ()
     relevant: tuple[str, ...] = ()
@@ -116,10 +115,9 @@ class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The block as it has to be now; None if it is."""
-        draft = Draft(view, messages, budget)
         block = memory_block(self.memories, self._best(messages), self.section_chars)
-        draft.inject([Injected(-1, block)] if block else [], instead_of=_MEMORY)
-        return draft.plan(self.name, "memories as they are now")
+        items = [Injected(-1, block)] if block else []
+        return self.injected(view, messages, budget, items, "memories as they are now")
 
     def _best(self, messages: Sequence[Message]) -> list[str]:
         words = set(_WORD.findall(memory_query(messages).lower()))
@@ -149,7 +147,7 @@ def focus_due(replies_since: int, every: int = REMIND_EVERY, *, edited: bool = F
 
 
 @register
-class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
+class FocusChain(InjectingPolicy, frozen=True, kw_only=True):
     """``focus_chain``: the list of what is to be done, shown again at the end of the context
     after every six requests, or at once when the user changed it.
 
@@ -161,27 +159,26 @@ class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "focus_chain"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
-    injects: ClassVar[bool] = True
+    marks: ClassVar[tuple[str, ...]] = (_FOCUS,)
 
     checklist: str = ""
     every: Count = REMIND_EVERY
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The list at the end of the context; None if it is not time, or there is none."""
+        """The list at the end of the context; None if it is not time. Without a list what was
+        shown goes."""
         said, replies = checklist_in(messages)
         task_list = self.checklist.strip() or said
         text = f"{_FOCUS}{task_list}"
         latest = next((item for item in view.injected if item.text.startswith(_FOCUS)), None)
         if not task_list:
-            return None
+            return self.injected(view, messages, budget, [], "there is no task list any more")
         since = replies if latest is None else _replies(messages, latest.at)
         edited = task_list != said and (latest is None or latest.text != text)
         if not focus_due(min(since, replies), self.every, edited=edited):
             return None
-        draft = Draft(view, messages, budget)
-        draft.inject([Injected(len(messages), text)], instead_of=_FOCUS)
-        return draft.plan(self.name, "the task list is shown again")
+        items = [Injected(len(messages), text)]
+        return self.injected(view, messages, budget, items, "the task list is shown again")
 
 
 def _replies(messages: Sequence[Message], start: int) -> int:
@@ -200,7 +197,7 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
+class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
     """``context_providers``: what is attached to a user's message stands before it.
 
     The same content of the same provider and id, attached again later, is shown there only; the
@@ -212,8 +209,7 @@ class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "context_providers"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
-    injects: ClassVar[bool] = True
+    marks: ClassVar[tuple[str, ...]] = (_ITEMS,)
 
     items: tuple[ContextItem, ...] = ()
     item_chars: int = ITEM_CHARS
@@ -233,10 +229,8 @@ class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
         texts = rendered_items(
             [item for item in self.items if item.turn in places], self.item_chars
         )
-        draft = Draft(view, messages, budget)
         items = [Injected(places[turn], text) for turn, text in texts.items()]
-        draft.inject(sorted(items, key=lambda injection: injection.at), instead_of=_ITEMS)
-        return draft.plan(self.name, "what is attached, as it is now")
+        return self.injected(view, messages, budget, items, "what is attached, as it is now")
 
 
 def rendered_items(items: Sequence[ContextItem], item_chars: int = ITEM_CHARS) -> dict[int, str]:
