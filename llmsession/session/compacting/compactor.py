@@ -36,6 +36,7 @@ from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.planning.schedule import (
     Fill,
     fill_of,
+    injects,
     is_due,
     keeps_own_limit,
     need_of,
@@ -44,6 +45,7 @@ from llmsession.compaction.planning.schedule import (
 )
 from llmsession.compaction.policies.injecting import with_stale_left_out
 from llmsession.compaction.view.plan import Plan, record_of
+from llmsession.compaction.view.view import View
 from llmsession.errors import contained, contained_in_task, error_text
 from llmsession.turns.records import Trigger
 
@@ -110,6 +112,25 @@ class Compactor:
         """Does no job run, and is no plan about to be written? A plan that waits for a better
         moment does not keep the session in memory."""
         return self._compaction.phase in RESTING
+
+    def view_to_send(self) -> View:
+        """The view that a request would be built from now: with what the policy would inject.
+        Costs a plan where the policy injects, else nothing."""
+        core, view = self._core, self._core.state.view
+        if core.config.compaction.enabled is False:
+            return view
+        try:
+            policy = with_stale_left_out(core.policy, view)
+            if not injects(policy):
+                return view
+            request = self._plan_request(core.size_now(), "injection", core.budget_tokens)
+            planned = policy.plan(view, request.messages, request.budget)
+            plan = checked_plan(planned, view, request.messages)
+        except BaseException as error:  # a policy may be anybody's code
+            core.log.bug("compaction.failed", contained(error))
+            return view
+        adds = plan is not None and plan.injected is not None
+        return view.applied(plan, len(request.messages)) if plan and adds else view
 
     # What happens to the session, as events.
 

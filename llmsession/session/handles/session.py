@@ -362,9 +362,10 @@ class LLMSession:
         return state.context_messages() if include_open else state.history
 
     def context(self) -> Request:
-        """The request that the model would be sent now, without a new user message."""
-        core = self._actor.core
-        return core.builder.project(core.state.context_messages(), core.state.view)
+        """The request that the model would be sent now, without a new user message. What the
+        policy would inject into it is there already."""
+        core, compactor = self._actor.core, self._actor.turns.runner.compactor
+        return core.builder.project(core.state.context_messages(), compactor.view_to_send())
 
     def status(self) -> SessionStatus:
         """The session's status. Costs a projection of the context."""

@@ -135,6 +135,17 @@ async def test_a_change_of_memories_voids_thinking_that_is_bound_to_the_old_ones
         assert "hm 3" in "".join(texts_of(on.provider.requests[-1]))
 
 
+async def test_the_context_shows_what_the_next_request_will_have() -> None:
+    async with stage(["a", "b"], system="be brief", compaction=memory("likes tea")) as on:
+        assert on.session.context().system == f"be brief\n\n{TEA}"
+        await on.say("one")
+        await on.session.configure(compaction=memory("likes coffee"))
+        assert on.session.context().system == f"be brief\n\n{COFFEE}"
+        await on.session.configure(compaction=CompactionConfig())
+        assert on.session.context().system == "be brief"
+        assert len(await applied(on)) == 1
+
+
 # focus_chain
 
 FOCUS = "[Task progress: the list as it stands. Keep it up to date.]\n"
