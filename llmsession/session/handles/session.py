@@ -382,6 +382,7 @@ class LLMSession:
             step=run.turn.step if run else 0,
             queued=actor.turns.waiting,
             head=TurnId("a", state.head_turn) if state.head_turn else None,
+            next_turn=TurnId("u", state.counter.last + 1),
             seq=state.head,
             epoch=core.journal.lease.epoch,
             generation=state.generation,

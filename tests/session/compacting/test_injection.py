@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmsession import CompactionConfig, MemoryStore
+from llmsession import CompactionConfig, InvalidConfig, MemoryStore
 from llmsession.compaction.policies import (
     ContextItem,
     ContextProviders,
@@ -253,6 +253,19 @@ async def test_what_is_attached_goes_with_its_turn() -> None:
             [block("a.py\nx = 1"), "u1"], ["a"], [block("a.py\nx = 4"), "u4"],
         ]  # fmt: skip
         await same_as_its_log(on, on.session)
+
+
+async def test_items_are_attached_to_the_next_message() -> None:
+    providers = ContextProviders()
+    a_file = ContextItem(provider="file", id="a.py", name="a.py", content="x = 1")
+    async with stage(["a", "b"], compaction=CompactionConfig(policy=providers)) as on:
+        await on.say("u1")
+        providers = providers.attached(on.session.status().next_turn, a_file)
+        await on.session.configure(compaction=CompactionConfig(policy=providers))
+        await on.say("u2")
+        assert sent(on)[-1] == [["u1"], ["a"], [block("a.py\nx = 1"), "u2"]]
+    with pytest.raises(InvalidConfig, match="attached to a turn from 1, got None"):
+        providers.attached(None, a_file)
 
 
 # middleware_pipeline and pipeline

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
+from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
@@ -186,9 +188,10 @@ def _replies(messages: Sequence[Message], start: int) -> int:
 
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something attached to the user's message of a turn: by which provider, and what."""
+    """Something attached to the user's message of a turn: by which provider, and what. With
+    ``turn`` 0 it is attached to none yet: see ``ContextProviders.attached``."""
 
-    turn: int
+    turn: int = 0
     provider: str
     id: str
     name: str
@@ -203,7 +206,8 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
     The same content of the same provider and id, attached again later, is shown there only; the
     older place says so in a line. In the order given, each item cut at ``item_chars``. Injects an
     item for each turn that has any, marker ``<context_items>``. Exempt from G7: it adds. What a
-    provider is, and what it asks for, is the caller's.
+    provider is, and what it asks for, is the caller's. Items of a turn that was dropped or rewound
+    are not shown any more.
 
     Raises InvalidConfig for a cap under 100 characters, and for an item without an id.
     """
@@ -219,6 +223,18 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
         for number, item in enumerate(self.items):
             if not item.provider or not item.id:
                 raise InvalidConfig(f"items[{number}] has no provider or no id")
+
+    def attached(self, turn: TurnId | int | None, *items: ContextItem) -> ContextProviders:
+        """This policy with *items* attached to *turn*, which ``status().next_turn`` names for the
+        next message. Configure the session with it before that message is sent.
+
+        Raises InvalidConfig for no turn, and for an item without an id.
+        """
+        number = turn.number if isinstance(turn, TurnId) else turn
+        if number is None or number < 1:
+            raise InvalidConfig(f"items are attached to a turn from 1, got {turn!r}")
+        new = tuple(replace(item, turn=number) for item in items)
+        return replace(self, items=(*self.items, *new))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The items as they have to stand now; None if they do."""
