@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmsession import CompactionConfig, InvalidConfig, MemoryStore
+from llmsession import CompactionConfig, InvalidConfig, MemoryStore, ProviderError
 from llmsession.compaction.policies import (
     ContextItem,
     ContextProviders,
@@ -20,6 +20,7 @@ from llmsession.compaction.policies import (
 from llmsession.compaction.policies import (
     Stage as PolicyStage,
 )
+from llmsession.compaction.provider_side import ClearToolUses, ProviderSideConfig
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.session.actors import Stage, same_as_its_log, settled, stage, texts_of
@@ -307,3 +308,54 @@ async def test_where_nothing_may_be_compacted_nothing_is_injected() -> None:
     async with stage(["a"], system="be brief", compaction=off) as on:
         await on.say("one")
         assert systems(on) == ["be brief"]
+
+
+# What happens to a session in between.
+
+
+async def test_after_clear_and_forget_the_next_request_has_what_is_injected_once() -> None:
+    config = attached(item(1, "x = 1"), item(3, "x = 3"), item(4, "x = 4"))
+    async with stage(lambda _, tag: f"a{tag.turn}", compaction=config) as on:
+        await on.say("u1", "u2", "u3")
+        await on.session.forget(before=2)
+        await on.say("u4")
+        assert sent(on)[-1] == [
+            ["u2"], ["a2"], [block("a.py\nx = 3"), "u3"], ["a3"], [block("a.py\nx = 4"), "u4"],
+        ]  # fmt: skip
+        await on.session.clear()
+        await on.say("u5")
+        assert sent(on)[-1] == [["u5"]]
+        await same_as_its_log(on, on.session)
+
+
+async def test_where_the_provider_keeps_the_context_small_texts_are_injected_all_the_same() -> None:
+    compaction = CompactionConfig(
+        policy=MemoryInjection(memories=("likes tea",)),
+        provider_side=ProviderSideConfig(clear_tool_uses=ClearToolUses()),
+    )
+    clears = Profile(provider_edits=frozenset({"clear_tool_uses"}))
+    async with stage(["a", "b"], profile=clears, compaction=compaction) as on:
+        await on.say("u1", "u2")
+        assert systems(on) == [TEA] * 2
+
+
+async def test_a_steer_and_a_retry_have_what_is_injected() -> None:
+    broken = say("half").raising(ProviderError("gone", kind="retryable"), at=2)
+    replies = [broken, call("t", id="c1"), say("done")]
+    async with stage(replies, tools=tools("out"), compaction=memory("likes tea")) as on:
+        await on.say("u1")
+        assert systems(on) == [TEA] * 3
+        assert len(await applied(on)) == 1
+
+
+@pytest.mark.real_time
+async def test_in_a_long_session_the_request_waits_for_a_plan_that_a_thread_makes() -> None:
+    async with stage(
+        lambda _, tag: f"a{tag.turn}", compaction=chain(checklist="- [ ] one", every=5)
+    ) as on:
+        for number in range(40):
+            await on.say(f"u{number}")
+        text = f"{FOCUS}- [ ] one"
+        places = [number for number, request in enumerate(sent(on)) if request[-1][-1] == text]
+        assert places == list(range(0, 40, 5))
+        assert all(sum(text in message for message in request) == 1 for request in sent(on))
