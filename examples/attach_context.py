@@ -26,7 +26,7 @@ async def ask(
     session: LLMSession, providers: ContextProviders, question: str, *items: ContextItem
 ) -> ContextProviders:
     """Ask with *items* attached. The policy that has them is the next one to attach to."""
-    providers = providers.attached(session.status().next_turn, *items)
+    providers = providers.attached(session.status(), *items)
     await session.configure(compaction=configured(providers))
     await (await session.send(question)).text()
     return providers

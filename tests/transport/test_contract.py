@@ -443,7 +443,7 @@ async def test_a_policy_made_of_policies_is_configured_and_injects(at: At) -> No
         status = await session.read_status()
         assert status.next_turn == TurnId("u", 1)
         a_file = ContextItem(provider="file", id="a.py", name="a.py", content="x = 1")
-        attached = providers.attached(status.next_turn, a_file)
+        attached = providers.attached(status, a_file)
         await session.configure(compaction=compaction(attached))
         await (await session.send("hello")).text()
         context = await session.read_context()

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from llmsession import CompactionConfig, InvalidConfig, MemoryStore, ProviderError
+from llmsession import CompactionConfig, InvalidConfig, MemoryStore, ProviderError, TurnId
 from llmsession.compaction.policies import (
     ContextItem,
     ContextProviders,
@@ -237,8 +238,9 @@ async def test_what_is_attached_stands_before_the_message_of_its_turn_in_every_r
 
 async def test_what_is_attached_goes_with_its_turn() -> None:
     store = MemoryStore()
-    config = attached(item(1, "x = 1"), item(2, "x = 2"), item(4, "x = 4"))
-    async with stage(["a", never(), "c", "d"], store=store, compaction=config) as on:
+    items = (item(1, "x = 1"), item(2, "x = 2"), item(4, "x = 4"))
+    config = attached(*(replace(item, session="s") for item in items))
+    async with stage(["a", never(), "c", "d", "e"], store=store, compaction=config) as on:
         await on.say("u1")
         await on.interrupted("u2")
         await on.say("u3")
@@ -247,7 +249,10 @@ async def test_what_is_attached_goes_with_its_turn() -> None:
         await on.session.rewind(to=1)
         await on.say("u4")
         assert sent(on)[-1] == [[block("a.py\nx = 1"), "u1"], ["a"], [block("a.py\nx = 4"), "u4"]]
-        del child
+        # In the fork another turn has the number 2, and it has what was attached to that alone.
+        await (await child.send("v2")).text()
+        assert sent(on)[-1] == [[block("a.py\nx = 1"), "u1"], ["a"], ["v2"]]
+        assert (await child.read_status()).next_turn == TurnId("u", 3)
     async with stage(["e"], store=store, reopen=True) as on:
         await on.say("u5")
         assert sent(on)[-1][:3] == [
@@ -261,12 +266,13 @@ async def test_items_are_attached_to_the_next_message() -> None:
     a_file = ContextItem(provider="file", id="a.py", name="a.py", content="x = 1")
     async with stage(["a", "b"], compaction=CompactionConfig(policy=providers)) as on:
         await on.say("u1")
-        providers = providers.attached(on.session.status().next_turn, a_file)
+        providers = providers.attached(on.session.status(), a_file)
         await on.session.configure(compaction=CompactionConfig(policy=providers))
         await on.say("u2")
         assert sent(on)[-1] == [["u1"], ["a"], [block("a.py\nx = 1"), "u2"]]
-    with pytest.raises(InvalidConfig, match="attached to a turn from 1, got None"):
-        providers.attached(None, a_file)
+        of_old_service = replace(on.session.status(), next_turn=None)
+    with pytest.raises(InvalidConfig, match="'s' names no next turn"):
+        providers.attached(of_old_service, a_file)
 
 
 # middleware_pipeline and pipeline

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from itertools import islice
+from typing import ClassVar, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -57,8 +58,9 @@ ITEM_CHARS = 20_000
 def memory_query(messages: Sequence[Message]) -> str:
     """What memories are looked up by: the newest seven texts of the user, the last 4,000
     characters of them."""
-    said = [message.text for message in messages if message.is_user and message.text.strip()]
-    return "\n".join(said[-QUERY_MESSAGES:])[-QUERY_CHARS:]
+    texts = (message.text for message in reversed(messages) if message.is_user)
+    newest = list(islice((text for text in texts if text.strip()), QUERY_MESSAGES))
+    return "\n".join(reversed(newest))[-QUERY_CHARS:]
 
 
 def _section(title: str, entries: Sequence[str], max_chars: int) -> str:
@@ -122,6 +124,8 @@ class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
         return self.injected(view, messages, budget, items, "memories as they are now")
 
     def _best(self, messages: Sequence[Message]) -> list[str]:
+        if not self.relevant:
+            return []
         words = set(_WORD.findall(memory_query(messages).lower()))
         scores = [len(words & set(_WORD.findall(memory.lower()))) for memory in self.relevant]
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
@@ -189,14 +193,30 @@ def _replies(messages: Sequence[Message], start: int) -> int:
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
     """Something attached to the user's message of a turn: by which provider, and what. With
-    ``turn`` 0 it is attached to none yet: see ``ContextProviders.attached``."""
+    ``turn`` 0 it is attached to none yet: see ``ContextProviders.attached``. With ``session`` only
+    to a turn that was made there: a fork may have another turn of that number."""
 
     turn: int = 0
+    session: str = ""
     provider: str
     id: str
     name: str
     content: str
     description: str = ""
+
+
+class NextTurn(Protocol):
+    """What a ``SessionStatus`` says of the next turn."""
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        ...
+
+    @property
+    def next_turn(self) -> TurnId | None:
+        """The id that the next message gets."""
+        ...
 
 
 @register
@@ -224,16 +244,19 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
             if not item.provider or not item.id:
                 raise InvalidConfig(f"items[{number}] has no provider or no id")
 
-    def attached(self, turn: TurnId | int | None, *items: ContextItem) -> ContextProviders:
-        """This policy with *items* attached to *turn*, which ``status().next_turn`` names for the
-        next message. Configure the session with it before that message is sent.
+    def attached(self, status: NextTurn, *items: ContextItem) -> ContextProviders:
+        """This policy with *items* attached to the next message of the session that has *status*,
+        its ``status()``. Configure the session with it before that message is sent.
 
-        Raises InvalidConfig for no turn, and for an item without an id.
+        Raises InvalidConfig if the status names no next turn, and for an item without an id.
         """
-        number = turn.number if isinstance(turn, TurnId) else turn
-        if number is None or number < 1:
-            raise InvalidConfig(f"items are attached to a turn from 1, got {turn!r}")
-        new = tuple(replace(item, turn=number) for item in items)
+        turn = status.next_turn
+        if turn is None:
+            raise InvalidConfig(
+                f"the status of {status.session!r} names no next turn to attach items to; the"
+                " service is older than that: make the items with their turn"
+            )
+        new = (replace(item, turn=turn.number, session=status.session) for item in items)
         return replace(self, items=(*self.items, *new))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
@@ -242,9 +265,12 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
         for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:
                 places[message.turn] = index
-        texts = rendered_items(
-            [item for item in self.items if item.turn in places], self.item_chars
-        )
+        visible = [
+            item
+            for item in self.items
+            if item.turn in places and item.session in ("", messages[places[item.turn]].session)
+        ]
+        texts = rendered_items(visible, self.item_chars)
         items = [Injected(places[turn], text) for turn, text in texts.items()]
         return self.injected(view, messages, budget, items, "what is attached, as it is now")
 
