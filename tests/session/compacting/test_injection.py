@@ -137,9 +137,13 @@ async def test_a_change_of_memories_voids_thinking_that_is_bound_to_the_old_ones
         assert "hm 3" in "".join(texts_of(on.provider.requests[-1]))
 
 
+@pytest.mark.real_time
 async def test_the_context_shows_what_the_next_request_will_have() -> None:
     async with stage(["a", "b"], system="be brief", compaction=memory("likes tea")) as on:
         assert on.session.context().system == f"be brief\n\n{TEA}"
+        size, counted = on.session.status().context_tokens, await on.session.count()
+        assert size >= len(TEA) / Profile().chars_per_token
+        assert counted.input_tokens >= len(TEA) / 6
         await on.say("one")
         await on.session.configure(compaction=memory("likes coffee"))
         assert on.session.context().system == f"be brief\n\n{COFFEE}"
