@@ -1,0 +1,301 @@
+"""What six more systems would have sent: see ``references``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .comparing import SUMMARY, note, summary_tokens
+from .conversations import Block, Held, Life, Sent, tokens_of
+from .references import (
+    Folded,
+    Requests,
+    newest_question,
+    newest_step,
+    newest_that_fit,
+    next_question,
+    sizes,
+)
+
+__all__ = [
+    "chainreview",
+    "cline",
+    "cline_sdk",
+    "codebuddy",
+    "codebuddy_chat",
+    "minisearch",
+    "neurolink",
+    "neurolink_stages",
+    "roo",
+    "roo_truncation",
+]
+
+CLINE_ALLOWED = {64_000: 37_000, 128_000: 98_000, 200_000: 160_000}
+CLINE_NOTICE = (
+    "[[NOTE] This file read has been removed to save space in the context window. Refer to the"
+    " latest file read for the most up to date version of this file.]"
+)
+
+
+def cline(life: Life) -> Requests:
+    """Reads of a file but for the last are replaced by a notice. If that saves less than 30 %, half
+    of the messages between the first two and the newest go too, or three quarters."""
+    default = max(life.window - 40_000, life.window * 4 // 5)
+    allowed = CLINE_ALLOWED.get(life.window, default)
+    end, noticed = 1, set[str]()  # the range that is left out is [2, end]
+    for sent in life.requests:
+        messages, total = sent.messages, sent.reported_tokens
+        if total >= allowed:
+            active = [*messages[:2], *messages[end + 1 :]]
+            stale = stale_reads(active) - noticed
+            chars = sum(len(result["content"]) for message in active for result in message.results
+                        if result["tool_use_id"] in stale)  # fmt: skip
+            saved = chars - len(CLINE_NOTICE) * len(stale)
+            noticed |= stale
+            if saved * 10 < 3 * all_chars(active, noticed - stale):
+                start, count = end + 1, len(messages)
+                rest = count - start
+                removed = rest * 3 // 4 // 2 * 2 if total / 2 > allowed else rest // 4 * 2
+                last = start + removed - 1
+                if removed and messages[last].role != "assistant":
+                    last -= 1
+                while messages[last + 1].results:  # ours: a call and its results stay together
+                    last -= 1
+                end = max(end, last)
+        shown = [with_notices(message, noticed) for message in messages]
+        yield [*shown[:2], *([note("[NOTE]")] if end > 1 else []), *shown[end + 1 :]]
+
+
+def stale_reads(messages: Sequence[Held]) -> set[str]:
+    """The calls whose results are not the last that show their file."""
+    last: dict[str, str] = {}
+    stale = set()
+    for call in (call for message in messages for call in message.calls):
+        if call["name"] in ("read_file", "write_to_file"):
+            path = call["input"]["path"]
+            stale |= {last[path]} if path in last else set()
+            last[path] = call["id"]
+    return stale
+
+
+def with_notices(message: Held, noticed: set[str]) -> Held:
+    def changed(block: Block) -> Block:
+        is_stale = block.get("tool_use_id") in noticed
+        return {**block, "content": CLINE_NOTICE} if is_stale else block
+
+    return Held(message.role, tuple(map(changed, message.blocks)))
+
+
+def all_chars(messages: Sequence[Held], noticed: set[str]) -> int:
+    changed = [with_notices(message, noticed) for message in messages]
+    return sum(
+        len(block.get("text", block.get("content", ""))) for each in changed for block in each.blocks
+    )
+
+
+def cline_sdk(life: Life) -> Requests:
+    """At nine tenths: all that a person typed stays, and what fits of the newest turn, and of each
+    older turn the last reply. What survived once is not looked at again. The rest becomes a
+    notice behind what was typed before it."""
+    most = life.window - life.max_tokens  # ours: the most input is the session's budget
+    trigger = most * 9 // 10
+    gone: set[int] = set()
+    frozen = 0
+    for sent in life.requests:
+        messages = sent.messages
+        asked = [index for index, message in enumerate(messages) if message.is_asked]
+        shown = [index for index in range(len(messages)) if index not in gone]
+        if sent.frame_tokens + sizes([messages[index] for index in shown]) >= trigger:
+            pairs = len(asked)
+            target = most // 2 if pairs >= 5 and life.max_tokens < most else trigger * 7 // 10
+            room = min(target, trigger - 1) - sent.frame_tokens
+            kept = set(asked) | {index for index in shown if index < frozen}
+            room -= sizes([messages[index] for index in kept])
+            newest = newest_that_fit(messages[asked[-1] + 1 :], room) + asked[-1] + 1
+            while newest < len(messages) and messages[newest].role != "assistant":
+                newest += 1
+            kept |= set(range(newest, len(messages)))
+            room -= sizes(messages[newest:])
+            for turn_end in reversed([index - 1 for index in asked[1:] if index - 1 >= frozen]):
+                if tokens_of(messages[turn_end]) <= room:
+                    kept.add(turn_end)
+                    room -= tokens_of(messages[turn_end])
+            gone = set(range(len(messages))) - kept
+            frozen = len(messages)
+        yield list(noticed_spans(messages, gone))
+
+
+def noticed_spans(messages: Sequence[Held], gone: set[int]) -> Requests:  # type: ignore[misc]
+    owner = None
+    told = set()
+    spans = {}
+    for index, message in enumerate(messages):
+        owner = index if message.is_asked else owner
+        if index in gone and owner not in told:
+            told.add(owner)
+            spans[owner] = note("Earlier context was compacted.")
+    for index, message in enumerate(messages):
+        if index not in gone:
+            yield message  # type: ignore[misc]
+        if index in spans:
+            yield spans[index]  # type: ignore[misc]
+
+
+def roo(life: Life) -> Requests:
+    """A fresh start: a summary takes the place of everything once the window is nearly full."""
+    allowed = life.window * 9 // 10 - life.max_tokens
+    folded = Folded()
+    for sent in life.requests:
+        if sent.reported_tokens + tokens_of(sent.messages[-1]) > allowed:
+            # ours: the newest question and the open step stay.
+            folded.fold(sent.messages, newest_step(sent.messages))
+        yield folded.shown(sent.messages)
+
+
+def roo_truncation(life: Life) -> Requests:
+    """Half of what is visible behind the first message is hidden, an even number; a marker says
+    how many messages that are."""
+    allowed = life.window * 9 // 10 - life.max_tokens
+    hidden_upto, markers = 1, 0
+    for sent in life.requests:
+        messages = sent.messages
+        if sent.reported_tokens + tokens_of(messages[-1]) > allowed:
+            visible = 1 + len(messages) - hidden_upto
+            count = (visible - 1) // 2 // 2 * 2
+            upto = hidden_upto + count
+            while messages[upto].results:  # ours: a call and its results stay together
+                upto -= 1
+            hidden_upto = max(hidden_upto, upto)
+        marker = [note("Sliding window truncation")] if hidden_upto > 1 else []
+        yield [messages[0], *marker, *messages[hidden_upto:]]
+
+
+FENCE = re.compile(r"```(?:json|text|typescript|javascript)?\n([\s\S]*?)```")
+
+
+def cleaned(text: str) -> str:
+    """Without spelled-out thoughts, with long code cut in its middle, and at most 6,000
+    characters."""
+    text = re.sub(r"<thinking>[\s\S]*?</thinking>", "", text)
+
+    def cut(fence: re.Match[str]) -> str:
+        code = fence[1]
+        if len(code) < 2000:
+            return fence[0]
+        short = f"{code[:800]}\n... [truncated {len(code) - 1200} chars] ...\n{code[-400:]}"
+        return fence[0].replace(code, short)
+
+    text = FENCE.sub(cut, text)
+    return (text if len(text) <= 6000 else text[:6000] + "\n... [truncated]").strip()
+
+
+def chainreview(life: Life, budget: int = 30_000) -> Requests:
+    """Every text is cleaned, in every request. Then newest first, until the first that does not
+    fit, from a question on."""
+    for sent in life.requests:
+        messages = [
+            Held(
+                message.role,
+                tuple(
+                    {**block, "text": cleaned(block["text"])} if block["type"] == "text" else block
+                    for block in message.blocks
+                ),
+            )
+            for message in sent.messages
+        ]
+        start = newest_that_fit(messages, budget)
+        yield messages[next_question(messages, start) :]
+
+
+def codebuddy(life: Life, count: int = 50, most: int = 32_000) -> Requests:
+    """The newest fifty messages; of these newest first, until the first that does not fit."""
+    for sent in life.requests:
+        start = max(0, len(sent.messages) - count)
+        start = max(start, newest_that_fit(sent.messages, most))
+        yield sent.messages[next_question(sent.messages, start) :]  # ours: begins with a question
+
+
+def codebuddy_chat(life: Life) -> Requests:
+    """What does not fit is summarised, but for the newest four messages. If that is not enough,
+    pairs go, the oldest first, and never the summary (which CodeBuddy may lose)."""
+    folded = Folded()
+    most = life.window - life.max_tokens
+    for sent in life.requests:
+        messages = sent.messages
+        active = len(messages) - folded.upto + bool(folded.upto)
+        if sent.frame_tokens + folded.tokens(sent) > most and active >= 6:
+            start = len(messages) - 4
+            while messages[start].results:  # ours: a call and its results stay together
+                start -= 1
+            folded.fold(messages, max(start, folded.upto))
+        yield folded.shown(messages)
+
+
+def minisearch(life: Life, window: int = 4096) -> Requests:
+    """Newest first, until the first that does not fit beside the summary in three quarters of
+    4,096 tokens. What is older is folded into the summary."""
+    folded = Folded()
+    for sent in life.requests:
+        # ours: the new summary is counted, and what is folded is not shown again.
+        room = window * 3 // 4 - sent.frame_tokens - summary_tokens(sent) - 5
+        start = newest_that_fit(sent.messages, room)
+        folded.upto = max(folded.upto, next_question(sent.messages, start))
+        yield folded.shown(sent.messages)
+
+
+def neurolink(life: Life) -> Requests:
+    """At four fifths of what may be sent all is summarised but the newest messages, three tenths of
+    that. It is looked at where a turn has ended."""
+    threshold = (life.window - life.max_tokens) * 4 // 5
+    folded = Folded()
+    for sent in life.requests:
+        messages = sent.messages
+        if messages[-1].is_asked:
+            stored = messages[:-1]
+            kept = summary_tokens(sent) if folded.upto else 0
+            if kept + sizes(stored[folded.upto :]) >= threshold:
+                start = newest_that_fit(stored, threshold * 3 // 10)
+                while start < len(stored) and stored[start].results:  # ours: pairs stay together
+                    start += 1
+                folded.upto = max(start, folded.upto + 1)
+        yield folded.shown(messages)
+
+
+def neurolink_stages(life: Life, protected: int = 40_000) -> Requests:
+    """Over what may be sent: results before the newest 40,000 tokens of results are cleared. If
+    that is not enough, all but three tenths is summarised."""
+    most = life.window - life.max_tokens
+    folded, cleared = Folded(), set[str]()
+    for sent in life.requests:
+        messages = sent.messages
+        shown = [with_clearing(message, cleared) for message in messages]
+        if sent.frame_tokens + folded.tokens(_with(sent, shown)) > most:
+            room, stale = protected, set()
+            for message in reversed(messages[folded.upto :]):
+                for block in reversed(message.results):
+                    room -= -(-len(block["content"]) // 4)
+                    stale |= {block["tool_use_id"]} if room < 0 else set()
+            cleared |= stale
+            shown = [with_clearing(message, cleared) for message in messages]
+            if sent.frame_tokens + folded.tokens(_with(sent, shown)) > most:
+                start = newest_that_fit(shown, most * 3 // 10)
+                while messages[start].results:  # ours: pairs stay together
+                    start += 1
+                folded.fold(messages, max(start, folded.upto + 1))
+        yield folded.shown(shown)
+
+
+def _with(sent: Sent, shown: Sequence[Held]) -> Sent:
+    return sent._replace(messages=tuple(shown))
+
+
+def with_clearing(message: Held, cleared: set[str]) -> Held:
+    return Held(
+        message.role,
+        tuple(
+            {**block, "content": "[Tool result cleared]"}
+            if block.get("tool_use_id") in cleared
+            else block
+            for block in message.blocks
+        ),
+    )
