@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 
-from .conversations import Block, Held, Life, Sent, tokens_of
+from .conversations import Block, Held, Life, Sent
 
-__all__ = ["SUMMARY", "differences", "note", "shortened", "summary_tokens"]
+__all__ = ["SUMMARY", "differences", "note", "shortened"]
 
 SUMMARY = Held("user", ({"type": "summary"},))
 """A summary of what is not shown, in words of our own."""
@@ -27,19 +27,6 @@ def note(words: str) -> Held:
 def shortened(block: Block, max_chars: int) -> Block:
     """*block* with less of its text, at most so many characters."""
     return {"type": "shortened", "of": block, "max_chars": max_chars}
-
-
-def summary_tokens(sent: Sent) -> int:
-    """How long the summary in the request is; 0 without one. Its words are ours, so this is all
-    that a reference cannot know by itself."""
-    found = [
-        block
-        for message in sent.request
-        for block in message.blocks
-        if block["type"] == "text" and block["text"].startswith(SUMMARY_TITLE)
-    ]
-    assert len(found) < 2
-    return tokens_of(Held("user", tuple(found))) if found else 0
 
 
 def differences(life: Life, expected: Iterable[Sequence[Held]]) -> list[str]:

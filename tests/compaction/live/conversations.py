@@ -7,7 +7,7 @@ requests, so the cache never gets cold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,7 +21,7 @@ from llmsession.turns.request import Profile, Request, RequestMessage, StepTag
 from llmsession.turns.usage import Usage
 from tests.session.actors import settled, stage
 
-__all__ = ["Block", "Held", "Life", "Sent", "chars_of", "lived", "tokens_of"]
+__all__ = ["Block", "Held", "Life", "Sent", "lived", "tokens_of"]
 
 Block: TypeAlias = dict[str, Any]
 MESSAGE_TOKENS = 4
@@ -55,7 +55,7 @@ class Held(NamedTuple):
         return self.role == "user" and not self.results
 
 
-def chars_of(message: Held) -> int:
+def _chars_of(message: Held) -> int:
     """The characters of a message: texts, results, and calls with their inputs as JSON."""
     total = 0
     for block in message.blocks:
@@ -72,7 +72,7 @@ def chars_of(message: Held) -> int:
 
 def tokens_of(message: Held) -> int:
     """The tokens of a message: four characters each, and four for the message."""
-    return -(-chars_of(message) // CHARS_PER_TOKEN) + MESSAGE_TOKENS
+    return -(-_chars_of(message) // CHARS_PER_TOKEN) + MESSAGE_TOKENS
 
 
 class Sent(NamedTuple):
@@ -82,11 +82,15 @@ class Sent(NamedTuple):
     """All of the conversation."""
     request: tuple[Held, ...]
     """The messages of the request."""
-    system: str
     frame_tokens: int
     """System text and tools."""
     reported_tokens: int
     """Prompt and reply of the request before, as the provider reported them; 0 before the first."""
+    added_tokens: int
+    """What the request has in no message of the conversation: a summary, notices. Their words are
+    ours, so how long they are is all that a reference cannot know by itself."""
+    added_before_tokens: int
+    """The same of the request before."""
 
 
 class Life(NamedTuple):
@@ -184,9 +188,13 @@ class _Results:
         self._tokens = tokens
         self._count = 0
 
-    async def __call__(self, **_: str) -> str:
+    async def __call__(self, **given: str) -> str:
         self._count += 1
-        return _text(f"result {self._count}", self._tokens * (3 + self._count % 3) // 3)
+        text = _text(f"result {self._count}", self._tokens * (3 + self._count % 3) // 3)
+        if "content" not in given:
+            return text
+        path = given["path"]
+        return f'Saved.\n<final_file_content path="{path}">\n{text}\n</final_file_content>'
 
 
 async def lived(
@@ -196,7 +204,6 @@ async def lived(
     turns: int = 26,
     window: int = 200_000,
     max_tokens: int = 8_000,
-    idle_s: float = 0.0,
     **options: Any,
 ) -> Life:
     """The conversation of so many *turns* under *policy* with its *options*. A reply has about
@@ -222,16 +229,23 @@ async def lived(
             ]
     ends = [index + 1 for index, message in enumerate(messages) if message.role == "user"]
     assert len(ends) == len(provider.requests)
+    texts = {block["text"] for message in messages for block in message.blocks if "text" in block}
+    added = [0, *(_added(request, texts) for request in provider.requests)]
     requests = [
         Sent(
             messages[:end],
             tuple(map(_held, request.messages)),
-            request.system or "",
             _frame(request),
             ([0, *model.reported])[number],
+            added[number + 1],
+            added[number],
         )
         for number, (end, request) in enumerate(zip(ends, provider.requests, strict=True))
     ]
     return Life(window, max_tokens, tuple(requests), tuple(applied))
 
 
+def _added(request: Request, texts: Collection[str]) -> int:
+    words = [block for message in request.messages for block in _held(message).blocks]
+    chars = [len(block["text"]) for block in words if block.get("text", "") not in {"", *texts}]
+    return sum(-(-count // CHARS_PER_TOKEN) for count in chars)

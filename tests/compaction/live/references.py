@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from .comparing import SUMMARY, summary_tokens
+from .comparing import SUMMARY
 from .conversations import Held, Life, Sent, tokens_of
 
 __all__ = [
@@ -82,8 +82,15 @@ class Folded:
 
     def tokens(self, sent: Sent) -> int:
         """The messages of a request, if nothing more is folded."""
+        return sent.added_before_tokens + self._kept_tokens(sent)
+
+    def tokens_now(self, sent: Sent) -> int:
+        """The messages of a request for which something was folded."""
+        return sent.added_tokens + self._kept_tokens(sent)
+
+    def _kept_tokens(self, sent: Sent) -> int:
         kept = [] if self.question is None else [sent.messages[self.question]]
-        return summary_tokens(sent) + sizes([*kept, *sent.messages[self.upto :]])
+        return sizes([*kept, *sent.messages[self.upto :]])
 
 
 def librechat(life: Life) -> Requests:
@@ -127,7 +134,7 @@ def open_webui(life: Life, threshold: int = 80_000, percent: int = 20) -> Reques
             if boundary:
                 folded.fold(messages, folded.upto + boundary)
             # ours: if what is kept is past the threshold itself, it is cut turn by turn.
-            while boundary and sent.frame_tokens + folded.tokens(sent) > threshold:
+            while boundary and sent.frame_tokens + folded.tokens_now(sent) > threshold:
                 later = [i for i in asked if i > boundary]
                 if not later:
                     break
@@ -176,8 +183,8 @@ def jan(life: Life) -> Requests:
 def continue_chat(life: Life) -> Requests:
     """The oldest go, one by one and with the results that follow, until the rest fits. The last
     question, or the last calls with their results, always stay."""
-    # ours: the whole reply is kept free; Continue keeps at most 1,000 tokens of it free.
-    room = life.window - life.max_tokens - min(1000, life.window * 2 // 100)
+    room = life.window - min(1000, life.window * 2 // 100) - min(1000, life.max_tokens)
+    room = min(room, life.window - life.max_tokens)  # ours: the whole reply is kept free
     for sent in life.requests:
         messages, start = sent.messages, 0
         while start < newest_step(messages) and sizes(messages[start:]) > room - sent.frame_tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .comparing import SUMMARY, note, summary_tokens
+from .comparing import note
 from .conversations import Block, Held, Life, Sent, tokens_of
 from .references import (
     Folded,
@@ -44,15 +44,14 @@ def cline(life: Life) -> Requests:
     allowed = CLINE_ALLOWED.get(life.window, default)
     end, noticed = 1, set[str]()  # the range that is left out is [2, end]
     for sent in life.requests:
-        messages, total = sent.messages, sent.reported_tokens
+        messages = sent.messages
+        # ours: what came since the last reply is counted, too.
+        total = sent.reported_tokens + tokens_of(messages[-1])
         if total >= allowed:
             active = [*messages[:2], *messages[end + 1 :]]
-            stale = stale_reads(active) - noticed
-            chars = sum(len(result["content"]) for message in active for result in message.results
-                        if result["tool_use_id"] in stale)  # fmt: skip
-            saved = chars - len(CLINE_NOTICE) * len(stale)
-            noticed |= stale
-            if saved * 10 < 3 * all_chars(active, noticed - stale):
+            chars = all_chars(active, noticed)
+            noticed |= stale_reads(active)
+            if (chars - all_chars(active, noticed)) * 10 < 3 * chars:
                 start, count = end + 1, len(messages)
                 rest = count - start
                 removed = rest * 3 // 4 // 2 * 2 if total / 2 > allowed else rest // 4 * 2
@@ -80,8 +79,12 @@ def stale_reads(messages: Sequence[Held]) -> set[str]:
 
 def with_notices(message: Held, noticed: set[str]) -> Held:
     def changed(block: Block) -> Block:
-        is_stale = block.get("tool_use_id") in noticed
-        return {**block, "content": CLINE_NOTICE} if is_stale else block
+        if block.get("tool_use_id") not in noticed:
+            return block
+        before, tag, file = block["content"].partition(".py\">")
+        behind = "</final_file_content>"
+        content = f"{before}{tag}{CLINE_NOTICE}{behind}" if file.endswith(behind) else CLINE_NOTICE
+        return {**block, "content": content}
 
     return Held(message.role, tuple(map(changed, message.blocks)))
 
@@ -105,7 +108,8 @@ def cline_sdk(life: Life) -> Requests:
         messages = sent.messages
         asked = [index for index, message in enumerate(messages) if message.is_asked]
         shown = [index for index in range(len(messages)) if index not in gone]
-        if sent.frame_tokens + sizes([messages[index] for index in shown]) >= trigger:
+        size = sent.frame_tokens + sent.added_before_tokens
+        if size + sizes([messages[index] for index in shown]) >= trigger:
             pairs = len(asked)
             target = most // 2 if pairs >= 5 and life.max_tokens < most else trigger * 7 // 10
             room = min(target, trigger - 1) - sent.frame_tokens
@@ -237,7 +241,7 @@ def minisearch(life: Life, window: int = 4096) -> Requests:
     folded = Folded()
     for sent in life.requests:
         # ours: the new summary is counted, and what is folded is not shown again.
-        room = window * 3 // 4 - sent.frame_tokens - summary_tokens(sent) - 5
+        room = window * 3 // 4 - sent.frame_tokens - sent.added_tokens - 5
         start = newest_that_fit(sent.messages, room)
         folded.upto = max(folded.upto, next_question(sent.messages, start))
         yield folded.shown(sent.messages)
@@ -252,8 +256,7 @@ def neurolink(life: Life) -> Requests:
         messages = sent.messages
         if messages[-1].is_asked:
             stored = messages[:-1]
-            kept = summary_tokens(sent) if folded.upto else 0
-            if kept + sizes(stored[folded.upto :]) >= threshold:
+            if sent.added_before_tokens + sizes(stored[folded.upto :]) >= threshold:
                 start = newest_that_fit(stored, threshold * 3 // 10)
                 while start < len(stored) and stored[start].results:  # ours: pairs stay together
                     start += 1
