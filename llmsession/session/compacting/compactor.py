@@ -263,8 +263,13 @@ class Compactor:
 
     def _fill(self, tokens: int) -> Fill:
         core, state = self._core, self._core.state
-        count, limit = len(state.context_messages()), core.budget_tokens
-        return fill_of(state.view, count, used_tokens=tokens, limit_tokens=limit)
+        return fill_of(
+            state.view,
+            len(state.context_messages()),
+            used_tokens=tokens,
+            limit_tokens=core.budget_tokens,
+            window_tokens=core.window_tokens,
+        )
 
     def _is_due(self, tokens: int) -> bool:
         try:
@@ -405,6 +410,7 @@ class Compactor:
         budget = Budget(
             used_tokens=size.tokens,
             limit_tokens=limit_tokens,
+            window_tokens=core.window_tokens,
             summaries=dict(state.summaries),
             profile=core.builder.profile,
             committed=len(state.history),

@@ -61,13 +61,13 @@ def _fits(block: Block, expected: Block) -> bool:
         case "shortened":
             return _is_shortened(block, expected["of"], expected["max_chars"])
         case _:
-            return block == expected
+            return bool(block == expected)
 
 
 def _is_shortened(block: Block, whole: Block, max_chars: int) -> bool:
     field = "text" if whole["type"] == "text" else "content"
-    others = {**block, field: ""} == {**whole, field: ""}
-    return others and block[field] != whole[field] and len(block[field]) <= max_chars
+    is_same = bool({**block, field: ""} == {**whole, field: ""})
+    return is_same and block[field] != whole[field] and len(block[field]) <= max_chars
 
 
 def _shape(messages: Sequence[Held], sent: Sent) -> str:

@@ -21,13 +21,13 @@ from llmsession.turns.request import Profile, Request, RequestMessage, StepTag
 from llmsession.turns.usage import Usage
 from tests.session.actors import settled, stage
 
-__all__ = ["Block", "Held", "Life", "Sent", "lived", "tokens_of"]
+__all__ = ["MESSAGE_TOKENS", "Block", "Held", "Life", "Sent", "lived", "tokens_of"]
 
 Block: TypeAlias = dict[str, Any]
 MESSAGE_TOKENS = 4
 CHARS_PER_TOKEN = 4
 SYSTEM = "You work on the project with the tools that you have."
-_WORDS = "the parser returns a wrong offset when lines are empty so we look at it again and ".split()
+_WORDS = "the parser returns a wrong offset when lines are empty so we look at it again and"
 _TOOLS = ("read_file", "execute_command", "write_to_file", "search")
 
 
@@ -137,7 +137,7 @@ class _Model:
 
 def _text(name: str, tokens: int) -> str:
     """About so many tokens of words, which begin with *name*."""
-    line = f"{name}: {' '.join(_WORDS)}.\n"
+    line = f"{name}: {_WORDS}.\n"
     chars = tokens * CHARS_PER_TOKEN
     return (line * (chars // len(line) + 1))[:chars].rstrip()
 

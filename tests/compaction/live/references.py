@@ -158,7 +158,8 @@ def lobechat(life: Life) -> Requests:
     threshold = life.window * 75 // 100
     folded = Folded()
     for sent in life.requests:
-        if folded.tokens(sent) > threshold:
+        # ours: system text and tools count, too.
+        if sent.frame_tokens + folded.tokens(sent) > threshold:
             start = newest_that_fit(sent.messages, min(threshold // 5, 32_000))
             while sent.messages[start].results:
                 start += 1

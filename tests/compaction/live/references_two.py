@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from .comparing import note
-from .conversations import Block, Held, Life, Sent, tokens_of
+from .conversations import MESSAGE_TOKENS, Block, Held, Life, Sent, tokens_of
 from .references import (
     Folded,
     Requests,
@@ -81,7 +81,7 @@ def with_notices(message: Held, noticed: set[str]) -> Held:
     def changed(block: Block) -> Block:
         if block.get("tool_use_id") not in noticed:
             return block
-        before, tag, file = block["content"].partition(".py\">")
+        before, tag, file = block["content"].partition('.py">')
         behind = "</final_file_content>"
         content = f"{before}{tag}{CLINE_NOTICE}{behind}" if file.endswith(behind) else CLINE_NOTICE
         return {**block, "content": content}
@@ -90,59 +90,53 @@ def with_notices(message: Held, noticed: set[str]) -> Held:
 
 
 def all_chars(messages: Sequence[Held], noticed: set[str]) -> int:
-    changed = [with_notices(message, noticed) for message in messages]
-    return sum(
-        len(block.get("text", block.get("content", ""))) for each in changed for block in each.blocks
-    )
+    blocks = [block for message in messages for block in with_notices(message, noticed).blocks]
+    return sum(len(block.get("text", "") + block.get("content", "")) for block in blocks)
 
 
 def cline_sdk(life: Life) -> Requests:
     """At nine tenths: all that a person typed stays, and what fits of the newest turn, and of each
-    older turn the last reply. What survived once is not looked at again. The rest becomes a
-    notice behind what was typed before it."""
+    older turn the last reply, the newest first. The rest becomes a notice behind what was typed
+    before it."""
     most = life.window - life.max_tokens  # ours: the most input is the session's budget
     trigger = most * 9 // 10
     gone: set[int] = set()
-    frozen = 0
     for sent in life.requests:
         messages = sent.messages
         asked = [index for index, message in enumerate(messages) if message.is_asked]
         shown = [index for index in range(len(messages)) if index not in gone]
         size = sent.frame_tokens + sent.added_before_tokens
         if size + sizes([messages[index] for index in shown]) >= trigger:
-            pairs = len(asked)
-            target = most // 2 if pairs >= 5 and life.max_tokens < most else trigger * 7 // 10
-            room = min(target, trigger - 1) - sent.frame_tokens
-            kept = set(asked) | {index for index in shown if index < frozen}
-            room -= sizes([messages[index] for index in kept])
-            newest = newest_that_fit(messages[asked[-1] + 1 :], room) + asked[-1] + 1
+            is_long = len(asked) >= 5 and life.max_tokens < most
+            target = min(most // 2 if is_long else trigger * 7 // 10, trigger - 1)
+            # ours: the notices have their room.
+            room = target - sent.frame_tokens - sent.added_tokens
+            room -= sizes([messages[index] for index in asked])
+            newest = asked[-1] + 1 + newest_that_fit(messages[asked[-1] + 1 :], room)
             while newest < len(messages) and messages[newest].role != "assistant":
                 newest += 1
-            kept |= set(range(newest, len(messages)))
-            room -= sizes(messages[newest:])
-            for turn_end in reversed([index - 1 for index in asked[1:] if index - 1 >= frozen]):
-                if tokens_of(messages[turn_end]) <= room:
-                    kept.add(turn_end)
-                    room -= tokens_of(messages[turn_end])
-            gone = set(range(len(messages))) - kept
-            frozen = len(messages)
-        yield list(noticed_spans(messages, gone))
+            newest = min(newest, newest_step(messages))  # ours: the open step stays
+            room -= sizes(messages[max(newest, asked[-1] + 1) :])
+            kept = {*asked, *range(newest, len(messages))}
+            # ours: a reply that was kept before goes where there is no room for newer ones. Cline
+            # keeps it for good, and in the end has room for nothing else. Which replies fit beside
+            # the notices depends on the words of these, so it is taken from the request.
+            replies = {index - 1 for index in asked[1:]} & set(shown)
+            replies = {index for index in replies if messages[index] in sent.request}
+            assert sizes([messages[index] for index in replies]) <= max(0, room)
+            gone |= set(range(len(messages))) - kept - replies
+        yield with_spans_noticed(messages, gone)
 
 
-def noticed_spans(messages: Sequence[Held], gone: set[int]) -> Requests:  # type: ignore[misc]
-    owner = None
-    told = set()
-    spans = {}
-    for index, message in enumerate(messages):
-        owner = index if message.is_asked else owner
-        if index in gone and owner not in told:
-            told.add(owner)
-            spans[owner] = note("Earlier context was compacted.")
+def with_spans_noticed(messages: Sequence[Held], gone: set[int]) -> list[Held]:
+    """*messages* with one notice for each span that is left out, where it was."""
+    shown = []
     for index, message in enumerate(messages):
         if index not in gone:
-            yield message  # type: ignore[misc]
-        if index in spans:
-            yield spans[index]  # type: ignore[misc]
+            shown.append(message)
+        elif index - 1 not in gone:
+            shown.append(note("Earlier context was compacted."))
+    return shown
 
 
 def roo(life: Life) -> Requests:
@@ -160,7 +154,7 @@ def roo_truncation(life: Life) -> Requests:
     """Half of what is visible behind the first message is hidden, an even number; a marker says
     how many messages that are."""
     allowed = life.window * 9 // 10 - life.max_tokens
-    hidden_upto, markers = 1, 0
+    hidden_upto = 1
     for sent in life.requests:
         messages = sent.messages
         if sent.reported_tokens + tokens_of(messages[-1]) > allowed:
@@ -212,10 +206,14 @@ def chainreview(life: Life, budget: int = 30_000) -> Requests:
 
 
 def codebuddy(life: Life, count: int = 50, most: int = 32_000) -> Requests:
-    """The newest fifty messages; of these newest first, until the first that does not fit."""
+    """The newest fifty messages; of these newest first, until the first that does not fit. A token
+    is four characters, and a message costs nothing by itself."""
     for sent in life.requests:
-        start = max(0, len(sent.messages) - count)
-        start = max(start, newest_that_fit(sent.messages, most))
+        start, room = len(sent.messages), most - sent.frame_tokens  # ours: the frame is charged
+        while start and tokens_of(sent.messages[start - 1]) - MESSAGE_TOKENS <= room:
+            start -= 1
+            room -= tokens_of(sent.messages[start]) - MESSAGE_TOKENS
+        start = max(start, len(sent.messages) - count)
         yield sent.messages[next_question(sent.messages, start) :]  # ours: begins with a question
 
 
@@ -235,32 +233,36 @@ def codebuddy_chat(life: Life) -> Requests:
         yield folded.shown(messages)
 
 
+SUMMARY_TOKENS = 800
+
+
 def minisearch(life: Life, window: int = 4096) -> Requests:
     """Newest first, until the first that does not fit beside the summary in three quarters of
     4,096 tokens. What is older is folded into the summary."""
     folded = Folded()
     for sent in life.requests:
-        # ours: the new summary is counted, and what is folded is not shown again.
-        room = window * 3 // 4 - sent.frame_tokens - sent.added_tokens - 5
-        start = newest_that_fit(sent.messages, room)
-        folded.upto = max(folded.upto, next_question(sent.messages, start))
+        room = window * 3 // 4 - sent.frame_tokens  # ours: there is no stub reply ("Ok!")
+        # ours: what is folded is not shown again, and the longest summary has its room.
+        if folded.tokens(sent) > room:
+            start = newest_that_fit(sent.messages, room - SUMMARY_TOKENS)
+            folded.upto = max(folded.upto, next_question(sent.messages, start))
         yield folded.shown(sent.messages)
 
 
 def neurolink(life: Life) -> Requests:
     """At four fifths of what may be sent all is summarised but the newest messages, three tenths of
-    that. It is looked at where a turn has ended."""
+    that."""
     threshold = (life.window - life.max_tokens) * 4 // 5
     folded = Folded()
     for sent in life.requests:
         messages = sent.messages
-        if messages[-1].is_asked:
-            stored = messages[:-1]
-            if sent.added_before_tokens + sizes(stored[folded.upto :]) >= threshold:
-                start = newest_that_fit(stored, threshold * 3 // 10)
-                while start < len(stored) and stored[start].results:  # ours: pairs stay together
-                    start += 1
-                folded.upto = max(start, folded.upto + 1)
+        # ours: it is looked at before each request, and not only where a turn has ended.
+        # ours: system text and tools count, too.
+        if sent.frame_tokens + folded.tokens(sent) >= threshold:
+            start = newest_that_fit(messages, threshold * 3 // 10)
+            while messages[start].results:  # ours: a call and its results stay together
+                start += 1
+            folded.upto = max(folded.upto, min(start, newest_question(messages)))  # ours: it stays
         yield folded.shown(messages)
 
 
