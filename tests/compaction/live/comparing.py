@@ -55,7 +55,7 @@ def _is_as_expected(sent: Sent, messages: Sequence[Held]) -> bool:
 def _fits(block: Block, expected: Block) -> bool:
     match expected["type"]:
         case "summary":
-            return block["type"] == "text" and block["text"].startswith(SUMMARY_TITLE)
+            return bool(block["type"] == "text" and block["text"].startswith(SUMMARY_TITLE))
         case "note":
             return block["type"] == "text" and expected["words"] in block["text"]
         case "shortened":
