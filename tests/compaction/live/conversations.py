@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple, TypeAlias
 
+import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
@@ -213,6 +214,7 @@ async def lived(
     provider = ScriptedProvider(model, profile=profile)
     results = _Results(tokens)
     with in_virtual_threads(checkpoint):
+        started_at = anyio.current_time()
         async with stage(
             provider=provider,
             tools=[Tool(name=name, run=results) for name in _TOOLS],
@@ -224,6 +226,9 @@ async def lived(
                 await on.say(_text(f"question {turn}", tokens // 3))
                 await settled()
             messages = tuple(map(_held, on.session.conversation()))
+            # A cache would get cold, and a tool would miss its deadline. Results of over 32,000
+            # characters are prepared in a real thread, which virtual time does not wait for.
+            assert anyio.current_time() - started_at < 10.0, "time has passed"
             applied = [
                 record for record in await on.log() if isinstance(record, r.CompactionApplied)
             ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .comparing import note
+from .comparing import note, shortened
 from .conversations import MESSAGE_TOKENS, Block, Held, Life, Sent, tokens_of
 from .references import (
     Folded,
@@ -300,6 +300,109 @@ def with_clearing(message: Held, cleared: set[str]) -> Held:
         tuple(
             {**block, "content": "[Tool result cleared]"}
             if block.get("tool_use_id") in cleared
+            else block
+            for block in message.blocks
+        ),
+    )
+
+
+def cline_sidecar(life: Life, preserved: int = 20_000) -> Requests:
+    """At nine tenths all is summarised but the newest 20,000 tokens, or what the target allows if
+    that is less, and never less than the newest typed turn."""
+    most = life.window - life.max_tokens  # ours: the most input is the session's budget
+    trigger = most * 9 // 10
+    folded = Folded()
+    for sent in life.requests:
+        messages = sent.messages
+        if sent.frame_tokens + folded.tokens(sent) >= trigger:
+            asked = sum(message.is_asked for message in messages)
+            is_long = asked >= 5 and life.max_tokens < most
+            target = min(most // 2 if is_long else trigger * 7 // 10, trigger - 1)
+            start = newest_that_fit(messages, min(preserved, target))
+            start = min(start, newest_question(messages))
+            while messages[start].results:
+                start -= 1
+            folded.upto = max(folded.upto, start)
+        yield folded.shown(messages)
+
+
+OUTDATED = "[outdated - see the latest file content]"
+
+
+def cline_stale_reads(life: Life, batch: int = 65_536) -> Requests:
+    """Reads of a file that was read again stay until 64 KiB of them wait; then all of them go."""
+    gone = set[str]()
+    for sent in life.requests:
+        results = {block["tool_use_id"]: block for m in sent.messages for block in m.results}
+        newest: dict[str, str] = {}
+        waiting = []
+        for block in (call for message in sent.messages for call in message.calls):
+            if block["name"] == "read_file":
+                path = block["input"]["path"]
+                waiting += [newest[path]] if path in newest else []
+                newest[path] = block["id"]
+        waiting = [call for call in waiting if call not in gone]
+        if sum(len(results[call]["content"]) - len(OUTDATED) for call in waiting) >= batch:
+            gone |= set(waiting)
+        yield [
+            Held(
+                message.role,
+                tuple(
+                    {**block, "content": OUTDATED} if block.get("tool_use_id") in gone else block
+                    for block in message.blocks
+                ),
+            )
+            for message in sent.messages
+        ]
+
+
+def librechat_masking(life: Life) -> Requests:
+    """At four fifths results that the model has answered in words are cut to head and tail, each to
+    its share: the older, the less."""
+    effective_window = (life.window - life.max_tokens) * 95 // 100
+    shorter: dict[str, int] = {}
+    for sent in life.requests:
+        effective = effective_window - sent.frame_tokens
+        used = sent.reported_tokens + tokens_of(sent.messages[-1]) - sent.frame_tokens
+        if used * 100 >= effective * 80:
+            consumed = [block for message in sent.messages[:-1] for block in message.results]
+            for index, block in enumerate(consumed):
+                weight = 0.2 + 0.8 * (index / max(1, len(consumed) - 1))
+                share = max(300, int(effective * 4 * weight / (0.6 * len(consumed))))
+                if len(block["content"]) > share:
+                    shorter.setdefault(block["tool_use_id"], share)
+        yield [with_shortened(message, shorter) for message in sent.messages]
+
+
+BANDS = ((99, 0.05), (90, 0.2), (85, 0.5), (80, 1.0))
+
+
+def librechat_fading(life: Life) -> Requests:
+    """The fuller, the shorter: each result is cut to a share of the effective budget, which falls
+    with the pressure and with the result's age."""
+    effective_window = (life.window - life.max_tokens) * 95 // 100
+    shorter: dict[str, int] = {}
+    for sent in life.requests:
+        budget = effective_window - sent.frame_tokens
+        used = sent.reported_tokens + tokens_of(sent.messages[-1]) - sent.frame_tokens
+        factor = next((part for percent, part in BANDS if used * 100 >= budget * percent), None)
+        if factor is not None:
+            effective = max(1024, int(budget * factor))
+            results = [block for message in sent.messages for block in message.results]
+            for index, block in enumerate(results):
+                weight = 0.2 + 0.8 * (index / max(1, len(results) - 1))
+                most = max(200, int(min(0.3 * effective * 4, 400_000) * weight))
+                if len(block["content"]) > most:
+                    shorter.setdefault(block["tool_use_id"], most)
+        yield [with_shortened(message, shorter) for message in sent.messages]
+
+
+def with_shortened(message: Held, shorter: dict[str, int]) -> Held:
+    return Held(
+        message.role,
+        tuple(
+            shortened(block, shorter[block["tool_use_id"]])
+            if block.get("tool_use_id") in shorter
             else block
             for block in message.blocks
         ),

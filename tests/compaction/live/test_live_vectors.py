@@ -21,6 +21,9 @@ from tests.virtual_time import virtual_backend
 SMALL = {"tokens": 1_000, "window": 40_000, "max_tokens": 4_000}
 """Some 62 requests and 110,000 tokens in a window of 40,000."""
 
+ROOMY = {"tokens": 1_000, "window": 60_000, "max_tokens": 4_000, "turns": 16}
+"""Not so long that shorter results are not enough: LibreChat then goes on with another policy."""
+
 STARTS = "The context begins with a question."
 STEP = "The newest question and the open step are never folded."
 PAIRS = "A call and its results stay together."
@@ -36,6 +39,8 @@ class Vector(NamedTuple):
     copied: str
     differs: str
     conversation: dict[str, Any] = SMALL
+    crossings: int = 3
+    """How often the policy acts, at least."""
 
 
 VECTORS = (
@@ -48,6 +53,18 @@ VECTORS = (
         "LibreChat, agents", "recency_turn_summary", references.librechat_agents,
         "what does not fit is summarised, but for two turns",
         f"{STEP} Results are not masked before.",
+    ),
+    Vector(
+        "LibreChat, masking", "mask_consumed", references_two.librechat_masking,
+        "at four fifths results that were answered in words are cut, the older the shorter",
+        "A result is cut once.",
+        ROOMY,
+    ),
+    Vector(
+        "LibreChat, fading", "pressure_fading", references_two.librechat_fading,
+        "the fuller the context and the older a result, the shorter it is cut",
+        "A result is cut once.",
+        ROOMY,
     ),
     Vector(
         "Open WebUI", "checkpoint_on_first_kept", references.open_webui,
@@ -98,6 +115,18 @@ VECTORS = (
         "questions stay, and the last replies that fit; notices list what was done between them",
         "The budget is the window less the reply. Notices count. A reply that survived once is"
         " folded again where newer ones need the room.",
+    ),
+    Vector(
+        "Cline, SDK with a model", "sidecar_projection", references_two.cline_sidecar,
+        "at nine tenths all is summarised but the newest 20,000 tokens and the newest turn",
+        "The budget is the window less the reply.",
+    ),
+    Vector(
+        "Cline, SDK, stale reads", "stale_read_batching", references_two.cline_stale_reads,
+        "reads of a file that was read again go once 64 KiB of them wait",
+        "A read of some lines makes no other read old.",
+        {"tokens": 4_000, "window": 1_000_000, "turns": 36},
+        2,
     ),
     Vector(
         "Roo Code, condense", "nondestructive_condense", references_two.roo,
@@ -161,7 +190,7 @@ async def test_each_request_is_what_the_system_would_have_sent(
     wrong = differences(life, vector.reference(life))
     assert not wrong, f"{len(wrong)} requests differ, the first:\n{wrong[0]}"
     # The limit was crossed several times, and nobody had to help out.
-    assert len(life.records) >= 3
+    assert len(life.records) >= vector.crossings
     assert {(record.policy, record.trigger) for record in life.records} == {
         (vector.policy, "policy_limit")
     }
