@@ -201,18 +201,24 @@ def chainreview(life: Life, budget: int = 30_000) -> Requests:
             )
             for message in sent.messages
         ]
-        start = newest_that_fit(messages, budget)
+        start = newest_quarters(messages, budget)
         yield messages[next_question(messages, start) :]
 
 
+def newest_quarters(messages: Sequence[Held], room: int) -> int:
+    """As ``newest_that_fit``, where a token is four characters, and nothing else counts."""
+    start = len(messages)
+    while start and tokens_of(messages[start - 1]) - MESSAGE_TOKENS <= room:
+        start -= 1
+        room -= tokens_of(messages[start]) - MESSAGE_TOKENS
+    return start
+
+
 def codebuddy(life: Life, count: int = 50, most: int = 32_000) -> Requests:
-    """The newest fifty messages; of these newest first, until the first that does not fit. A token
-    is four characters, and a message costs nothing by itself."""
+    """The newest fifty messages; of these newest first, until the first that does not fit."""
     for sent in life.requests:
-        start, room = len(sent.messages), most - sent.frame_tokens  # ours: the frame is charged
-        while start and tokens_of(sent.messages[start - 1]) - MESSAGE_TOKENS <= room:
-            start -= 1
-            room -= tokens_of(sent.messages[start]) - MESSAGE_TOKENS
+        # ours: system text and tools count.
+        start = newest_quarters(sent.messages, most - sent.frame_tokens)
         start = max(start, len(sent.messages) - count)
         yield sent.messages[next_question(sent.messages, start) :]  # ours: begins with a question
 

@@ -24,6 +24,9 @@ SMALL = {"tokens": 1_000, "window": 40_000, "max_tokens": 4_000}
 ROOMY = {"tokens": 1_000, "window": 60_000, "max_tokens": 4_000, "turns": 16}
 """Not so long that shorter results are not enough: LibreChat then goes on with another policy."""
 
+LONG = 63
+"""Turns: 300 messages, for limits that are counted in messages or are a fixed number of tokens."""
+
 STARTS = "The context begins with a question."
 STEP = "The newest question and the open step are never folded."
 PAIRS = "A call and its results stay together."
@@ -76,7 +79,7 @@ VECTORS = (
         "LobeChat, window", "last_n_messages", references.lobechat_window,
         "the newest eight messages",
         f"{STARTS} It is the one before the eighth message. Results of one step are one message.",
-        {"tokens": 1_000},
+        {"tokens": 1_000, "turns": LONG},
     ),
     Vector(
         "LobeChat, compression", "union_preserve_compress", references.lobechat,
@@ -142,13 +145,13 @@ VECTORS = (
         "ChainReview", "clean_and_budget_30k", references_two.chainreview,
         "texts are cleaned in every request, then the newest 30,000 tokens",
         "Calls and results are part of the history. Results are not cleaned.",
-        {"tokens": 1_000},
+        {"tokens": 1_000, "turns": LONG},
     ),
     Vector(
         "CodeBuddy, pruning", "age_count_token", references_two.codebuddy,
         "the newest 50 messages of at most 32,000 tokens",
         f"{STARTS} {FRAME}",
-        {"tokens": 1_000},
+        {"tokens": 1_000, "turns": LONG},
     ),
     Vector(
         "CodeBuddy, with summary", "summary_keep_last_4", references_two.codebuddy_chat,
@@ -160,7 +163,7 @@ VECTORS = (
         "what fits three quarters of 4,096 tokens, and a running summary of the rest",
         "The summary's 800 tokens are set aside. What is folded stays folded. The stub reply"
         ' "Ok!" is not sent.',
-        {"tokens": 120, "window": 128_000},
+        {"tokens": 120, "window": 128_000, "turns": LONG},
     ),
     Vector(
         "NeuroLink, pointer", "pointer_summary", references_two.neurolink,

@@ -25,6 +25,7 @@ from tests.session.actors import Quick, contents, settled
 from tests.virtual_time import virtual_backend
 
 TURNS = 18
+_INTERRUPTS: tuple[r.InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
 OPTIONS: dict[str, dict[str, Any]] = {
     "checkpoint_on_first_kept": {"threshold_tokens": 3_000},
     "clean_and_budget_30k": {"budget_tokens": 2_500},
@@ -77,8 +78,7 @@ class Life:
                 turn = await session.send(f"question {number} " + "of mine " * (number % 9) * 10)
                 if self.random.random() < 0.2:
                     await anyio.sleep(self.random.random() / 2)
-                    how = self.random.choice(("drop_turn", "keep_steps", "keep_text"))
-                    await session.interrupt(policy=how)
+                    await session.interrupt(policy=self.random.choice(_INTERRUPTS))
                 else:
                     outcome = await turn.outcome()
                     # A loop that thinking opened cannot be shortened.

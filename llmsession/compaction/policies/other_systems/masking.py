@@ -143,8 +143,8 @@ class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
 
     It begins at ``threshold`` of what the messages may take: the limit less ``reserve``, the system
     text and the tools. A result that nothing was written after is never touched. Markers:
-    ``[truncated: N chars exceeded M limit]``. Not copied: masking the same result again to another length, which
-    rewrites the prompt's prefix each time. It frees what it can.
+    ``[truncated: N chars exceeded M limit]``. Not copied: masking the same result again to another
+    length, which rewrites the prompt's prefix each time. It frees what it can.
 
     Raises InvalidConfig, naming what cannot be.
     """
