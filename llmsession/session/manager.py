@@ -30,13 +30,14 @@ from .handles.session import LLMSession
 from .log.read_state import begun_rows, was_created_by, with_command
 from .operations.export import conversation_of
 from .operations.import_sessions import ConfigFor, import_many, import_one
-from .operations.retention import Retention, RetentionReport, apply_retention
+from .operations.retention import RetentionSchedule, apply_retention, checked_interval
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
 from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
-from .values.labels import checked_tenant, new_session_id, with_tenant
+from .values.labels import checked_tenant, new_session_id, with_max_age, with_tenant
 from .values.outcome import Closed
+from .values.retention import Retention, RetentionReport
 from .values.validation import (
     checked_choice,
     checked_filter,
@@ -77,7 +78,15 @@ class SessionManager:
     threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
     them; what they do after that, they do beside a store that is closed.
 
-    Raises InvalidConfig for invalid prices or budgets, InvalidInput for an invalid *thread_wait_s*.
+    *retention* are rules for how long sessions and their messages are kept: see docs/stores.md.
+    Sessions apply them when they are opened and when a turn has ended. A schedule applies them to
+    the whole store, page by page: when the manager is entered, and again *retention_every_s*
+    seconds after it was through, by default every hour. It also applies the age limits in
+    ``SessionConfig.retention`` to sessions that nobody has open. Without rules there is a schedule
+    only if *retention_every_s* is given.
+
+    Raises InvalidConfig for invalid prices or budgets, InvalidInput for an invalid *thread_wait_s*,
+    rule or *retention_every_s*.
     """
 
     def __init__(
@@ -95,6 +104,8 @@ class SessionManager:
         environ: Mapping[str, str] | None = None,
         observers: Sequence[SessionObserver] = (),
         thread_wait_s: float = 10.0,
+        retention: Sequence[Retention] = (),
+        retention_every_s: float | None = None,
     ) -> None:
         self._runtime = Runtime(
             provider=provider,
@@ -109,13 +120,18 @@ class SessionManager:
             environ=environ,
             observers=observers,
             thread_wait_s=thread_wait_s,
+            retention=retention,
         )
+        every_s = checked_interval(retention_every_s, self._runtime.retention)
+        self._schedule = None if every_s is None else RetentionSchedule(self._runtime, every_s)
         self.store: Store = self._runtime.given_store
         self.owner: Owner = self._runtime.owner
         """Who this manager is to its store."""
 
     async def __aenter__(self) -> SessionManager:
         await self._runtime.enter()
+        if self._schedule is not None:
+            self._schedule.start()
         return self
 
     async def __aexit__(
@@ -161,7 +177,10 @@ class SessionManager:
         created = r.SessionCreated(
             session=session,
             config=stored,
-            labels=with_tenant(checked_labels({} if labels is None else labels), tenant),
+            labels=with_max_age(
+                with_tenant(checked_labels({} if labels is None else labels), tenant),
+                config.max_age_s,
+            ),
             seed=checked_seed(seed),
         )
         created = with_command(created, command_id)

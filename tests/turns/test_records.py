@@ -108,7 +108,9 @@ RECORDS: dict[str, r.Record] = {
     "context.warning": record(r.ContextWarned, tokens=90, budget_tokens=100),
     "conversation.cleared": record(r.ConversationCleared, purge=True),
     "conversation.rewound": record(r.ConversationRewound),
-    "conversation.forgotten": record(r.ConversationForgotten, edge=9),
+    "conversation.forgotten": record(
+        r.ConversationForgotten, edge=9, turns=2, messages=5, limits={"age": 2}
+    ),
     "records.redacted": record(r.RecordsRedacted),
     "command.answered": record(r.CommandAnswered),
 }

@@ -22,6 +22,7 @@ from llmsession.session.core.account import usage_of
 from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
 from llmsession.session.operations.search import search_sessions
+from llmsession.session.values.history_limits import Forgotten
 from llmsession.session.values.outcome import SessionUsage
 from llmsession.session.values.price_file import load_prices
 from llmsession.session.values.validation import checked_filter
@@ -150,6 +151,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Messages in the history; the others are the open turn's."""
     turns: int
     open: tuple[str, ...]
+    forgotten: Forgotten
 
 
 def show(
@@ -222,6 +224,7 @@ def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
             _open_line(turn.number, turn.step if turn.started else 0)
             for turn in state.open.values()
         ),
+        forgotten=state.forgotten,
     )
 
 
@@ -240,11 +243,21 @@ async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
             _open_line(status.turn.number, status.step),
             *((f"  {status.queued} more wait",) if status.queued else ()),
         ),
+        forgotten=status.forgotten,
     )
 
 
 def _open_line(turn: int, step: int) -> str:
     return f"  turn {turn} is open, {f'in step {step}' if step else 'not begun'}"
+
+
+def _forgotten_line(forgotten: Forgotten) -> str:
+    """What was erased for good, and why: ``age 3, messages 2``."""
+    asked = forgotten.turns - sum(forgotten.limits.values())
+    reasons = [f"{name} {turns}" for name, turns in forgotten.limits.items()]
+    reasons += [f"asked for {asked}"] if asked else []
+    said = f"{forgotten.turns} turns, {forgotten.messages} messages, the last time"
+    return f"  forgotten: {said} {_moment(forgotten.at)} UTC ({', '.join(reasons)})"
 
 
 def _headlines(report: Shown) -> Iterable[str]:
@@ -254,6 +267,8 @@ def _headlines(report: Shown) -> Iterable[str]:
         f"  {report.turns} turns, {report.history} messages;"
         f" {usage.total.prompt_tokens:,} tokens in, {usage.total.output_tokens:,} out"
     )
+    if report.forgotten.turns:
+        yield _forgotten_line(report.forgotten)
     if usage.models:
         yield f"  {cost_line(usage)}"
     for model, spent in sorted(usage.models.items()) if len(usage.models) > 1 else ():

@@ -396,6 +396,7 @@ class LLMSession:
             late_reports=core.late_reports,
             still_running=tuple(sorted(core.still_running)),
             open_calls=tuple(call.id for call in actor.open_calls),
+            forgotten=state.forgotten,
         )
 
     async def count(self) -> Count:

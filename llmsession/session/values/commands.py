@@ -14,6 +14,7 @@ from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
 from ..tasks.promise import Promise
 from .config import SessionConfig, WhenBusy, store_config
+from .history_limits import HistoryLimits
 from .outcome import Closed, CompactionOutcome, InterruptOutcome, TurnOutcome
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Interrupt",
     "InterruptCaller",
     "Label",
+    "Retain",
     "Rewind",
     "Send",
     "SetSummary",
@@ -173,6 +175,15 @@ class Forget(Command[None]):
     when_busy: IfBusy
 
 
+@dataclass(slots=True, eq=False)
+class Retain(Command[None]):
+    """Forget what of the history exceeds ``limits``: None are the session's own. Nobody's turn is
+    in the way: while one is open, nothing is done. Answered once it is erased from the log."""
+
+    kind: ClassVar[str] = "retain"
+    limits: HistoryLimits | None = None
+
+
 class ForkPoint(msgspec.Struct, frozen=True):
     """Where a fork begins: the id of the new session, and how many records it shares."""
 
@@ -281,7 +292,7 @@ class Close:
     promise: Promise[Closed] = field(init=False, default_factory=Promise)
 
 
-HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork
+HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork | Retain
 WorkCommand: TypeAlias = (
     Send | Submit | Compact | Configure | StoreSummaries | SetSummary | Label | HistoryCommand
 )

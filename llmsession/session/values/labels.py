@@ -9,14 +9,17 @@ from typing import Any
 from llmsession.errors import InvalidInput, refusing
 
 __all__ = [
+    "MAX_AGE_LABEL",
     "MAX_LABEL_CHARS",
     "RESERVED",
     "TENANT_LABEL",
     "checked_tenant",
+    "max_age_of",
     "namespace_of",
     "new_session_id",
     "reserved_labels",
     "tenant_of",
+    "with_max_age",
     "with_tenant",
 ]
 
@@ -25,6 +28,9 @@ MAX_LABEL_CHARS = 256
 RESERVED = "llmsession."
 """What the names of reserved labels begin with."""
 TENANT_LABEL = f"{RESERVED}tenant"
+MAX_AGE_LABEL = f"{RESERVED}max_age_s"
+"""How old the messages of a session may become by its own configuration: the manager's schedule
+finds such sessions by it, without reading their logs."""
 
 
 def reserved_labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -40,6 +46,20 @@ def tenant_of(labels: Mapping[str, str]) -> str | None:
 def with_tenant(labels: dict[str, str], tenant: str | None) -> dict[str, str]:
     """*labels* of a session that belongs to *tenant*."""
     return labels if tenant is None else {**labels, TENANT_LABEL: tenant}
+
+
+def max_age_of(labels: Mapping[str, str]) -> float | None:
+    """How many seconds old messages of a session with *labels* may become; None: any."""
+    try:
+        return float(labels[MAX_AGE_LABEL])
+    except (KeyError, ValueError):
+        return None
+
+
+def with_max_age(labels: Mapping[str, str], max_age_s: float | None) -> dict[str, str]:
+    """*labels* of a session whose messages may become *max_age_s* old; None: of any age."""
+    others = {name: value for name, value in labels.items() if name != MAX_AGE_LABEL}
+    return others if max_age_s is None else {**others, MAX_AGE_LABEL: repr(float(max_age_s))}
 
 
 def namespace_of(tenant: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from llmsession import (
     MemoryStore,
+    Retention,
     SessionConfig,
     SessionManager,
     SessionNotFound,
@@ -64,6 +65,19 @@ def ids(path: Path) -> list[str]:
 def is_refused(ran: Ran, *words: str) -> None:
     """In one line, which has *words*."""
     assert all(word in ran.refusal for word in words), ran.err
+
+
+def test_show_says_what_was_forgotten_and_why(path: Path, run_here: Run) -> None:
+    assert "forgotten" not in run_here("show", "alpha").out
+
+    async def forget(store: Any) -> None:
+        async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
+            await manager.apply_retention([Retention(max_messages=2)])
+
+    ask(path, forget)
+    (line,) = [line for line in run_here("show", "alpha").out.splitlines() if "forgotten" in line]
+    assert line.startswith("  forgotten: ")
+    assert line.endswith("UTC (messages 1)")
 
 
 # list
