@@ -20,7 +20,7 @@ from .commands.check import check_record
 from .commands.lab import lab
 from .commands.replay import replay
 from .commands.serve import schema, serve
-from .commands.sessions import delete, list_sessions, search, show
+from .commands.sessions import delete, label, list_sessions, search, show
 from .commands.stress import stress
 from .commands.top import top
 from .commands.transfer import export_sessions, import_files
@@ -68,6 +68,7 @@ app.command()(top)
 app.command("list")(list_sessions)
 app.command()(search)
 app.command()(show)
+app.command()(label)
 app.command()(delete)
 app.command("import")(import_files)
 app.command("export")(export_sessions)

@@ -30,6 +30,7 @@ from .handles.session import LLMSession
 from .log.read_state import begun_rows, was_created_by, with_command
 from .operations.export import conversation_of
 from .operations.import_sessions import ConfigFor, import_many, import_one
+from .operations.listing import with_archived, with_titles
 from .operations.retention import RetentionSchedule, apply_retention, checked_interval
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
@@ -310,14 +311,28 @@ class SessionManager:
         return await self.open(session_id, **options)
 
     async def list(
-        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+        self,
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+        archived: bool | None = False,
+        titles: bool = False,
     ) -> Sequence[SessionRow]:
         """The sessions of the store that *filter* finds, ordered by id: at most *limit* with an id
-        greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
+        greater than *after*. Acquires nothing.
+
+        Archived sessions are left out; *archived* True finds only these, and None all. With
+        *titles* each row has the session's title: see ``LLMSession.label``. Without a title that
+        was given, that is the beginning of the first request, for which the first records of its
+        log are read. Raises InvalidInput, StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
         limit = checked_number(limit, "limit")
-        return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
+        filter = with_archived(filter, archived)
+        store = self._runtime.store
+        rows = await begun_rows(store, after=after, limit=limit, filter=filter)
+        return await with_titles(store, rows) if checked_flag(titles, "titles") else rows
 
     async def search(
         self,

@@ -37,6 +37,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
     shared_turns: int = 0
     summary: str = ""
     system: str = ""
+    archived: bool = False
 
 
 _OF_CONVERSATION = _Header.__struct_fields__[2:]

@@ -115,7 +115,14 @@ class SessionInterface(Protocol):
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> SessionInterface: ...
-    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None: ...
+    async def label(
+        self,
+        labels: Mapping[str, str] | None = None,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        command_id: str | None = None,
+    ) -> None: ...
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None: ...
     async def store_compact_summaries(
         self, summaries: dict[str, str], *, command_id: str | None = None
@@ -162,7 +169,13 @@ class ManagerInterface(Protocol):
         recovery: Recovery | None = None,
     ) -> SessionInterface: ...
     async def list(
-        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+        self,
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+        archived: bool | None = False,
+        titles: bool = False,
     ) -> Sequence[SessionRow]: ...
     async def search(
         self,

@@ -386,6 +386,22 @@ the schedule takes a session that another manager holds (docs/stores.md)
     + return False
     test_the_schedule_leaves_a_session_to_another_manager_that_holds_it
 
+in session/values/labels.py, by session/operations/test_listing.py
+labels that are replaced take the title with them (docs/stores.md)
+    - return {**own, **{name: value for name, value in reserved.items() if value}}
+    + return own
+    test_a_session_has_the_title_that_it_was_given_or_that_of_its_first_request
+a fork of an archived session is archived (docs/stores.md)
+    - gone = (ARCHIVED_LABEL,) if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
+    + gone = () if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
+    test_an_archived_session_is_listed_if_it_is_asked_for_and_works_as_before
+
+in session/log/titles.py, by session/operations/test_listing.py
+what was forgotten stays the title (docs/stores.md)
+    - return given_title(state.labels, state.source) or _first_request(messages)
+    + return "secret"
+    test_what_is_forgotten_is_no_title
+
 in session/actor/configuration.py, by session/operations/test_history_limits.py
 a new age limit takes labels away that are being written (invariant 13)
     - labels = with_max_age(self._core.labels, config.max_age_s)

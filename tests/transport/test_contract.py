@@ -454,6 +454,24 @@ async def test_sessions_are_found_by_what_they_say(at: At) -> None:
             await place.sessions.search("?")
 
 
+async def test_lists_have_titles_and_leave_out_the_archive_unless_it_is_asked_for(at: At) -> None:
+    async with at(["a"]) as place:
+        session = await place.sessions.create(CONFIG, session_id="a")
+        other = await place.sessions.create(CONFIG, session_id="b")
+        await (await session.send("what is it?")).outcome()
+        await other.label(title="mine")
+        rows = await place.sessions.list(titles=True)
+        assert [row.title for row in rows] == ["what is it?", "mine"]
+        assert [row.title for row in await place.sessions.list()] == ["", ""]
+        await other.label({"user": "7"}, archived=True)
+        assert [row.session for row in await place.sessions.list()] == ["a"]
+        (row,) = await place.sessions.list(archived=True, titles=True)
+        assert (row.session, row.title, row.labels["user"]) == ("b", "mine", "7")
+        assert len(await place.sessions.list(archived=None)) == 2
+        with pytest.raises(InvalidInput):
+            await other.label()
+
+
 async def test_sessions_are_listed_by_labels_and_deleted(at: At) -> None:
     async with at() as place:
         for name in ("a", "b", "c"):

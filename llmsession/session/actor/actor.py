@@ -47,7 +47,7 @@ from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import SessionConfig
-from ..values.labels import reserved_labels
+from ..values.labels import labelled
 from ..values.outcome import Closed, InterruptOutcome
 from .configuration import Configuration
 from .history_commands import HistoryCommands
@@ -310,7 +310,8 @@ class Actor:
                 self.history_commands.begin(command)
             case c.Label():
                 noted = c.remembered(command.command_id, command.digest, None)
-                labels = {**command.labels, **reserved_labels(self.core.labels)}
+                old = self.core.labels
+                labels = labelled(old, command.labels, command.title, command.archived)
                 self.core.relabel(labels, noted, self.keys.answer(command))
             case c.Configure():
                 self.configuration.configure(command, now=self.turns.current is None)

@@ -26,6 +26,7 @@ from ..core.reply_reader import previews_so_far
 from ..core.subscriptions import Subscription
 from ..log.reader import read_outcome, read_page
 from ..log.state import SessionState
+from ..log.titles import title_of
 from ..registry.forking import fork_of
 from ..registry.runtime import Runtime
 from ..tasks.promise import Promise
@@ -44,6 +45,7 @@ from ..values.outcome import (
 from ..values.validation import (
     checked_flag,
     checked_if_busy,
+    checked_labelling,
     checked_labels,
     checked_number,
     checked_policy,
@@ -258,15 +260,27 @@ class LLMSession:
         actor.put(command)
         return LLMSession(self._runtime, await fork_of(self._runtime, actor, command, labels))
 
-    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
-        """Replace the session's labels with *labels*. Durable when it returns.
+    async def label(
+        self,
+        labels: Mapping[str, str] | None = None,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        command_id: str | None = None,
+    ) -> None:
+        """Replace the session's labels with *labels*, give it a *title*, archive it or not. What is
+        None stays as it is. Durable when it returns.
 
-        At most 64, with printable names of up to 64 characters and texts of up to 256. Raises
-        InvalidInput.
+        Labels are at most 64, with printable names of up to 64 characters and texts of up to 256.
+        A title has up to 200 characters; "" takes it away, and the session has the beginning of its
+        first request again. An archived session works as before, and is only left out of ``list``.
+        Both are labels, ``llmsession.title`` and ``llmsession.archived``: they can be read in an
+        encrypted store, and stay when messages are forgotten. Raises InvalidInput.
         """
-        labels = checked_labels(labels)
+        labels, title, archived = checked_labelling(labels, title, archived)
         actor = await self.reference.activated()
-        await _perform(actor, c.Label(actor.mailbox.number(), command_id, labels))
+        number = actor.mailbox.number()
+        await _perform(actor, c.Label(number, command_id, labels, title, archived))
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """Change the configuration: ``configure(model=..., system=..., tools=...)``.
@@ -334,6 +348,12 @@ class LLMSession:
     def labels(self) -> dict[str, str]:
         """The session's labels: a copy."""
         return dict(self._actor.state.labels)
+
+    @property
+    def title(self) -> str:
+        """What a list shows of the session: the title that it was given, that of its import, or the
+        beginning of its first request; "" if it has none of them."""
+        return title_of(self._actor.state)
 
     @property
     def tenant(self) -> str | None:

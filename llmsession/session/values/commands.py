@@ -212,10 +212,18 @@ class Fork(Command[ForkPoint]):
 
 @dataclass(slots=True, eq=False)
 class Label(Command[None]):
-    """Replace the session's labels. Answered once that is durable."""
+    """Replace the session's labels, its title, and whether it is archived; None changes nothing of
+    it. Answered once that is durable."""
 
     kind: ClassVar[str] = "label"
-    labels: dict[str, str]
+    labels: dict[str, str] | None
+    title: str | None = None
+    archived: bool | None = None
+
+    def _content(self) -> Iterator[bytes | str]:
+        yield _digested("labels", self.labels)
+        if self.title is not None or self.archived is not None:
+            yield msgspec.json.encode((self.title, self.archived))
 
 
 @dataclass(slots=True, eq=False)

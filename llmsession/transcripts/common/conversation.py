@@ -42,7 +42,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     one more: ``parent`` is the id of the path that it leaves, and its first ``shared_turns``
     turns are that path's, the same message objects. ``summary`` is what the file keeps as the
     summary of the conversation so far; the messages it stands for are in ``messages`` all the
-    same. ``system`` is the system prompt, which is no message.
+    same. ``system`` is the system prompt, which is no message. ``archived`` is what the file says:
+    its user has put the conversation aside.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     shared_turns: int = 0
     summary: str = ""
     system: str = ""
+    archived: bool = False
     extra: dict[str, msgspec.Raw] = {}
     records: tuple[msgspec.Raw, ...] = ()
 

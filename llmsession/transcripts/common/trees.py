@@ -200,13 +200,21 @@ def read_paths(
             conversations[0] = _with_what_was_left_out(conversations[0], read)
             continue
         beside = {} if conversations else kept
-        whole = msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
+        whole = msgspec.structs.replace(
+            whole, extra={format: msgspec.Raw(encode_json(beside))}, archived=_is_archived(kept)
+        )
         for message in whole.messages:
             known.setdefault(message.id, (message, whole))
         for recorded in way:
             homes.setdefault(id(recorded), whole)
         conversations.append(whole)
     return tuple(conversations)
+
+
+def _is_archived(kept: Mapping[str, Any]) -> bool:
+    """Does a file whose other fields are *kept* say so, in one of the ways in which they do?"""
+    values = (kept.get(name, False) for name in ("archived", "is_archived", "isArchived"))
+    return any(encode_json(value) in (b"true", b"1") for value in values)
 
 
 def _whole_turns(

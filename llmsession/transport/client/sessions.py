@@ -43,6 +43,7 @@ from llmsession.session.values.validation import (
     checked_filter,
     checked_flag,
     checked_if_busy,
+    checked_labelling,
     checked_labels,
     checked_number,
     checked_policy,
@@ -180,12 +181,23 @@ class RemoteManager:
         return await self.open(session_id, recovery=recovery)
 
     async def list(
-        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+        self,
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+        archived: bool | None = False,
+        titles: bool = False,
     ) -> Sequence[SessionRow]:
         """As ``SessionManager.list``; at most 1,000 at once."""
-        filter, after = checked_filter(filter), checked_text(after, "after")
-        limit = checked_number(limit, "limit")
-        return await self._perform(w.ListSessions, after=after, limit=limit, filter=filter)
+        return await self._perform(
+            w.ListSessions,
+            after=checked_text(after, "after"),
+            limit=checked_number(limit, "limit"),
+            filter=checked_filter(filter),
+            archived=None if archived is None else checked_flag(archived, "archived"),
+            titles=checked_flag(titles, "titles"),
+        )
 
     async def search(
         self,
@@ -340,9 +352,19 @@ class RemoteSession:
         )
         return RemoteSession(self._link, opened)
 
-    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
+    async def label(
+        self,
+        labels: Mapping[str, str] | None = None,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        command_id: str | None = None,
+    ) -> None:
         """As ``LLMSession.label``."""
-        await self._perform(w.Label, labels=checked_labels(labels), command_id=command_id)
+        labels, title, archived = checked_labelling(labels, title, archived)
+        await self._perform(
+            w.Label, labels=labels, title=title, archived=archived, command_id=command_id
+        )
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """As ``LLMSession.configure``. Callables cannot be sent: InvalidConfig."""
