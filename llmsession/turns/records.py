@@ -79,12 +79,15 @@ Trigger: TypeAlias = Literal[
     "overflow",
     "caller",
     "window",
+    "policy_limit",
+    "injection",
 ]
-"""Why a compaction was applied when it was: the context passed its mark and the rewrite pays
-back (pays_back), or nothing was asked of the scheduler (threshold); the provider's cache was cold
-or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the next request
-would not fit (window), or the provider refused it (overflow); a caller asked for it (asked), or
-wrote the summary (caller)."""
+"""Why a compaction was applied when it was: a policy keeps a limit of its own, and it was reached
+(policy_limit), or it puts a text into requests (injection); the context passed its mark and the
+rewrite pays back (pays_back), or nothing was asked of the scheduler (threshold); the provider's
+cache was cold or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the
+next request would not fit (window), or the provider refused it (overflow); a caller asked for it
+(asked), or wrote the summary (caller)."""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):

@@ -19,12 +19,12 @@ a request is built while a compaction is on its way into the log (rule 9)
     + return False
     test_a_request_waits_for_the_compaction_that_is_ready_when_it_is_built
 a plan is applied without comparing anything (rule 9)
-    - if not is_configured or not request.is_current(snapshot_of(core.state)):
-    + if not is_configured:
+    - return is_configured and request.is_current(snapshot_of(core.state))
+    + return is_configured
     test_a_plan_for_a_dropped_turn_is_discarded_though_the_next_is_as_long
 a plan of another configuration is applied (rule 9)
-    - if not is_configured or not request.is_current(snapshot_of(core.state)):
-    + if not request.is_current(snapshot_of(core.state)):
+    - return is_configured and request.is_current(snapshot_of(core.state))
+    + return request.is_current(snapshot_of(core.state))
     session/compacting/test_compaction_moments.py
     test_what_was_asked_for_under_another_configuration_is_not_applied
 what was prepared for a compaction is not compared again (rule 9)
@@ -53,6 +53,26 @@ a plan is applied at once, though the provider's cache is warm (docs/compaction.
     +         if decision is not None:
     session/compacting/test_compaction_moments.py
     test_a_plan_is_made_ahead_and_waits_while_the_cache_is_warm
+
+in session/compacting/compactor.py, by session/compacting/test_own_limits.py
+a policy that injects is not asked before a request (docs/compaction.md)
+    - if trigger is not None and not (is_held_back and trigger == "threshold"):
+    + if trigger == "threshold" and not is_held_back:
+    test_what_a_policy_injects_is_in_the_request_that_it_was_asked_for
+
+in compaction/planning/schedule.py, by session/compacting/test_own_limits.py
+a policy's own limit waits for the provider's cache (docs/compaction.md)
+    - return schedule != "cache" and not _declared_waiting(policy)
+    + return False
+    test_a_window_of_messages_is_kept_to_the_message_also_with_a_warm_cache
+the schedule of the cache is not forced on a policy (docs/compaction.md)
+    - return schedule != "cache" and not _declared_waiting(policy)
+    + return not _declared_waiting(policy)
+    test_under_the_schedule_of_the_cache_every_policy_waits
+a plan that frees nothing is applied before a request (docs/compaction.md)
+    -     return "injection" if adds else None
+    +     return "injection"
+    test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
 
 in session/compacting/snapshot.py, by session/compacting/test_compaction.py
 a plan's generation and view are not compared (rule 9)
@@ -84,11 +104,9 @@ an event that a compaction has no cell for is ignored (rule 2)
     test_a_closed_session_begins_no_compaction
 a caller gets a plan that was postponed (docs/compaction.md)
     -         e.CompactionRequested: P.PLANNING,
-    -         e.RequestTooLarge: P.FORCING,
-    -         **_STOPPABLE,
+    -         e.PlanDue: P.PLANNING,
     +         e.CompactionRequested: P.POSTPONED,
-    +         e.RequestTooLarge: P.FORCING,
-    +         **_STOPPABLE,
+    +         e.PlanDue: P.PLANNING,
     test_a_caller_gets_a_plan_of_his_own_and_not_one_that_was_postponed
 a plan is made while another one is being written (rule 9)
     -         **_stay(P.WRITING, e.CompactionRequested, e.ChangeBegan,

@@ -23,6 +23,7 @@ __all__ = [
     "ahead_tokens",
     "decide",
     "expected_requests",
+    "is_outgrown",
     "payback_requests",
     "should_apply",
 ]
@@ -35,6 +36,9 @@ FORCED_PERCENT = 92
 may not fit any more."""
 MAX_PAYBACK_REQUESTS = 40
 """A rewrite that pays back later than this is not made for its price: few turns are longer."""
+
+OUTGROWN_PERCENT = 10
+"""A plan that is held is made again once the context has grown by this share since."""
 
 AHEAD_PERCENT = 10
 """So much of the limit before its mark a plan is made, to be there when it is wanted."""
@@ -82,6 +86,12 @@ Timing: TypeAlias = Literal["step", "turn_end", "idle"]
 def ahead_tokens(limit_tokens: int, timing: Timing) -> int:
     """How far before its mark, in tokens, a context of at most *limit_tokens* is planned for."""
     return limit_tokens * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
+
+
+def is_outgrown(planned_tokens: int, used_tokens: int) -> bool:
+    """Is a plan that is held, made for *planned_tokens*, too old for a context of *used_tokens*? It
+    clears what was there then, and pays back less and less of a prompt that grows."""
+    return used_tokens * 100 > planned_tokens * (100 + OUTGROWN_PERCENT)
 
 
 def expected_requests(since: Sequence[Message]) -> int:

@@ -36,7 +36,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What a thousand tokens by characters are in the tokens of ``used_tokens``: how far this
     model's reported usage is from the estimate."""
     trigger: Trigger = "threshold"
-    """Why a plan is asked for."""
+    """Why a plan is asked for: "threshold" where the policy itself is due, "injection" where it is
+    not, but may have something to inject."""
 
     def scaled(self, tokens: int) -> int:
         """*tokens* by characters, in the tokens of ``used_tokens``."""

@@ -76,6 +76,7 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "balanced"
+    waits_for_cache: ClassVar[bool] = True
     exempt: ClassVar[frozenset[str]] = frozenset({"G5"})
     shares: ClassVar[tuple[str, ...]] = (
         "threshold", "low", "keep_recent_turns", "keep_recent_steps",

@@ -37,6 +37,12 @@ class CheckedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Raises InvalidConfig, naming what cannot be.
     """
 
+    waits_for_cache: ClassVar[bool] = False
+    """May a plan of it be held until the provider's cache makes a new prompt cheap? Else a request
+    waits for its plan where it is due."""
+    injects: ClassVar[bool] = False
+    """Does it put texts into requests? It is asked for a plan before each of them then, also where
+    it is not due: ``Budget.trigger`` is "injection" there, and it answers with what it injects."""
     due_from: ClassVar[float] = 0.0
     """The share of the limit from which on it is due. 0 is always: it looks at messages, and not
     at tokens."""

@@ -42,6 +42,8 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "swap_tool_results"
+    waits_for_cache: ClassVar[bool] = True
+    """Its plans are made beside the replies, and no request waits for them."""
     shares: ClassVar[tuple[str, ...]] = (
         "threshold", "keep_recent_turns", "keep_recent_steps", "mode",
     )  # fmt: skip

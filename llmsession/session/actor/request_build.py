@@ -36,7 +36,7 @@ class Stage(Enum):
     DELAYED = "the delay of a retry runs"
     SPENDING = "the budgets are checked"
     COMPACTING = "a plan that is ready is applied"
-    WAITING = "a compaction is being written: no request is built from the view before it"
+    WAITING = "a compaction is made or written: no request is built from the view before it"
     PREPARING = "a long context that the builder does not know is looked for"
     WARMING = "a thread builds such a context for the first time"
     COUNTING = "the request is built and counted"
@@ -74,6 +74,8 @@ class RequestBuild:
         self._built: Built
         self._was_warmed = False
         """A thread has looked at the context; not again, even if that failed."""
+        self._was_kept_small = False
+        """The policy's own limit was looked at; not again, so that a request waits once."""
 
     @property
     def is_outdated(self) -> bool:
@@ -152,6 +154,9 @@ class RequestBuild:
         core.counted(self._built.size)
         # Only now it is known how large the context has become.
         compactor.apply_if_ready()
+        if not (compactor.is_applying or self._was_kept_small or self._effect.overflows):
+            self._was_kept_small = True
+            compactor.keep_limit(self._built.size)
         return Stage.WAITING if compactor.is_applying else Stage.CHECKING
 
     @property

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from llmsession.compaction.escalation import escalation_of, hardest_plan
 from llmsession.compaction.planning.cache_economics import (
     IDLE_BEFORE_S,
@@ -21,6 +23,7 @@ from llmsession.compaction.planning.cache_economics import (
     ahead_tokens,
     decide,
     expected_requests,
+    is_outgrown,
     should_apply,
 )
 from llmsession.compaction.planning.policy import (
@@ -30,6 +33,15 @@ from llmsession.compaction.planning.policy import (
     is_worthwhile,
 )
 from llmsession.compaction.planning.prefix_summaries import with_summary
+from llmsession.compaction.planning.schedule import (
+    Fill,
+    fill_of,
+    is_due,
+    keeps_own_limit,
+    need_of,
+    trigger_before_request,
+    waits_for_cache,
+)
 from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.errors import contained, contained_in_task, error_text
 from llmsession.turns.records import Trigger
@@ -49,6 +61,9 @@ from .snapshot import PlanRequest, Snapshot, snapshot_of
 from .summarizer import Summarizer
 
 __all__ = ["INLINE_MESSAGES", "Compactor"]
+
+_MAY_AWAIT = (Phase.IDLE, Phase.PLANNING, Phase.POSTPONED)
+"""Where a build may begin to wait for a plan. With a plan that is READY it has waited already."""
 
 INLINE_MESSAGES = 64
 """Up to here a plan costs less than the hop to a thread and back."""
@@ -79,12 +94,14 @@ class Compactor:
     def jobs(self) -> tuple[str, ...]:
         """The name of the job while it runs, or while its plan waits to be applied; and that of
         the summaries of results."""
-        has_job = self._compaction.phase in (Phase.PLANNING, Phase.READY, Phase.POSTPONED)
+        phases = (Phase.PLANNING, Phase.READY, Phase.POSTPONED, Phase.AWAITED)
+        has_job = self._compaction.phase in phases
         return (("compaction",) if has_job else ()) + self.results.jobs
 
     @property
     def is_applying(self) -> bool:
-        """Is a ``compaction.applied`` on its way into the store? No request is built then."""
+        """Is a ``compaction.applied`` on its way into the store, or a plan that the next request
+        waits for? No request is built then."""
         return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
 
     @property
@@ -96,17 +113,38 @@ class Compactor:
     # What happens to the session, as events.
 
     def consider(self, size: Size, timing: Timing = "step") -> None:
-        """Start the job if a context of *size* is near its mark and nothing forbids it."""
+        """Start the job if a context of *size* is near its mark and nothing forbids it. A plan that
+        is held is made again once the context has outgrown it. A policy that keeps its own
+        limit is asked before a request instead: ``keep_limit``."""
         core = self._core
-        if self._compaction.phase is not Phase.IDLE or not self._is_automatic():
+        if not self._is_automatic() or self._keeps_own_limit or not self._may_plan(size):
             return
         if is_stalled(self._compaction, size.tokens, core.config):
             return
-        by_cache = core.config.compaction.schedule == "cache"
-        ahead = ahead_tokens(core.budget_tokens, timing) if by_cache else 0
+        ahead = ahead_tokens(core.budget_tokens, timing) if self._waits_for_cache else 0
         if self._is_due(size.tokens + ahead):
             early: Trigger = "prefix_broken" if core.state.prefix_broken else "idle"
             self._feed(e.PlanDue(size=size, trigger=early if timing == "idle" else "threshold"))
+
+    def keep_limit(self, size: Size) -> None:
+        """Let the request of *size* wait for a plan, if the policy keeps a limit of its own that is
+        reached, or injects something: ``is_applying`` says so afterwards. The build goes on once
+        the plan is applied, or there is none.
+
+        It is called once for each request, so that a request never waits for ever.
+        """
+        core, compaction = self._core, self._compaction
+        if not self._is_automatic() or compaction.phase not in _MAY_AWAIT:
+            return
+        try:
+            fill = self._fill(size.tokens)
+            trigger = need_of(core.policy, core.config.compaction.schedule, fill)
+        except BaseException as error:  # a policy may be anybody's code
+            core.log.bug("compaction.failed", contained(error))
+            return
+        is_held_back = is_stalled(compaction, size.tokens, core.config)
+        if trigger is not None and not (is_held_back and trigger == "threshold"):
+            self._feed(e.RequestDue(size=size, trigger=trigger))
 
     def request(self, promise: Promise[CompactionOutcome], size: Size) -> None:
         """Compact now, whatever the threshold is. *promise* gets the outcome."""
@@ -145,7 +183,7 @@ class Compactor:
         self._idle_timer.stop()
         core, size = self._core, self._core.context_size
         is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
-        if is_closed or not self._is_automatic() or core.config.compaction.schedule != "cache":
+        if is_closed or not self._is_automatic() or not self._waits_for_cache:
             return
         delay_s = self._cache().ttl_s - IDLE_BEFORE_S
         ahead = ahead_tokens(core.budget_tokens, "idle")
@@ -208,33 +246,79 @@ class Compactor:
         side = compaction.provider_side
         return compaction.enabled is not False and not (side and side.replaces_ours)
 
+    def _may_plan(self, size: Size) -> bool:
+        """Does no job run, and is no plan held but one that the context has outgrown?"""
+        request = self._compaction.request
+        if self._compaction.phase is Phase.POSTPONED and request is not None:
+            return is_outgrown(request.budget.used_tokens, size.tokens)
+        return self._compaction.phase is Phase.IDLE
+
+    @property
+    def _waits_for_cache(self) -> bool:
+        return waits_for_cache(self._core.policy, self._core.config.compaction.schedule)
+
+    @property
+    def _keeps_own_limit(self) -> bool:
+        return keeps_own_limit(self._core.policy, self._core.config.compaction.schedule)
+
+    def _fill(self, tokens: int) -> Fill:
+        core, state = self._core, self._core.state
+        count, limit = len(state.context_messages()), core.budget_tokens
+        return fill_of(state.view, count, used_tokens=tokens, limit_tokens=limit)
+
     def _is_due(self, tokens: int) -> bool:
         try:
-            return bool(self._core.policy.due(tokens, self._core.budget_tokens))
+            return is_due(self._core.policy, self._fill(tokens))
         except BaseException as error:  # a policy may be anybody's code
             self._core.log.bug("compaction.failed", contained(error))
             return False
 
     def _event_for_plan(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
+        if self._compaction.phase is Phase.AWAITED:
+            return self._event_for_awaited(plan, request, work)
         # A plan for a caller is applied even if it gains little.
         min_gain = 0.0 if self._callers else self._core.config.compaction.min_gain
         if plan is None or not is_worthwhile(plan, min_gain):
             return self._rejection("nothing to gain", request, work)
         return e.PlanMade(work=work, plan=plan, request=request)
 
-    def _rejection(self, reason: str, request: PlanRequest, work: int) -> e.PlanRejected:
+    def _event_for_awaited(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
+        """What *plan*, which a request waits for, means. How little it gains does not matter."""
+        core = self._core
+        if not self._is_of_now(request):
+            return e.PlanOutdated(work=work)
+        trigger = trigger_before_request(plan, core.policy, request.view, request.budget.trigger)
+        if plan is None or trigger is None:
+            # Another summary costs money, so it waits for more; the rules may look again.
+            compaction = core.config.compaction
+            growth = compaction.min_gain if compaction.summariser is not None else 0.0
+            return self._rejection("nothing to gain", request, work, growth=growth)
+        if request.budget.trigger != "asked":
+            plan = msgspec.structs.replace(plan, trigger=trigger)
+        return e.PlanMade(work=work, plan=plan, request=request)
+
+    def _rejection(
+        self, reason: str, request: PlanRequest, work: int, *, growth: float | None = None
+    ) -> e.PlanRejected:
         tokens, config = request.budget.used_tokens, self._core.config
-        return e.PlanRejected(work=work, reason=reason, tokens=tokens, config=config)
+        if growth is None:
+            growth = config.compaction.min_gain
+        return e.PlanRejected(work=work, reason=reason, tokens=tokens, config=config, growth=growth)
+
+    def _is_of_now(self, request: PlanRequest) -> bool:
+        """Is what *request* was made for still the conversation, and its configuration?"""
+        core = self._core
+        is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
+        return is_configured and request.is_current(snapshot_of(core.state))
 
     def _event_for_moment(self, plan: Plan, request: PlanRequest) -> e.Event:
         """What a moment without a reply on its way means for *plan*."""
         core = self._core
-        is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
-        if not is_configured or not request.is_current(snapshot_of(core.state)):
+        if not self._is_of_now(request):
             return e.PlanOutdated()
         if self._callers:
             return e.MomentCame(trigger="asked")
-        if plan.trigger == "asked" or request.config.schedule == "at_once":
+        if plan.trigger == "asked" or not self._waits_for_cache:
             return e.MomentCame(trigger=plan.trigger)
         used_tokens, cache = core.context_tokens, self._cache()
         decision = decide(
@@ -275,7 +359,7 @@ class Compactor:
     def _is_late(self, work: int) -> bool:
         return self._compaction.number != work
 
-    # PLANNING
+    # PLANNING, AWAITED
 
     def _make_plan(self, effect: e.MakePlan) -> None:
         core, work = self._core, effect.work

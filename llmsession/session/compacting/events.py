@@ -43,6 +43,7 @@ __all__ = [
     "Reconfigured",
     "RecordWritten",
     "ReportExhausted",
+    "RequestDue",
     "RequestTooLarge",
     "ResumeBuild",
     "StopWork",
@@ -79,11 +80,13 @@ class PlanMade(Event, frozen=True):
 
 class PlanRejected(Event, frozen=True):
     """The policy failed, has no plan, or has one that gains too little for a context of *tokens*
-    under *config*."""
+    under *config*. Before the context has grown by the share *growth*, no other one is asked for;
+    0: that was no reason to stop asking."""
 
     reason: str
     tokens: int
     config: SessionConfig
+    growth: float = 0.05
 
 
 class PlanLost(Event, frozen=True):
@@ -113,6 +116,14 @@ class ChangeBegan(Event, frozen=True):
 
 class Reconfigured(Event, frozen=True):
     """The configuration is another, and no caller waits for a compaction."""
+
+
+class RequestDue(Event, frozen=True):
+    """A policy that keeps a limit of its own, or that injects, is due. The build of the request
+    waits for its plan."""
+
+    size: Size
+    trigger: Trigger
 
 
 class RequestTooLarge(Event, frozen=True):

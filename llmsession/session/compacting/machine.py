@@ -11,11 +11,13 @@ and returns the next compaction and the effects to perform. Rules of this file:
    that started the work. With an older number it is late, not wrong: nothing changes.
 4. Entering a phase starts that phase's single piece of work:
      PLANNING     let the policy plan          FORCING      look for the hardest plan
-     PREPARING    build what comes after it    WRITING      write compaction.applied
+     AWAITED      the same; a build waits      PREPARING    build what comes after it
+     WRITING      write compaction.applied
+   But a plan that is on its way when a build begins to wait for it is not made again.
    So at most one job runs, and stopping it is one order.
-5. A plan leaves READY and POSTPONED by MomentCame alone, which the compactor sends only where no
-   reply is on its way and the plan's snapshot is current. It is compared once more behind
-   PREPARING. From WRITING on, nothing stops it.
+5. A plan leaves READY and POSTPONED by MomentCame, and one that a build waits for leaves AWAITED by
+   PlanMade. The compactor sends either only where no reply is on its way and the plan's snapshot
+   is current. It is compared once more behind PREPARING. From WRITING on, nothing stops it.
 6. An effect that may call back comes last. The one before it must be done by then.
 """
 
@@ -57,6 +59,7 @@ class Phase(StrEnum):
     PLANNING = "planning"
     READY = "ready"
     POSTPONED = "postponed"
+    AWAITED = "awaited"
     FORCING = "forcing"
     PREPARING = "preparing"
     WRITING = "writing"
@@ -65,19 +68,22 @@ class Phase(StrEnum):
 
 
 P = Phase
-APPLYING = frozenset({P.FORCING, P.PREPARING, P.WRITING, P.CLOSING})
-"""A ``compaction.applied`` is on its way into the store. No request is built then."""
+APPLYING = frozenset({P.AWAITED, P.FORCING, P.PREPARING, P.WRITING, P.CLOSING})
+"""A ``compaction.applied`` is on its way into the store, or may be as soon as there is a plan. No
+request is built then."""
 RESTING = frozenset({P.IDLE, P.POSTPONED, P.CLOSED})
 """Nothing runs and nothing is about to be written: the session may be let go."""
-_WORKING = frozenset({P.PLANNING, P.FORCING, P.PREPARING})
+_WORKING = frozenset({P.PLANNING, P.AWAITED, P.FORCING, P.PREPARING})
 """There is a work that can be stopped."""
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """How large a context gained too little, and under which configuration."""
+    """How large a context gained too little, under which configuration, and by which share it has
+    to grow before it is worth another look."""
 
     tokens: int
     config: SessionConfig
+    growth: float = 0.05
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +117,7 @@ TRANSITIONS: Table = {
     P.IDLE: {
         e.PlanDue: P.PLANNING,
         e.CompactionRequested: P.PLANNING,
+        e.RequestDue: P.AWAITED,
         e.RequestTooLarge: P.FORCING,
         **_stay(P.IDLE, e.ChangeBegan),
         **_STOPPABLE,
@@ -121,6 +128,8 @@ TRANSITIONS: Table = {
         e.PlanLost: P.IDLE,
         # The plan on its way is the caller's as well. Whether it still fits is seen later.
         **_stay(P.PLANNING, e.CompactionRequested, e.ChangeBegan),
+        # The build waits for the plan that is on its way.
+        e.RequestDue: P.AWAITED,
         e.RequestTooLarge: P.FORCING,
         **_STOPPABLE,
     },
@@ -136,9 +145,20 @@ TRANSITIONS: Table = {
         e.MomentCame: P.PREPARING,
         **_stay(P.POSTPONED, e.MomentPostponed, e.ChangeBegan),
         e.PlanOutdated: P.IDLE,
-        # The plan that waits was made for another purpose.
+        # The plan that waits was made for another purpose, or for a context that has grown.
         e.CompactionRequested: P.PLANNING,
+        e.PlanDue: P.PLANNING,
+        e.RequestDue: P.AWAITED,
         e.RequestTooLarge: P.FORCING,
+        **_STOPPABLE,
+    },
+    P.AWAITED: {
+        e.PlanMade: P.PREPARING,
+        e.PlanRejected: P.IDLE,
+        e.PlanLost: P.IDLE,
+        e.PlanOutdated: P.IDLE,
+        e.ChangeBegan: P.IDLE,
+        **_stay(P.AWAITED, e.CompactionRequested),
         **_STOPPABLE,
     },
     P.FORCING: {
@@ -180,11 +200,11 @@ def is_late(compaction: Compaction, event: e.Event) -> bool:
 
 def is_stalled(compaction: Compaction, tokens: int, config: SessionConfig) -> bool:
     """Did the last plan gain too little, and has nothing changed that could give more? A context
-    that is clearly larger is a change; so is a smaller one, after a drop or a clear."""
+    that has grown enough is a change; so is a smaller one, after a drop or a clear."""
     stall = compaction.stall
     if stall is None:
         return False
-    enough = stall.tokens * (1 + config.compaction.min_gain)
+    enough = stall.tokens * (1 + stall.growth)
     return stall.config is config and stall.tokens <= tokens < enough
 
 
@@ -224,6 +244,16 @@ def _to_planning(compaction: Compaction, event: e.Event) -> Moved:
     return compaction, (e.MakePlan(work=compaction.number, size=event.size, trigger=trigger),)
 
 
+def _to_awaited(compaction: Compaction, event: e.Event) -> Moved:
+    assert isinstance(event, e.RequestDue)
+    if compaction.phase is P.PLANNING:
+        # The number stays: the report of the plan is still to come.
+        return msgspec.structs.replace(compaction, phase=P.AWAITED), ()
+    compaction = _next(compaction, P.AWAITED, plan=None, request=None)
+    work = compaction.number
+    return compaction, (e.MakePlan(work=work, size=event.size, trigger=event.trigger),)
+
+
 def _to_ready(compaction: Compaction, event: e.Event) -> Moved:
     assert isinstance(event, e.PlanMade)
     return _next(compaction, P.READY, plan=event.plan, request=event.request), ()
@@ -244,12 +274,14 @@ def _to_forcing(compaction: Compaction, event: e.Event) -> Moved:
 
 
 def _to_preparing(compaction: Compaction, event: e.Event) -> Moved:
-    plan = event.plan if isinstance(event, e.HardestPlanFound) else compaction.plan
+    plan = event.plan if isinstance(event, e.HardestPlanFound | e.PlanMade) else compaction.plan
     assert plan is not None  # it is there from READY on
     if isinstance(event, e.MomentCame):
         figures = {**plan.figures, **event.figures}
         plan = msgspec.structs.replace(plan, trigger=event.trigger, figures=figures)
-    compaction = _next(compaction, P.PREPARING, plan=plan, request=None, stall=None)
+    # What only adds does not change what another plan could gain.
+    stall = compaction.stall if plan.trigger == "injection" else None
+    compaction = _next(compaction, P.PREPARING, plan=plan, request=None, stall=stall)
     return compaction, (e.PrepareContext(work=compaction.number, plan=plan),)
 
 
@@ -261,8 +293,8 @@ def _to_writing(compaction: Compaction, event: e.Event) -> Moved:
 
 def _to_idle(compaction: Compaction, event: e.Event) -> Moved:
     stall = compaction.stall
-    if isinstance(event, e.PlanRejected):
-        stall = Stall(event.tokens, event.config)
+    if isinstance(event, e.PlanRejected) and event.growth > 0:
+        stall = Stall(event.tokens, event.config, event.growth)
     effects = _effects_of_end(compaction, event)
     return _next(compaction, P.IDLE, plan=None, request=None, stall=stall), effects
 
@@ -275,9 +307,9 @@ def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.Effect, .
         case e.RecordWritten():
             return _applied(compaction)
         case e.PlanRejected(reason=reason):
-            return (e.AnswerCallers(outcome=CompactionOutcome(False, reason)),)
+            return (e.AnswerCallers(outcome=CompactionOutcome(False, reason)), *resume)
         case e.PlanLost():
-            return (_CANCELLED,)
+            return (_CANCELLED, *resume)
         case e.PlanOutdated():
             return (e.LogDiscarded(), _CHANGED, *resume)
         case e.ChangeBegan():
@@ -321,6 +353,7 @@ _MOVES: dict[Phase, Callable[[Compaction, e.Event], Moved]] = {
     P.PLANNING: _to_planning,
     P.READY: _to_ready,
     P.POSTPONED: _to_postponed,
+    P.AWAITED: _to_awaited,
     P.FORCING: _to_forcing,
     P.PREPARING: _to_preparing,
     P.WRITING: _to_writing,

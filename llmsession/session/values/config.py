@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, overload
 import msgspec
 
 from llmsession.compaction.planning.policy import Policy
+from llmsession.compaction.planning.schedule import Schedule
 from llmsession.compaction.policies import make_policy, settings_of
 from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
@@ -181,11 +182,13 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
     60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
     of results that the session makes itself. ``summariser`` is a model for the other summaries;
-    without one rules extract them. With ``schedule`` "cache" it acts when a rewrite of the prompt
-    pays back, or when the provider's cache is cold anyway; with "at_once" as soon as the threshold
-    is passed. ``provider_side`` is what is left to the provider, if anything is. A compaction that
-    gains less than ``min_gain`` is not made. After ``max_failures`` summaries in a row that failed,
-    rules extract them until something changes.
+    without one rules extract them. ``schedule`` None acts as the policy declares: one that keeps a
+    limit of its own does so before each request; one that waits for the provider's cache, as
+    "balanced" does, acts when a rewrite of the prompt pays back, or when that cache is cold anyway.
+    "cache" lets every policy wait so, "at_once" none. ``provider_side`` is what is left to the
+    provider, if anything is. A compaction that gains less than ``min_gain`` is not made, unless it
+    keeps a policy's own limit. After ``max_failures`` summaries in a row that failed, rules extract
+    them until something changes.
     """
 
     enabled: bool | None = None
@@ -201,7 +204,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     summary_chars: int = 600
     min_gain: float = 0.05
     max_failures: int = 3
-    schedule: Literal["cache", "at_once"] = "cache"
+    schedule: Schedule | None = None
     summariser: SummariserConfig | None = None
     provider_side: ProviderSideConfig | None = None
 

@@ -34,6 +34,8 @@ class FakeSession:
         self.breaks_in: str | None = None
         self.written: list[int] = []
         """At which calls of ``apply_if_ready`` a compaction is being written."""
+        self.kept_small: list[int] = []
+        """At which calls of ``keep_limit`` the request waits for a plan."""
         self.is_applying = self.is_cold = False
         self.events: list[e.Event] = []
         self.calls: list[str] = []
@@ -101,6 +103,10 @@ class FakeSession:
     def apply_if_ready(self) -> None:
         self._call("apply")
         self.is_applying = self.calls.count("apply") in self.written
+
+    def keep_limit(self, size: Any) -> None:
+        self._call("keep")
+        self.is_applying = self.calls.count("keep") in self.kept_small
 
     def consider(self, size: Any) -> None:
         self._call("consider")
@@ -187,6 +193,11 @@ SCENARIOS: dict[str, tuple[Callable[[FakeSession], None], list[Stage], str]] = {
     ),
     "the count lets a plan be written": (
         then(set_up(written=[2]), "compaction"),
+        [*FIRST_CHECKS, S.COUNTING, S.WAITING, *ALL_CHECKS, S.SENT],
+        "ContextBuilt",
+    ),
+    "the policy keeps a limit of its own, once for each request": (
+        then(set_up(kept_small=[1, 2]), "compaction"),
         [*FIRST_CHECKS, S.COUNTING, S.WAITING, *ALL_CHECKS, S.SENT],
         "ContextBuilt",
     ),

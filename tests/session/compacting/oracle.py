@@ -25,6 +25,8 @@ class Oracle:
     plan: str | None = None
     trigger: str = ""
     is_postponed: bool = False
+    is_awaited: bool = False
+    """Does a build wait for the plan that is being made?"""
     is_searching: bool = False
     is_preparing: bool = False
     is_writing: bool = False
@@ -37,7 +39,8 @@ class Oracle:
     @property
     def is_applying(self) -> bool:
         """Does a build have to wait?"""
-        return self.is_searching or self.is_preparing or self.is_writing
+        waits_for_plan = self.is_planning and self.is_awaited
+        return waits_for_plan or self.is_searching or self.is_preparing or self.is_writing
 
     @property
     def has_spare_plan(self) -> bool:
@@ -50,7 +53,8 @@ class Oracle:
         return (
             event in AT_ANY_TIME
             or {
-                "PlanDue": open_ and not (self.is_planning or self.is_applying or self.plan),
+                "PlanDue": open_ and not (self.is_planning or self.is_applying or self._has_fresh),
+                "RequestDue": open_ and not (self.is_applying or self._has_fresh),
                 "CompactionRequested": open_,
                 "RequestTooLarge": open_ and not self.is_applying,
                 "PlanMade": self.is_planning,
@@ -58,7 +62,10 @@ class Oracle:
                 "PlanLost": self.is_planning,
                 "MomentCame": self.has_spare_plan,
                 "MomentPostponed": self.has_spare_plan,
-                "PlanOutdated": self.has_spare_plan or self.is_searching or self.is_preparing,
+                "PlanOutdated": self.has_spare_plan
+                or self.is_searching
+                or self.is_preparing
+                or self.is_awaited,
                 "HardestPlanFound": self.is_searching,
                 "NothingFreed": self.is_searching,
                 "ContextPrepared": self.is_preparing,
@@ -68,7 +75,12 @@ class Oracle:
 
     # What happened, and what is ordered then.
 
+    @property
+    def _has_fresh(self) -> bool:
+        return self.plan is not None and not self.is_postponed
+
     def plan_due(self, trigger: str) -> list[Order]:
+        self._forget()
         self.is_planning = True
         return [("MakePlan", trigger)]
 
@@ -80,13 +92,23 @@ class Oracle:
             return []
         return self.plan_due("asked")
 
-    def plan_made(self, plan: str) -> list[Order]:
+    def request_due(self, trigger: str) -> list[Order]:
+        self.builds = 1
+        orders = [] if self.is_planning else self.plan_due(trigger)
+        self.is_awaited = True
+        return orders
+
+    def plan_made(self, plan: str, trigger: str) -> list[Order]:
         self.is_planning, self.plan = False, plan
-        return []
+        if not self.is_awaited:
+            return []
+        self.is_awaited = False
+        return self.moment_came(trigger)
 
     def plan_rejected(self, reason: str) -> list[Order]:
-        self.is_planning = False
-        return self._answer(False, reason)
+        held = self.is_applying
+        self.is_planning = self.is_awaited = False
+        return [*self._answer(False, reason), *self._resume(held)]
 
     def moment_came(self, trigger: str) -> list[Order]:
         self.is_postponed, self.is_preparing, self.trigger = False, True, trigger
@@ -98,12 +120,13 @@ class Oracle:
 
     def outdated(self) -> list[Order]:
         held = self.is_applying
+        self.is_planning = False
         self._forget()
         return [("LogDiscarded",), *self._answer(False, CHANGED), *self._resume(held)]
 
     def change_began(self) -> list[Order]:
         self.builds = 0  # its turn is being dropped
-        if not (self.is_searching or self.is_preparing):
+        if not (self.is_searching or self.is_preparing or self.is_awaited):
             return []
         return [*self._stop(), ("LogDiscarded",), *self._answer(False, CHANGED)]
 
@@ -159,7 +182,7 @@ class Oracle:
         return [("StopWork",)] if stops else []
 
     def _forget(self) -> None:
-        self.is_searching = self.is_preparing = self.is_postponed = False
+        self.is_searching = self.is_preparing = self.is_postponed = self.is_awaited = False
         if not self.is_writing:
             self.plan = None
 

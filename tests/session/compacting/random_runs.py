@@ -48,6 +48,7 @@ EVENTS: tuple[e.Event, ...] = (
     e.Reconfigured(), e.RequestTooLarge(size=SIZE, ceiling=500, trigger="window"),
     e.HardestPlanFound(plan=plan_called("the hardest")), e.NothingFreed(), e.ContextPrepared(),
     e.RecordWritten(), e.Cancelled(), e.Closed(), e.Ended(),
+    e.RequestDue(size=SIZE, trigger="threshold"),
 )  # fmt: skip
 """One of each type, without a number."""
 
@@ -125,8 +126,10 @@ class Run:
             moves.append(self._too_large)
         else:
             moves.append(self._build)
+        if oracle.may_come("RequestDue"):
+            moves.append(self._request_due)
         if oracle.may_come("PlanDue"):
-            moves += [self._due] * 6
+            moves += [self._due] * (1 if oracle.plan else 6)
         if self.late:
             moves.append(self._late)
         reports: dict[str, Move] = {
@@ -140,6 +143,10 @@ class Run:
 
     def _due(self) -> None:
         self.tell(EVENTS[0], self.oracle.plan_due("threshold"))
+
+    def _request_due(self) -> None:
+        event = e.RequestDue(size=SIZE, trigger="threshold")
+        self.tell(event, self.oracle.request_due("threshold"))
 
     def _requested(self) -> None:
         self.tell(e.CompactionRequested(size=SIZE), self.oracle.requested())
@@ -164,7 +171,9 @@ class Run:
 
     def _planned(self) -> None:
         work = self.compaction.number
-        match self.choose(5):
+        match self.choose(6):
+            case 5 if self.oracle.is_awaited:
+                self.tell(e.PlanOutdated(work=work), self.oracle.outdated())
             case 0:
                 rejected = e.PlanRejected(work=work, reason="failed", tokens=1_000, config=CONFIG)
                 self.tell(rejected, self.oracle.plan_rejected("failed"))
@@ -173,7 +182,7 @@ class Run:
             case _:
                 plan = self._plan()
                 made = e.PlanMade(work=work, plan=plan, request=REQUEST)
-                self.tell(made, self.oracle.plan_made(plan.reason))
+                self.tell(made, self.oracle.plan_made(plan.reason, plan.trigger))
                 self.late.append(made)
 
     def _plan(self) -> Plan:

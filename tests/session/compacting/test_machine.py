@@ -38,6 +38,7 @@ REQUESTED = e.CompactionRequested(size=SIZE)
 MADE = e.PlanMade(plan=PLAN, request=REQUEST)
 REJECTED = e.PlanRejected(reason="nothing to gain", tokens=1_000, config=CONFIG)
 MOMENT = e.MomentCame(trigger="cold_cache", figures={"idle_s": 400})
+REQUEST_DUE = e.RequestDue(size=SIZE, trigger="threshold")
 TOO_LARGE = e.RequestTooLarge(size=SIZE, ceiling=500, trigger="window")
 CANCELLED = CompactionOutcome(False, "cancelled")
 CHANGED = CompactionOutcome(False, "the conversation changed meanwhile")
@@ -47,6 +48,7 @@ TO: dict[Phase, tuple[e.Event, ...]] = {
     Phase.PLANNING: (DUE,),
     Phase.READY: (DUE, MADE),
     Phase.POSTPONED: (DUE, MADE, e.MomentPostponed()),
+    Phase.AWAITED: (REQUEST_DUE,),
     Phase.FORCING: (TOO_LARGE,),
     Phase.PREPARING: (DUE, MADE, MOMENT),
     Phase.WRITING: (DUE, MADE, MOMENT, e.ContextPrepared()),
@@ -54,7 +56,7 @@ TO: dict[Phase, tuple[e.Event, ...]] = {
     Phase.CLOSED: (e.Closed(),),
 }
 """Each phase as it is really reached."""
-WORKING = (Phase.PLANNING, Phase.FORCING, Phase.PREPARING)
+WORKING = (Phase.PLANNING, Phase.AWAITED, Phase.FORCING, Phase.PREPARING)
 STOPPABLE = (*WORKING, Phase.READY, Phase.POSTPONED)
 
 
@@ -145,6 +147,49 @@ def test_a_late_report_changes_nothing_in_any_phase(phase: Phase) -> None:
         assert step(compaction, event) == (compaction, ())
 
 
+# What a request waits for
+
+
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.POSTPONED])
+def test_a_request_that_is_due_waits_for_a_plan_that_is_made_for_it(phase: Phase) -> None:
+    compaction, effects = step(in_phase(phase), REQUEST_DUE)
+    assert (compaction.phase, compaction.plan) == (Phase.AWAITED, None)
+    assert effects == (e.MakePlan(work=compaction.number, size=SIZE, trigger="threshold"),)
+    assert Phase.AWAITED in APPLYING
+
+
+def test_a_request_that_is_due_waits_for_the_plan_that_is_on_its_way() -> None:
+    planning = in_phase(Phase.PLANNING)
+    compaction, effects = step(planning, REQUEST_DUE)
+    assert (compaction.phase, compaction.number, effects) == (Phase.AWAITED, planning.number, ())
+
+
+def test_a_plan_that_a_request_waits_for_is_applied_as_soon_as_it_is_made() -> None:
+    made = replace(MADE, plan=replace(PLAN, trigger="policy_limit"))
+    compaction, effects = step(in_phase(Phase.AWAITED), made)
+    assert compaction.phase is Phase.PREPARING
+    assert effects == (e.PrepareContext(work=compaction.number, plan=made.plan),)
+
+
+def test_a_request_that_waits_goes_on_where_there_is_no_plan_and_the_next_one_may_ask() -> None:
+    rejected = replace(REJECTED, growth=0.0)
+    compaction, effects = step(in_phase(Phase.AWAITED), rejected)
+    assert compaction.phase is Phase.IDLE
+    nothing = answer(CompactionOutcome(False, "nothing to gain"))
+    assert effects == (nothing, e.ResumeBuild())
+    assert not is_stalled(compaction, 1_000, CONFIG)
+    lost, effects = step(in_phase(Phase.AWAITED), e.PlanLost())
+    assert (lost.phase, effects) == (Phase.IDLE, (answer(CANCELLED), e.ResumeBuild()))
+
+
+def test_what_is_injected_does_not_end_a_stall() -> None:
+    stalled = after(DUE, REJECTED)
+    injected = replace(MADE, plan=replace(PLAN, trigger="injection"))
+    assert is_stalled(after(REQUEST_DUE, injected, compaction=stalled), 1_000, CONFIG)
+    freed = replace(MADE, plan=replace(PLAN, trigger="policy_limit"))
+    assert not is_stalled(after(REQUEST_DUE, freed, compaction=stalled), 1_000, CONFIG)
+
+
 # What a plan was made for is compared
 
 
@@ -180,7 +225,9 @@ def test_a_plan_for_another_limit_or_configuration_is_not_what_would_be_asked_fo
     assert not REQUEST.is_configured(2_000, CompactionConfig(keep_recent_turns=9))
 
 
-@pytest.mark.parametrize("phase", [Phase.READY, Phase.POSTPONED, Phase.FORCING, Phase.PREPARING])
+@pytest.mark.parametrize(
+    "phase", [Phase.READY, Phase.POSTPONED, Phase.AWAITED, Phase.FORCING, Phase.PREPARING]
+)
 def test_an_outdated_plan_is_dropped_and_a_build_that_waits_for_it_goes_on(phase: Phase) -> None:
     compaction, effects = step(in_phase(phase), e.PlanOutdated())
     assert (compaction.phase, compaction.plan) == (Phase.IDLE, None)
@@ -188,7 +235,7 @@ def test_an_outdated_plan_is_dropped_and_a_build_that_waits_for_it_goes_on(phase
     assert effects == (e.LogDiscarded(), answer(CHANGED), *resume)
 
 
-@pytest.mark.parametrize("phase", [Phase.FORCING, Phase.PREPARING])
+@pytest.mark.parametrize("phase", [Phase.AWAITED, Phase.FORCING, Phase.PREPARING])
 def test_what_is_being_prepared_does_not_follow_a_change_into_the_log(phase: Phase) -> None:
     compaction, effects = step(in_phase(phase), e.ChangeBegan())
     assert compaction.phase is Phase.IDLE
@@ -264,7 +311,7 @@ def test_a_session_that_closes_still_takes_the_report_of_a_record_on_its_way() -
     assert isinstance(logged, e.LogApplied)
 
 
-@pytest.mark.parametrize("event", [DUE, REQUESTED, TOO_LARGE])
+@pytest.mark.parametrize("event", [DUE, REQUESTED, REQUEST_DUE, TOO_LARGE])
 def test_a_closed_session_begins_no_compaction(event: e.Event) -> None:
     with pytest.raises(CompactionStateError, match=f"{type(event).__name__} while the compaction"):
         step(in_phase(Phase.CLOSED), event)
@@ -298,8 +345,12 @@ def test_seeded_runs_reach_every_event_and_the_deep_states(runs: list[Run]) -> N
     min_percent = dict.fromkeys(events, 8) | {
         "late report": 50,
         "writing -> idle": 50,
-        "postponed -> preparing": 20,
-        "postponed -> planning": 12,
+        "postponed -> preparing": 6,
+        "postponed -> planning": 10,
+        "postponed -> awaited": 5,
+        "awaited -> preparing": 20,
+        "awaited -> idle": 20,
+        "planning -> awaited": 8,
         "planning -> forcing": 20,
         "preparing -> idle": 20,
         "writing -> closing": 3,
@@ -319,14 +370,16 @@ def test_an_effect_that_may_call_back_is_always_the_last_one(runs: list[Run]) ->
             assert not any(isinstance(effect, may_call_back) for effect in effects[:-1])
 
 
-def test_no_record_is_ordered_but_behind_a_moment_or_a_request_that_is_too_large(
+def test_no_record_is_ordered_but_behind_a_moment_or_for_a_request_that_waits(
     runs: list[Run],
 ) -> None:
     records = 0
     for run in runs:
         may_write = False
         for event, effects in run.trace:
-            if isinstance(event, e.MomentCame | e.HardestPlanFound):
+            if isinstance(event, e.MomentCame | e.HardestPlanFound) or (
+                isinstance(event, e.PlanMade) and effects
+            ):
                 may_write = True
             elif isinstance(event, e.PlanOutdated | e.ChangeBegan | e.Reconfigured | e.Closed):
                 may_write = False
@@ -350,4 +403,4 @@ def test_the_page_lists_every_event_and_every_phase() -> None:
     names = [row[1].strip(" `") for row in rows]
     assert names == sorted(type(event).__name__ for event in EVENTS)
     (cells,) = [row[2:-1] for row in rows if row[1].strip() == "`RecordWritten`"]
-    assert [cell.strip() for cell in cells] == ["", "", "", "", "", "", "IDLE", "CLOSED", ""]
+    assert [cell.strip() for cell in cells] == ["", "", "", "", "", "", "", "IDLE", "CLOSED", ""]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from llmsession.compaction.planning.boundaries import newest_that_fit
 from llmsession.compaction.planning.policy import Budget, planned
+from llmsession.compaction.planning.schedule import Fill
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.blocks import TextBlock, is_thinking
@@ -120,6 +121,10 @@ class LastNMessages(WaitingPolicy, frozen=True, kw_only=True):
     name: ClassVar[str] = "last_n_messages"
 
     n: Whole = 8
+
+    def due_for(self, fill: Fill) -> bool:
+        """Are more messages shown than there may be?"""
+        return fill.messages > max(0, self.n)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out; None if there are no more than ``n``, or nothing more can go."""
