@@ -14,6 +14,11 @@ a compaction is applied while a reply streams (rule 9)
     test_a_compaction_is_not_applied_while_a_reply_streams
 
 in session/compacting/compactor.py, by session/compacting/test_compaction.py
+a compaction is foreseen without the message that is to come (docs/compaction.md)
+    - messages = (*messages, _TO_COME)
+    + messages = (*messages,)
+    session/compacting/test_own_limits.py
+    test_a_session_says_whether_its_next_request_comes_behind_a_compaction
 a request is built while a compaction is on its way into the log (rule 9)
     - return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
     + return False

@@ -308,8 +308,8 @@ class LLMSession:
     ) -> None:
         """Give compact summaries of earlier tool results: ``{call id: text}``.
 
-        The next compaction uses them. A result that is already shown in compact form keeps its
-        text. Raises UnknownToolCall, InvalidInput.
+        The next compaction uses them; ``compact_summaries`` gives them back. A result that is
+        already shown in compact form keeps its text. Raises UnknownToolCall, InvalidInput.
         """
         cleaned = checked_summaries(summaries)
         actor = await self.reference.activated()
@@ -419,6 +419,25 @@ class LLMSession:
             forgotten=state.forgotten,
         )
 
+    def will_compact(self) -> bool:
+        """Would the next request be sent behind a compaction, if it were built now? Begins nothing.
+        It costs a projection of the context, as ``status``, and where the policy is due a plan.
+
+        True where the policy keeps a limit of its own and has a plan that frees something, where a
+        plan is ready and its moment has come, or where the context is larger than the budget. A
+        policy that waits for the provider's cache plans beside a reply, so for it a context above
+        the threshold alone is no reason. The next message counts as a message, and its text is not
+        counted: it may be what exceeds a limit. What a policy injects is no compaction.
+        """
+        actor = self._actor
+        return actor.turns.runner.compactor.will_apply(actor.core.size_now())
+
+    def compact_summaries(self) -> dict[str, str]:
+        """The compact summaries of tool results, by call id: those that ``store_compact_summaries``
+        and ``submit_tool_results`` gave, that tools returned, and that a model wrote. A copy. Those
+        of calls that were forgotten, cleared or rewound are gone."""
+        return dict(self._actor.state.summaries)
+
     async def count(self) -> Count:
         """The size of the request that the model would be sent now, by the best method there is:
         the provider's count, else the last reported usage plus an estimate, else tiktoken where
@@ -454,6 +473,14 @@ class LLMSession:
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
         """As ``open_calls``."""
         return self.open_calls()
+
+    async def read_will_compact(self) -> bool:
+        """As ``will_compact``."""
+        return self.will_compact()
+
+    async def read_compact_summaries(self) -> dict[str, str]:
+        """As ``compact_summaries``."""
+        return self.compact_summaries()
 
     async def read_usage(self) -> SessionUsage:
         """As ``usage``."""

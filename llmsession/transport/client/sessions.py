@@ -425,6 +425,14 @@ class RemoteSession:
         """As ``LLMSession.open_calls``."""
         return await self._perform(w.OpenCalls)
 
+    async def read_will_compact(self) -> bool:
+        """As ``LLMSession.will_compact``."""
+        return await self._perform(w.WillCompact)
+
+    async def read_compact_summaries(self) -> dict[str, str]:
+        """As ``LLMSession.compact_summaries``."""
+        return await self._perform(w.CompactSummaries)
+
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
         """As ``LLMSession.summary``."""
         return await self._perform(w.Summary, max_chars=checked_number(max_chars, "max_chars"))

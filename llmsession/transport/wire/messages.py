@@ -285,6 +285,16 @@ class Summary(SessionQuery[str], frozen=True, kw_only=True, tag="summary"):
     max_chars: int | None = None
 
 
+class WillCompact(SessionQuery[bool], frozen=True, kw_only=True, tag="will_compact"):
+    """Would the next request be sent behind a compaction?"""
+
+
+class CompactSummaries(
+    SessionQuery[dict[str, str]], frozen=True, kw_only=True, tag="compact_summaries"
+):
+    """The compact summaries of results, by call id."""
+
+
 class Row(SessionQuery[SessionRow], frozen=True, kw_only=True, tag="row"):
     """What the store knows of the session. Does not open it."""
 
