@@ -25,6 +25,7 @@ from llmsession.compaction.planning.cache_economics import (
     should_apply,
 )
 from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.prefix_summaries import extracted_summary
 from llmsession.compaction.planning.schedule import (
     Fill,
     Schedule,
@@ -319,7 +320,8 @@ class _Run:
     ) -> None:
         self._ready = None
         budget = self._budget(size, trigger, committed)
-        plan = plan_by_rules(self._policy, self._view, messages, budget)
+        # A digest stands for the summary that a model would write, whatever the policy has itself.
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         if plan is None or not is_worthwhile(plan, MIN_GAIN):
             self._stalled_at = size.tokens
             return

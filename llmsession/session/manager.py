@@ -12,14 +12,13 @@ import anyio
 
 from llmsession.errors import (
     InvalidConfig,
-    InvalidInput,
     SessionError,
     SessionExists,
     SessionNotFound,
     ToolsUnbound,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.protocol import EVERYTHING, Owner, SessionFilter, SessionRow, Store
+from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import Price
@@ -34,7 +33,6 @@ from .operations.listing import with_archived, with_titles
 from .operations.retention import RetentionSchedule, apply_retention, checked_interval
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
-from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
 from .values.labels import checked_tenant, new_session_id, with_max_age, with_tenant
 from .values.outcome import Closed
@@ -44,7 +42,7 @@ from .values.validation import (
     checked_filter,
     checked_flag,
     checked_labels,
-    checked_number,
+    checked_page,
     checked_recovery,
     checked_seconds,
     checked_seed,
@@ -53,7 +51,7 @@ from .values.validation import (
     checked_tools,
 )
 
-__all__ = ["SessionManager"]
+__all__ = ["SessionManager", "runtime_of"]
 
 _UNBOUND: tuple[str, ...] = get_args(Unbound)
 
@@ -67,7 +65,8 @@ class SessionManager:
 
     *tools* give their callables to tools of the same name that a configuration has without one.
     *idle_s* is how long a session that no handle holds stays in memory. *summariser* writes
-    summaries instead of *provider*, where a configuration names a model for them. *clock* gives the
+    summaries instead of *provider*, where a configuration names a model for them; without it
+    ``LLMSESSION_SUMMARY_PROVIDER`` may name one, ``anthropic`` or ``openai``. *clock* gives the
     times in messages and records, in seconds since the epoch. *logger* is a structlog logger;
     without one, logs go to the standard library's logger ``llmsession``. *prices* are by model name
     or its beginning, and take precedence over the built-in ones (``PRICES``). *tenant_budgets* are
@@ -86,7 +85,8 @@ class SessionManager:
     ``SessionConfig.retention`` to sessions that nobody has open. Without rules there is a schedule
     only if *retention_every_s* is given.
 
-    Raises InvalidConfig for invalid prices or budgets, InvalidInput for an invalid *thread_wait_s*,
+    Raises InvalidConfig for invalid prices, budgets or tools, and for a provider of summaries that
+    the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*,
     rule or *retention_every_s*.
     """
 
@@ -126,8 +126,7 @@ class SessionManager:
         every_s = checked_interval(retention_every_s, self._runtime.retention)
         self._schedule = None if every_s is None else RetentionSchedule(self._runtime, every_s)
         self.store: Store = self._runtime.given_store
-        self.owner: Owner = self._runtime.owner
-        """Who this manager is to its store."""
+        """The store that it was made with."""
 
     async def __aenter__(self) -> SessionManager:
         await self._runtime.enter()
@@ -142,6 +141,9 @@ class SessionManager:
         traceback: TracebackType | None,
     ) -> None:
         await self._runtime.leave()
+
+    def _get_runtime(self) -> Runtime:
+        return self._runtime
 
     # Sessions.
 
@@ -319,8 +321,8 @@ class SessionManager:
         archived: bool | None = False,
         titles: bool = False,
     ) -> Sequence[SessionRow]:
-        """The sessions of the store that *filter* finds, ordered by id: at most *limit* with an id
-        greater than *after*. Acquires nothing.
+        """The sessions of the store that *filter* finds, ordered by id: at most *limit*, which is
+        1 to 1,000, with an id greater than *after*. Acquires nothing.
 
         Archived sessions are left out; *archived* True finds only these, and None all. With
         *titles* each row has the session's title: see ``LLMSession.label``. Without a title that
@@ -328,7 +330,7 @@ class SessionManager:
         log are read. Raises InvalidInput, StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit = checked_number(limit, "limit")
+        limit = checked_page(limit)
         filter = with_archived(filter, archived)
         store = self._runtime.store
         rows = await begun_rows(store, after=after, limit=limit, filter=filter)
@@ -343,7 +345,8 @@ class SessionManager:
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
         """The sessions whose conversation has a message with all words of *query*, ordered by id:
-        at most *limit*, of those that *filter* finds with an id greater than *after*.
+        at most *limit*, which is 1 to 1,000, of those that *filter* finds with an id greater than
+        *after*.
 
         Words are compared without regard to case. ``begin*`` finds every word that begins so, and
         ``"two words"`` in quotes must follow each other. Texts, calls and results are searched;
@@ -356,10 +359,10 @@ class SessionManager:
         StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit, query = checked_number(limit, "limit"), checked_text(query, "query")
-        if limit < 1:
-            raise InvalidInput(f"a search has a limit of 1 or more, not {limit!r}")
-        return await search_sessions(self.store, query, after=after, limit=limit, filter=filter)
+        limit, query = checked_page(limit), checked_text(query, "query")
+        return await search_sessions(
+            self._runtime.store, query, after=after, limit=limit, filter=filter
+        )
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
@@ -440,16 +443,11 @@ class SessionManager:
         """
         sessions = await self._runtime.close(leave_open=True)
         await self._runtime.stop_works()
-        running = set(self.running_works)
+        running = set(self._runtime.running_works)
         return tuple(
             Closed(closed.session, tuple(name for name in closed.still_running if name in running))
             for closed in sessions
         )
-
-    async def evict_idle(self) -> int:
-        """Release every session that no handle holds and that has nothing open; returns how many.
-        They are loaded again when they are opened. Their subscriptions go on."""
-        return await self._runtime.evict_idle()
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -461,18 +459,7 @@ class SessionManager:
         """How many turns are open in the sessions in memory. Costs a walk over these."""
         return sum(len(actor.turns.runs) for actor in self._runtime.actors)
 
-    @property
-    def running_works(self) -> tuple[str, ...]:
-        """The names of the works that run now: streams, tools, jobs."""
-        return self._runtime.running_works
 
-    def live_stats(
-        self, limit: int, matches: Callable[[str], bool] = lambda session: True
-    ) -> Sequence[SessionStats]:
-        """Statistics of at most *limit* sessions in memory whose id *matches*, those that run a
-        turn first. Costs a projection of the context for each one returned."""
-        return live_stats(self._runtime.actors, limit, matches)
-
-    def count_live(self, matches: Callable[[str], bool] = lambda session: True) -> tuple[int, int]:
-        """How many sessions are in memory whose id *matches*, and how many of them run a turn."""
-        return count_live(self._runtime.actors, matches)
+def runtime_of(manager: SessionManager) -> Runtime:
+    """What *manager* is the face of. For this package's own services: users have the manager."""
+    return SessionManager._get_runtime(manager)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,15 +50,29 @@ def test_a_reader_that_hangs_up_is_no_broken_promise_and_no_traceback(
     ],
 )
 def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(
-    arguments: list[str], named: str
+    run: Run, arguments: list[str], named: str
 ) -> None:
+    assert named in run(*arguments).refusal
+
+
+def test_the_help_names_every_command_and_a_typo_is_told_the_nearest(run: Run) -> None:
+    shown = run("--help").out
+    for name in ("serve", "chat", "list", "import", "schema"):
+        assert re.search(rf"^\W*{name} +[A-Z]", shown, re.M), name
+    assert "Did you mean 'search'" in run("serch").refusal
+
+
+def test_only_the_command_that_is_called_is_imported() -> None:
+    called = "import sys\nfrom llmsession.cli import main\ntry:\n    main(['schema'])\nfinally:\n"
+    told = "    print(*(name for name in sys.modules if '.cli.c' in name), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", called + told], capture_output=True, text=True, check=True
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("llmsession: ")
-    assert named in line
+    imported = {name.partition(".cli.")[2] for name in done.stderr.split()}
+    assert {name for name in imported if not name.startswith("common")} == {
+        "commands",
+        "commands.serve",
+    }
 
 
 def test_the_version_is_printed(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from llmsession.store.protocol import SessionFilter
 
 from .history_limits import HistoryLimits, strictest
 from .labels import max_age_of
-from .validation import checked_filter
+from .validation import checked_filter, checked_seconds
 
 __all__ = ["Retention", "RetentionReport", "checked_rules", "limits_of"]
 
@@ -48,10 +47,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("a retention rule deletes or forgets something; this does not")
         for name in ("delete_idle_s", "forget_after_s"):
             seconds: Any = getattr(self, name)
-            if seconds is None:
-                continue
-            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not is_number or not 0 < seconds < math.inf:
+            if seconds is not None and not checked_seconds(seconds, name, minimum=0) > 0:
                 raise InvalidInput(f"{name} is {seconds!r}; it must be greater than 0")
         count: Any = self.max_sessions
         if count is not None and (type(count) is not int or count < 1):

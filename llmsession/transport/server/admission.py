@@ -22,6 +22,7 @@ from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.config import load_config
+from llmsession.session.values.validation import MAX_LISTED
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
 
@@ -44,7 +45,6 @@ __all__ = ["Admission", "Client", "Observer"]
 
 MAX_LOGGED_CHARS = 200
 """Of what was wrong with a frame: the text may quote the frame."""
-MAX_LISTED = 1000
 _SUSPECT = (KeyReused, SessionNotFound)
 """Errors of a client that repeats the commands of others, or asks for their sessions."""
 

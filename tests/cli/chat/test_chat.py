@@ -239,6 +239,25 @@ def test_without_a_terminal_lines_are_read_as_they_come(walk: Path) -> None:
     assert "the model is sent" in done.stdout
 
 
+def test_what_the_reader_leaves_out_of_a_recording_is_counted_on_stderr(tmp_path: Path) -> None:
+    said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": role, "content": words} for role, words in said]))
+    done = _run("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
+    missing = "1 of 5 calls, results and messages (20.0%) left out: system 1"
+    assert (done.returncode, done.stderr) == (0, f"llmsession: {path}: {missing}\n")
+
+
+def test_a_recording_of_several_conversations_says_that_only_the_first_is_played(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "chats.json"
+    path.write_bytes(write_own(*[recording([[text("hi")], [text("hello")]]) for _ in range(3)]))
+    done = _run("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
+    said = f"llmsession: {path}: 3 conversations; only the first one is played\n"
+    assert (done.returncode, done.stderr) == (0, said)
+
+
 def test_sessions_are_kept_in_the_users_folder_which_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from llmsession import (
     Subscription,
 )
 from llmsession.session.log.history_cuts import excess_of
+from llmsession.session.manager import runtime_of
 from llmsession.session.operations import retention
 from llmsession.store.protocol import Lease, Owner
 from llmsession.store.sqlite.store import SqliteStore
@@ -244,7 +245,7 @@ async def fill(manager: SessionManager, *names: str, **options: Any) -> None:
         session = await manager.create(SessionConfig(model="m", **options), session_id=name)
         await (await session.send(f"hello from {name}")).text()
         del session
-    await manager.evict_idle()
+    await runtime_of(manager).evict_idle()
 
 
 def managed(store: Any, clock: Callable[[], float], **options: Any) -> SessionManager:
@@ -327,7 +328,7 @@ async def test_of_each_tenant_the_sessions_with_the_newest_records_are_kept() ->
             for name, tenant in (("z", "t"), ("t/x", None), ("y", "t"), ("w", None), ("v", "t")):
                 clock.now += HOUR_S
                 await manager.create(SessionConfig(model="m"), session_id=name, tenant=tenant)
-            await manager.evict_idle()
+            await runtime_of(manager).evict_idle()
             rule = Retention(max_sessions=2)
             tried = await manager.apply_retention([rule], dry_run=True)
             assert tried.deleted == ("z",)
