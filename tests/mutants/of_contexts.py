@@ -78,6 +78,7 @@ a plan that frees nothing is applied before a request (docs/compaction.md)
     -     return "injection" if adds else None
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
+
 in session/values/config.py, by session/values/test_policy_settings.py
 a policy ignores a setting that it does not have (docs/compaction.md)
     -         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
