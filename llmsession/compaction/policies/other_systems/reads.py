@@ -166,10 +166,10 @@ class FileReadDedupe(ThresholdPolicy, frozen=True, kw_only=True):
     """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
 
     Markers: ``[[NOTE] This file read has been removed ...]``, in place of what was read; a line
-    ``[read_file for '...'] Result:`` and the tags around a file stay. A copy that is cut or compacted
-    counts for nothing, so the newest whole one always stays. Not copied: paths found in prose,
-    and counting the result of an edit as a copy when it does not say the file. An earlier message
-    of the user's loses the files in it that were read again, the newest one never.
+    ``[read_file for '...'] Result:`` and the tags around a file stay. A copy that is cut or
+    compacted counts for nothing, so the newest whole one always stays. Not copied: paths found in
+    prose, and counting the result of an edit as a copy when it does not say the file. An earlier
+    message of the user's loses the files in it that were read again, the newest one never.
 
     ``min_saving`` is the share of characters from which on nothing else need be cut; a policy
     that cuts asks ``saved_enough``. Raises InvalidConfig for a share that cannot be.
