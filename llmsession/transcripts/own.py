@@ -38,6 +38,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
     summary: str = ""
     summary_upto: int = 0
     system: str = ""
+    archived: bool = False
 
 
 _OF_CONVERSATION = _Header.__struct_fields__[2:]

@@ -13,6 +13,7 @@ from llmsession.turns.messages import Message, count_turns
 from ..log.history_cuts import first_kept, messages_before
 from ..log.read_state import read_state
 from ..log.state import SessionState
+from ..values.labels import ARCHIVED_LABEL, MAX_AGE_LABEL, TITLE_LABEL
 
 __all__ = ["conversation_of"]
 
@@ -21,6 +22,8 @@ _CUT_SHORT = frozenset(
 )
 """Our own stop reasons: the turn was committed before the model had finished."""
 OWN = "own"
+_OWN_LABELS = frozenset({TITLE_LABEL, ARCHIVED_LABEL, MAX_AGE_LABEL})
+"""What an import makes again of the conversation and of its configuration."""
 
 
 class _Config(msgspec.Struct):
@@ -66,8 +69,9 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
         format=OWN,
         messages=state.history,
         interrupted=tuple(turn for turn in in_order if turn in cut_short),
-        title=source.title,
-        labels=state.labels,
+        title=state.labels.get(TITLE_LABEL, "") or source.title,
+        labels={name: state.labels[name] for name in state.labels if name not in _OWN_LABELS},
+        archived=ARCHIVED_LABEL in state.labels,
         source=source.origin,
         parent=state.parent or source.parent,
         shared_turns=_shared_turns(extra.base, state.history) if forked else source.shared_turns,

@@ -22,7 +22,14 @@ from ..log.history_cuts import messages_through
 from ..registry.runtime import Runtime
 from ..values.commands import ForkPoint
 from ..values.config import SessionConfig
-from ..values.labels import checked_tenant, namespace_of, new_session_id, with_tenant
+from ..values.labels import (
+    checked_tenant,
+    labelled,
+    namespace_of,
+    new_session_id,
+    with_max_age,
+    with_tenant,
+)
 from ..values.validation import checked_labels, checked_session_id
 from .import_records import (
     Imported,
@@ -229,7 +236,8 @@ async def _import(
     session_labels, left_out = (
         usable_labels(conversation) if labels is None else (checked_labels(labels), ())
     )
-    session_labels = with_tenant(session_labels, tenant)
+    session_labels = labelled(session_labels, None, None, conversation.archived or None)
+    session_labels = with_max_age(with_tenant(session_labels, tenant), config.max_age_s)
     source = source_of(conversation, imported, left_out)
     if branch is None:
         created = r.SessionCreated(

@@ -43,7 +43,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     turns are that path's, the same message objects. ``summary`` is what the file keeps as the
     summary of the conversation so far. It stands for the first ``summary_upto`` messages, which
     are in ``messages`` all the same; 0 where the file has none of them any more, or does not say
-    which they are. ``system`` is the system prompt, which is no message.
+    which they are. ``system`` is the system prompt, which is no message. ``archived`` is what the
+    file says: its user has put the conversation aside.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""
     summary_upto: int = 0
     system: str = ""
+    archived: bool = False
     extra: dict[str, msgspec.Raw] = {}
     records: tuple[msgspec.Raw, ...] = ()
 

@@ -217,7 +217,9 @@ def read_paths(
             conversations[0] = _with_what_was_left_out(conversations[0], read)
             continue
         beside = {} if conversations else kept
-        whole = msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
+        whole = msgspec.structs.replace(
+            whole, extra={format: msgspec.Raw(encode_json(beside))}, archived=_is_archived(kept)
+        )
         for message in whole.messages:
             known.setdefault(message.id, (message, whole))
         for recorded in way:
@@ -238,6 +240,12 @@ def _with_summary_before(
     places = (index for index, message in enumerate(read.messages) if message.id in following)
     upto = next(places, len(read.messages))
     return msgspec.structs.replace(read, summary=way[marks[-1]].summary, summary_upto=upto)
+
+
+def _is_archived(kept: Mapping[str, Any]) -> bool:
+    """Does a file whose other fields are *kept* say so, in one of the ways in which they do?"""
+    values = (kept.get(name, False) for name in ("archived", "is_archived", "isArchived"))
+    return any(encode_json(value) in (b"true", b"1") for value in values)
 
 
 def _whole_turns(
