@@ -74,6 +74,22 @@ a plan that frees nothing is applied before a request (docs/compaction.md)
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
 
+in session/values/config.py, by session/values/test_policy_settings.py
+a policy ignores a setting that it does not have (docs/compaction.md)
+    -         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
+    +         pass
+    test_each_policy_takes_a_setting_or_refuses_it_and_names_its_own
+a log of an earlier version cannot be opened (docs/compaction.md)
+    - compaction = config.compaction.as_logged_before()
+    + compaction = config.compaction
+    test_a_log_with_settings_that_were_ignored_is_read_without_them
+
+in compaction/policies/registry.py, by session/values/test_policy_settings.py
+a threshold in tokens counts only above the share (docs/compaction.md)
+    - if share >= settings["threshold"]:
+    + if share < settings["threshold"]:
+    test_of_the_share_and_the_tokens_the_smaller_counts
+
 in session/compacting/snapshot.py, by session/compacting/test_compaction.py
 a plan's generation and view are not compared (rule 9)
     - if (now.generation, now.view.version) != (self.generation, self.view.version):

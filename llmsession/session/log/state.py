@@ -19,6 +19,7 @@ from llmsession.turns.ids import TurnCounter
 from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.reply import (
+    may_run_server_tools,
     open_server_calls,
     without_open_server_calls,
     without_stray_results,
@@ -36,7 +37,6 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 _NOTHING_USED = Usage()
 # A cheap test first: ``summary_in`` copies the body, which took a sixth of a fold's time.
 _MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
-_MAY_RUN_SERVER_TOOLS = re.compile(rb'"(?:server|mcp)_tool_use"|_tool_result"').search
 
 
 class OpenTurn(msgspec.Struct):
@@ -567,7 +567,7 @@ def _note_server_tools(turn: OpenTurn, body: msgspec.Raw) -> msgspec.Raw:
     """Note in *turn* which calls of the provider's tools are open after a reply. Returns what the
     reply says in the conversation: *body* without results that no call of the turn asked for."""
     turn.waits_for_server = False
-    if _MAY_RUN_SERVER_TOOLS(body) is None:
+    if not may_run_server_tools(body):
         return body
     blocks, strays = without_stray_results(split_blocks(body), turn.server_calls)
     turn.server_calls = open_server_calls(blocks, turn.server_calls)
