@@ -110,7 +110,9 @@ def lowered(policy: Policy, threshold_tokens: int, limit_tokens: int) -> Policy:
     settings = msgspec.structs.asdict(cast(msgspec.Struct, policy))
     if "threshold" not in settings or "threshold_tokens" in settings or limit_tokens <= 0:
         return policy
-    share = max(_LEAST_SHARE, threshold_tokens / limit_tokens)
+    # Where a reserve is set aside, the threshold is a share of what is left.
+    left_tokens = limit_tokens * (1 - settings.get("reserve", 0))
+    share = max(_LEAST_SHARE, threshold_tokens / left_tokens)
     if share >= settings["threshold"]:
         return policy
     changes = {"threshold": share}

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from llmsession import CompactionConfig, SessionConfig
 from llmsession.compaction.policies import policy_names
+from llmsession.compaction.policies.registry import takes
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor, summarizer
 from llmsession.session.core import core
@@ -43,7 +44,10 @@ class PolicyLife(Life):
 
     def _compaction(self) -> CompactionConfig:
         options = OPTIONS.get(self.name, {})
-        return CompactionConfig(policy=self.name, options=options, threshold=0.5, cap_chars=2_000)
+        threshold = 0.5 if takes(self.name, "threshold") else None
+        return CompactionConfig(
+            policy=self.name, options=options, threshold=threshold, cap_chars=2_000
+        )
 
     async def _change(self) -> None:
         await super()._change()
