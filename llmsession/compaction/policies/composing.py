@@ -123,6 +123,9 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
                 ran.append(policy.name)
                 if plan.summary_request is not None:
                     break
+        if ran and draft.shown.omitted != view.omitted:
+            # What was attached to messages that are left out now goes with them, in one rewrite.
+            absorb_all(draft, [policy for policy in self.policies() if injects(policy)])
         return draft.plan(self.name, f"stages: {', '.join(ran)}")
 
 
