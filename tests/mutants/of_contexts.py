@@ -14,6 +14,11 @@ a compaction is applied while a reply streams (rule 9)
     test_a_compaction_is_not_applied_while_a_reply_streams
 
 in session/compacting/compactor.py, by session/compacting/test_compaction.py
+a plan whose moment has come is not foreseen (docs/compaction.md)
+    - return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
+    + return False
+    session/compacting/test_own_limits.py
+    test_a_session_says_whether_its_next_request_comes_behind_a_compaction
 a request is built while a compaction is on its way into the log (rule 9)
     - return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
     + return False
@@ -73,6 +78,18 @@ a plan that frees nothing is applied before a request (docs/compaction.md)
     -     return "injection" if adds else None
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
+
+in providers/counting/counter.py, by providers/counting/test_vendor_tokens.py
+a counter that fails is told each time (docs/tokens.md)
+    -         self._is_told = True
+    +         pass
+    test_a_session_counts_with_it_and_a_failure_is_told_once
+
+in providers/counting/gemini_tokens.py, by providers/counting/test_vendor_tokens.py
+Gemini counts no system text and no tools (docs/tokens.md)
+    - named = {"model": f"models/{model}", **whole}
+    + named = {"model": f"models/{model}", "contents": whole["contents"]}
+    test_gemini_counts_the_whole_request
 
 in session/values/config.py, by session/values/test_policy_settings.py
 a policy ignores a setting that it does not have (docs/compaction.md)

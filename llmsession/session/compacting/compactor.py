@@ -47,6 +47,8 @@ from llmsession.compaction.policies.injecting import with_stale_left_out
 from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.compaction.view.view import View
 from llmsession.errors import contained, contained_in_task, error_text
+from llmsession.turns.blocks import join_blocks, text_block
+from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
 
 from ..core.core import Core
@@ -65,6 +67,8 @@ from .summarizer import Summarizer
 
 __all__ = ["INLINE_MESSAGES", "Compactor"]
 
+_TO_COME = Message(id="", session="", turn=0, role="user", body=join_blocks([text_block("...")]))
+"""Stands for the next message of the user's, where nobody knows it yet."""
 _MAY_AWAIT = (Phase.IDLE, Phase.PLANNING, Phase.POSTPONED)
 """Where a build may begin to wait for a plan. With a plan that is READY it has waited already."""
 
@@ -174,6 +178,41 @@ class Compactor:
         """Compact now, whatever the threshold is. *promise* gets the outcome."""
         self._callers.append(promise)
         self._feed(e.CompactionRequested(size=size))
+
+    def will_apply(self, size: Size) -> bool:
+        """Would a request of *size* be sent behind a compaction, if it were built now? It asks what
+        a build asks, and begins nothing. What a policy only injects is no compaction."""
+        core, compaction = self._core, self._compaction
+        if core.config.compaction.enabled is False:
+            return False
+        if self.is_applying or size.tokens > core.budget_tokens:
+            return True
+        if not self._is_automatic():
+            return False
+        plan, request = compaction.plan, compaction.request
+        if plan is not None and request is not None:
+            return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
+        if not self._keeps_own_limit:
+            # A plan that is being made waits for the cache, or is applied as soon as it is there.
+            return compaction.phase is Phase.PLANNING and not self._waits_for_cache
+        if is_stalled(compaction, size.tokens, core.config):
+            return False
+        messages = core.state.context_messages()
+        # The next request has a message of the user's at its end, which may be still to come.
+        if not messages or messages[-1].is_assistant:
+            messages = (*messages, _TO_COME)
+        return self._is_due(size.tokens, len(messages)) and self._would_free(size, messages)
+
+    def _would_free(self, size: Size, messages: tuple[Message, ...]) -> bool:
+        """Would the policy, which is due, have a plan for *messages* that a request waits for?"""
+        core, view = self._core, self._core.state.view
+        budget = self._plan_request(size, "threshold", core.budget_tokens).budget
+        try:
+            plan = checked_plan(core.policy.plan(view, messages, budget), view, messages)
+        except BaseException as error:  # a policy may be anybody's code; a build will log it
+            contained(error)
+            return False
+        return trigger_before_request(plan, core.policy, view, "threshold") == "policy_limit"
 
     def force(
         self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
@@ -285,14 +324,19 @@ class Compactor:
     def _keeps_own_limit(self) -> bool:
         return keeps_own_limit(self._core.policy, self._core.config.compaction.schedule)
 
-    def _fill(self, tokens: int) -> Fill:
+    def _fill(self, tokens: int, count: int | None = None) -> Fill:
         core, state = self._core, self._core.state
-        count, limit = len(state.context_messages()), core.budget_tokens
-        return fill_of(state.view, count, used_tokens=tokens, limit_tokens=limit)
+        return fill_of(
+            state.view,
+            len(state.context_messages()) if count is None else count,
+            used_tokens=tokens,
+            limit_tokens=core.budget_tokens,
+            window_tokens=core.window_tokens,
+        )
 
-    def _is_due(self, tokens: int) -> bool:
+    def _is_due(self, tokens: int, count: int | None = None) -> bool:
         try:
-            return is_due(self._core.policy, self._fill(tokens))
+            return is_due(self._core.policy, self._fill(tokens, count))
         except BaseException as error:  # a policy may be anybody's code
             self._core.log.bug("compaction.failed", contained(error))
             return False
@@ -336,8 +380,11 @@ class Compactor:
         is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
         return is_configured and request.is_current(snapshot_of(core.state))
 
-    def _event_for_moment(self, plan: Plan, request: PlanRequest) -> e.Event:
-        """What a moment without a reply on its way means for *plan*."""
+    def _event_for_moment(
+        self, plan: Plan, request: PlanRequest, used_tokens: int | None = None
+    ) -> e.Event:
+        """What a moment without a reply on its way means for *plan*. *used_tokens* are the size of
+        the context, by default that of the newest request."""
         core = self._core
         if not self._is_of_now(request):
             return e.PlanOutdated()
@@ -345,7 +392,8 @@ class Compactor:
             return e.MomentCame(trigger="asked")
         if plan.trigger == "asked" or not self._waits_for_cache:
             return e.MomentCame(trigger=plan.trigger)
-        used_tokens, cache = core.context_tokens, self._cache()
+        cache = self._cache()
+        used_tokens = core.context_tokens if used_tokens is None else used_tokens
         decision = decide(
             used_tokens=used_tokens,
             limit_tokens=core.budget_tokens,
@@ -433,6 +481,7 @@ class Compactor:
         budget = Budget(
             used_tokens=size.tokens,
             limit_tokens=limit_tokens,
+            window_tokens=core.window_tokens,
             summaries=dict(state.summaries),
             profile=msgspec.structs.replace(profile, window_tokens=window_tokens),
             committed=len(state.history),

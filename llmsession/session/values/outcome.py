@@ -14,6 +14,8 @@ from llmsession.turns.records import CallReceipt, ExceededBudget, ProviderFailur
 from llmsession.turns.spending.prices import NANO
 from llmsession.turns.usage import Usage
 
+from .history_limits import NOTHING_FORGOTTEN, Forgotten
+
 __all__ = [
     "Closed",
     "CompactionOutcome",
@@ -162,6 +164,8 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     open_calls: tuple[str, ...] = ()
     """The ids of the running turn's calls that wait for their results: see
     ``LLMSession.open_calls``."""
+    forgotten: Forgotten = NOTHING_FORGOTTEN
+    """What was forgotten so far, by retention or because a caller asked."""
 
     @property
     def utilisation(self) -> float:

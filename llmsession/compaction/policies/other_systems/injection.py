@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import ClassVar, Protocol
 
@@ -33,6 +34,7 @@ __all__ = [
     "ContextItem",
     "ContextProviders",
     "FocusChain",
+    "Memory",
     "MemoryInjection",
     "checklist_in",
     "focus_due",
@@ -63,12 +65,13 @@ def memory_query(messages: Sequence[Message]) -> str:
     return "\n".join(reversed(newest))[-QUERY_CHARS:]
 
 
-def _section(title: str, entries: Sequence[str], max_chars: int) -> str:
-    """*entries* below *title*, as many whole ones as fit; a first one that is too long is cut."""
+def _section(title: str, entries: Sequence[str], max_chars: int, mark: str = "- ") -> str:
+    """*entries* below *title*, as many whole ones as fit, each behind *mark*; a first one that is
+    too long is cut."""
     lines: list[str] = []
     room = max_chars - len(title) - 1
     for entry in entries:
-        line = f"- {' '.join(entry.split())}"
+        line = f"{mark}{' '.join(entry.split())}"
         if len(line) + 1 > room:
             if lines:
                 break
@@ -78,16 +81,46 @@ def _section(title: str, entries: Sequence[str], max_chars: int) -> str:
     return "\n".join([title, *lines]) if lines else ""
 
 
+class Memory(msgspec.Struct, frozen=True):
+    """A memory with the day on which it was made: ``at`` in seconds since the epoch; None where
+    that is not known."""
+
+    text: str
+    at: float | None = None
+
+
+def _text_of(memory: str | Memory) -> str:
+    return memory.text if isinstance(memory, Memory) else memory
+
+
+def _numbered(memories: Sequence[str | Memory]) -> list[str]:
+    """*memories* as Open WebUI numbers and dates them, with days in UTC."""
+    lines: list[str] = []
+    for number, memory in enumerate(memories, 1):
+        at = memory.at if isinstance(memory, Memory) else None
+        day = "Unknown Date" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+        lines.append(f"{number}. [{day}] {' '.join(_text_of(memory).split())}")
+    return lines
+
+
 def memory_block(
-    memories: Sequence[str], relevant: Sequence[str], section_chars: int = SECTION_CHARS
+    memories: Sequence[str | Memory],
+    relevant: Sequence[str | Memory],
+    section_chars: int = SECTION_CHARS,
 ) -> str:
     """The block for the system text's end, each section at most *section_chars* and at least 250
-    characters long; "" without memories."""
+    characters long; "" without memories. If one of them is a ``Memory``, all are numbered and dated
+    in one section, ``User Context:``."""
     limit = max(MIN_SECTION_CHARS, section_chars)
-    sections = [
-        _section("[User Memory]", [memory for memory in memories if memory.strip()], limit),
-        _section("[Relevant Context]", [memory for memory in relevant if memory.strip()], limit),
-    ]
+    known = [memory for memory in memories if _text_of(memory).strip()]
+    fitting = [memory for memory in relevant if _text_of(memory).strip()]
+    if any(isinstance(memory, Memory) for memory in (*known, *fitting)):
+        sections = [_section("User Context:", _numbered([*known, *fitting]), limit, mark="")]
+    else:
+        sections = [
+            _section("[User Memory]", [_text_of(memory) for memory in known], limit),
+            _section("[Relevant Context]", [_text_of(memory) for memory in fitting], limit),
+        ]
     text = "\n".join(filter(None, sections))
     return f"{_MEMORY}\n{text}\n{_MEMORY_END}" if text else ""
 
@@ -98,9 +131,10 @@ class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
     block at the end of the system text, so that its head stays in the cache.
 
     ``memories`` are always told; of ``relevant`` the eight that share the most words with the
-    query. Without any the block goes. Injects one item, marker ``<memory_context>``. Exempt from
-    G7: it adds. Not copied: vectors, which need a model, and the review every ten turns, which
-    writes memories.
+    query. Each is a text, or ``Memory(text, at)``: then all are numbered and dated under ``User
+    Context:``, as earlier versions of Open WebUI did. Without any the block goes. Injects one item,
+    marker ``<memory_context>``. Exempt from G7: it adds. Not copied: vectors, which need a model,
+    and the review every ten turns, which writes memories.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -108,8 +142,8 @@ class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
     name: ClassVar[str] = "memory_injection"
     marks: ClassVar[tuple[str, ...]] = (_MEMORY,)
 
-    memories: tuple[str, ...] = ()
-    relevant: tuple[str, ...] = ()
+    memories: tuple[str | Memory, ...] = ()
+    relevant: tuple[str | Memory, ...] = ()
     section_chars: int = SECTION_CHARS
     top: Amount = TOP_MEMORIES
 
@@ -123,11 +157,12 @@ class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
         items = [Injected(-1, block)] if block else []
         return self.injected(view, messages, budget, items, "memories as they are now")
 
-    def _best(self, messages: Sequence[Message]) -> list[str]:
+    def _best(self, messages: Sequence[Message]) -> list[str | Memory]:
         if not self.relevant:
             return []
         words = set(_WORD.findall(memory_query(messages).lower()))
-        scores = [len(words & set(_WORD.findall(memory.lower()))) for memory in self.relevant]
+        texts = [_text_of(memory).lower() for memory in self.relevant]
+        scores = [len(words & set(_WORD.findall(text))) for text in texts]
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return [self.relevant[index] for index in order[: self.top] if scores[index]]
 
