@@ -116,7 +116,7 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
         action, warns = hybrid_action(history, room, shares)
         if action == "none":
             return None
-        ran = absorb_all(draft, _CHEAPER.policies())
+        ran = absorb_all(draft, _CHEAPER.policies)
         action, _ = hybrid_action(draft.used - (budget.used_tokens - history), room, shares)
         if action == "condense" and not draft.condense(self._turns_cut(draft), SUMMARY_TOKENS):
             action = "truncate"
