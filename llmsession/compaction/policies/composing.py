@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -154,8 +153,10 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
         if ran and draft.shown.omitted != view.omitted:
             # What was attached to messages that are left out now goes with them, in one rewrite.
             for policy in filter(injects, self.policies):
-                with suppress(Exception):  # what it raises was raised or told above
+                try:
                     absorb_all(draft, [policy])
+                except Exception:
+                    ran.append(f"{policy.name} failed at the end")
         return draft.plan(self.name, f"stages: {', '.join(ran)}")
 
 
