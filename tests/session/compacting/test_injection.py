@@ -4,6 +4,7 @@ its place, and after everything that may happen to a session in between."""
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from llmsession.compaction.policies import (
     ContextItem,
     ContextProviders,
     FocusChain,
+    LastNMessages,
     MemoryInjection,
     MiddlewarePipeline,
     pipeline,
@@ -22,10 +24,15 @@ from llmsession.compaction.policies import (
     Stage as PolicyStage,
 )
 from llmsession.compaction.provider_side import ClearToolUses, ProviderSideConfig
+from llmsession.compaction.rules.check import check_request
+from llmsession.session.compacting import compactor, summarizer
+from llmsession.session.core import core
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.session.actors import Stage, same_as_its_log, settled, stage, texts_of
 from tests.session.compacting.conversations import applied, tools
+from tests.session.compacting.test_kept_limits import inline
+from tests.session.compacting.test_policy_lives import PolicyLife
 
 TEA = "<memory_context>\n[User Memory]\n- likes tea\n</memory_context>"
 COFFEE = "<memory_context>\n[User Memory]\n- likes coffee\n</memory_context>"
@@ -369,3 +376,50 @@ async def test_in_a_long_session_the_request_waits_for_a_plan_that_a_thread_make
         places = [number for number, request in enumerate(sent(on)) if request[-1][-1] == text]
         assert places == list(range(0, 40, 5))
         assert all(sum(text in message for message in request) == 1 for request in sent(on))
+
+
+async def test_what_is_attached_to_a_message_that_is_left_out_goes_with_it() -> None:
+    policy = pipeline(
+        ContextProviders(items=(item(1, "x = 1"), item(4, "x = 4"))), LastNMessages(n=3)
+    )
+    compaction = CompactionConfig(policy=policy)
+    async with stage(lambda _, tag: f"a{tag.turn}", compaction=compaction) as on:
+        await on.say("u1", "u2", "u3", "u4")
+        assert sent(on)[0] == [[block("a.py\nx = 1"), "u1"]]
+        assert sent(on)[-1] == [["u3"], ["a3"], [block("a.py\nx = 4"), "u4"]]
+        # One record for each request that changed anything: u2 fits as it is.
+        assert len(await applied(on)) == 3
+
+
+class InjectedLife(PolicyLife):
+    """A life whose requests have memories, a task list, and an item for each turn."""
+
+    def _compaction(self) -> CompactionConfig:
+        items = tuple(item(turn, f"x = {turn}") for turn in range(1, 90))
+        policy = pipeline(
+            MemoryInjection(memories=("likes tea",)),
+            FocusChain(checklist="- [ ] one", every=2),
+            ContextProviders(items=items),
+            LastNMessages(n=9),
+        )
+        return CompactionConfig(policy=policy, cap_chars=2_000)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_happens_each_request_has_each_text_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (compactor, summarizer, core):
+        monkeypatch.setattr(module, "off_loop", inline)  # virtual time does not see a thread
+    life = InjectedLife(2_000 + seed, "pipeline", 6)
+    await life()
+    for request in life.provider.requests:
+        assert check_request(request, life.provider.profile(request.model)) == ()
+        assert (request.system or "").endswith(TEA)
+        text = "".join(texts_of(request))
+        assert text.count(FOCUS[:20]) <= 1
+        shown = re.findall(r"x = (\d+)", text)
+        assert len(shown) == len(set(shown))
+        assert shown, "the newest turn has an item"
+    assert life.seen["invalid_request"] == 0

@@ -37,6 +37,7 @@ NO_LIMIT_OF_SIZE = {
     "mask_consumed": "it masks results that were answered, and no more",
     "position_clear": "it clears results, and no more",
     "pressure_fading": "it fades results by bands, and no more",
+    "strip_thinking": "it leaves thinking out, and no more",
     "swap_tool_results": "it swaps results, beside the replies",
     "balanced": "it waits for the provider's cache; its limit is 92 % of the budget",
 }

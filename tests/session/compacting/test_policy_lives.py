@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmsession import CompactionConfig, SessionConfig
-from llmsession.compaction.policies import policy_names
-from llmsession.compaction.policies.registry import takes
+from llmsession.compaction.policies import make_policy, policy_names
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor, summarizer
 from llmsession.session.core import core
@@ -44,10 +43,9 @@ class PolicyLife(Life):
 
     def _compaction(self) -> CompactionConfig:
         options = OPTIONS.get(self.name, {})
-        threshold = 0.5 if takes(self.name, "threshold") else None
-        return CompactionConfig(
-            policy=self.name, options=options, threshold=threshold, cap_chars=2_000
-        )
+        if hasattr(make_policy(self.name), "threshold"):
+            options = {**options, "threshold": 0.5}
+        return CompactionConfig(policy=self.name, options=options, cap_chars=2_000)
 
     async def _change(self) -> None:
         await super()._change()

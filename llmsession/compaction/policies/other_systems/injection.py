@@ -261,8 +261,8 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
     The same content of the same provider and id, attached again later, is shown there only; the
     older place says so in a line. In the order given, each item cut at ``item_chars``. Injects an
     item for each turn that has any, marker ``<context_items>``. Exempt from G7: it adds. What a
-    provider is, and what it asks for, is the caller's. Items of a turn that was dropped or rewound
-    are not shown any more.
+    provider is, and what it asks for, is the caller's. Items of a turn that was dropped, rewound
+    or left out are not shown any more.
 
     Raises InvalidConfig for a cap under 100 characters, and for an item without an id.
     """
@@ -300,6 +300,7 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
         for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:
                 places[message.turn] = index
+        places = {turn: index for turn, index in places.items() if view.shows(index)}
         visible = [
             item
             for item in self.items
