@@ -492,22 +492,17 @@ class _AnyFuture:
     future asks the future itself for its result, and gets that."""
 
     def __init__(self, future: Any) -> None:
-        self._future = future
+        object.__setattr__(self, "_future", future)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._future, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._future, name, value)
+
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # anyio asks whether it is a future
         return self._future.__class__
-
-    @property
-    def _asyncio_future_blocking(self) -> Any:
-        return self._future._asyncio_future_blocking
-
-    @_asyncio_future_blocking.setter
-    def _asyncio_future_blocking(self, value: Any) -> None:
-        self._future._asyncio_future_blocking = value
 
     def add_done_callback(self, call: Callable[[Any], None], **options: Any) -> None:
         """Call *call* with this object, not with the future, whose error asyncio would throw."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from llmsession.transport.wire.addresses import parse_address
 
-__all__ = ["ATTACKS", "Attack", "Budget"]
+__all__ = ["ADMITTED", "ATTACKS", "WITHIN_THE_RATE", "Attack", "Budget"]
 
 HELLO = b'{"type":"hello","versions":[2]}\n'
 PING = b'{"type":"ping"}\n'
@@ -207,3 +207,9 @@ ATTACKS: Mapping[str, tuple[str, Attack]] = {
     "no protobuf": ("grpc", _grpc_garbage),
 }
 """By name: over which transport, and the load."""
+
+WITHIN_THE_RATE = {"commands": 80e3}
+"""Attacks of which a part is work that the rate allows, and the bytes a second at which all of it
+is: what that costs is measured, and is no cost of the attack."""
+ADMITTED = frozenset({"creations"})
+"""Attacks that stay within the rate: all that they cost is work that a client may ask for."""

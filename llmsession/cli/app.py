@@ -21,6 +21,7 @@ from llmsession import __version__
 from llmsession.errors import SessionError
 
 from .common.exit_codes import HUNG_UP, INTERRUPTED, USAGE
+from .common.options import message_of
 from .common.terminal import complain, say
 
 __all__ = ["main", "run"]
@@ -122,7 +123,7 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
             complain(f"{name}: {' '.join(message.split())}")
         sys.exit(USAGE)
     except (SessionError, OSError) as error:
-        complain(f"{name}: {_message(error)}")
+        complain(f"{name}: {message_of(error)}")
         sys.exit(USAGE)
     except SystemExit as leaving:
         # Typer and rich both leave with 1 here, which would say that a promise was broken.
@@ -135,11 +136,3 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
         if group.split(KeyboardInterrupt)[1] is not None:
             raise
         sys.exit(INTERRUPTED)
-
-
-def _message(error: Exception) -> str:
-    message = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror
-        message = reason if error.filename is None else f"{error.filename}: {reason}"
-    return " ".join(message.split()) or type(error).__name__

@@ -162,6 +162,8 @@ class _Run:
         self._waits = waits_for_cache(policy, schedule)
         self._keeps_own_limit = keeps_own_limit(policy, schedule)
         self._limit = window.sizes.budget_tokens
+        window_tokens = window.sizes.window_tokens
+        self._profile = msgspec.structs.replace(recording.profile, window_tokens=window_tokens)
         self._page_chars = recall_chars(self._limit, recording.profile.chars_per_token)
         self._builder = ContextBuilder(recording.profile, window.frame, recording.calibrations)
         self._view = View(capped=window.capped)
@@ -337,7 +339,7 @@ class _Run:
             return
         self._ready = None
         budget = self._budget(size, asked, ask.committed)
-        plan = plan_by_rules(self._policy, self._view, messages, budget)
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         trigger = trigger_before_request(plan, self._policy, self._view, asked)
         if plan is not None and trigger is not None:
             self._apply(plan, trigger, len(messages))
@@ -350,7 +352,7 @@ class _Run:
             used_tokens=size.tokens,
             limit_tokens=self._limit,
             summaries=self._recording.summaries,
-            profile=self._recording.profile,
+            profile=self._profile,
             committed=committed,
             frame_tokens=self._builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,

@@ -211,7 +211,9 @@ class SessionManager:
         numbers, unless two are the same. What a provider would refuse is repaired: calls and
         results are paired, and turns that begin with the assistant get a neutral user message in
         front. The log's ``source`` has a line for each repair and each note of the reader, and what
-        else the conversation holds. Signed thinking is kept, and not sent again.
+        else the conversation holds. Signed thinking is kept, and not sent again. The conversation's
+        ``summary`` stands for its first ``summary_upto`` messages in the context; a rewind to
+        before their end shows them again.
 
         Raises InvalidInput (also for what no repair makes valid, naming the rule), InvalidConfig
         (also without tools, if it holds calls), SessionExists, StoreError.

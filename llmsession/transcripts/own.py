@@ -36,6 +36,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
     parent: str = ""
     shared_turns: int = 0
     summary: str = ""
+    summary_upto: int = 0
     system: str = ""
     archived: bool = False
 

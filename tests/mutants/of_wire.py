@@ -7,6 +7,12 @@ from .mutant import read_mutants
 __all__ = ["WIRE"]
 
 WIRE = read_mutants(r"""
+in transport/server/connection.py, by transport/server/test_intake.py
+a command past the rate is read before it is refused (docs/security.md)
+    - refusal = self._admission.refuse(self, frame) if self.authenticated else None
+    + refusal = None
+    test_a_command_past_the_rate_is_refused_before_it_is_read
+
 in transport/client/link.py, by transport/client/test_link.py
 what was asked before the connection was lost is done a second time (docs/protocol.md)
     -             channel.send(encode(request.command))

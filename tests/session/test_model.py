@@ -40,7 +40,6 @@ from tests.session.probes import (
     differences,
     live_state,
     log_of,
-    only_new_garbage,
     run_virtually,
     said,
     settle,
@@ -357,8 +356,7 @@ class Program:
 
 
 def play(choices: Iterator[int], *, backend: str, on_failure: str) -> Counter[str]:
-    with only_new_garbage():  # a program that evicts its session collects garbage
-        return run_virtually(backend, Program(choices, on_failure=on_failure).run)
+    return run_virtually(backend, Program(choices, on_failure=on_failure).run)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

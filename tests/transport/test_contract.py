@@ -41,6 +41,7 @@ from llmsession import (
     UnknownToolCall,
     records,
 )
+from llmsession.compaction.policies import ContextItem, ContextProviders, pipeline
 from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import call, never, say
 from llmsession.transport import SessionInterface
@@ -428,6 +429,31 @@ async def test_a_configuration_is_changed_and_checked(at: At) -> None:
         for wrong in ({"modle": "x"}, {"model": ""}, {"limits": 7}, {"command": 1}):
             with pytest.raises(InvalidConfig):
                 await session.configure(**wrong)
+
+
+async def test_a_policy_made_of_policies_is_configured_and_injects(at: At) -> None:
+    providers = ContextProviders()
+    memories = {"policy": "memory_injection", "options": {"memories": ["likes tea"]}}
+
+    def compaction(providers: ContextProviders) -> CompactionConfig:
+        stages = [memories, *msgspec.to_builtins(pipeline(providers, "balanced").stages)]
+        return CompactionConfig(policy="pipeline", options={"stages": stages})
+
+    async with at(lambda request, tag: say("fine")) as place:
+        session = await place.session(compaction=compaction(providers))
+        status = await session.read_status()
+        assert status.next_turn == TurnId("u", 1)
+        a_file = ContextItem(provider="file", id="a.py", name="a.py", content="x = 1")
+        attached = providers.attached(status, a_file)
+        await session.configure(compaction=compaction(attached))
+        await (await session.send("hello")).text()
+        context = await session.read_context()
+        assert "- likes tea" in (context.system or "")
+        assert "a.py\\nx = 1" in bytes(context.messages[0].body).decode()
+        assert (await session.read_status()).next_turn == TurnId("u", 2)
+        wrong = CompactionConfig(policy="pipeline", options={"stages": [{"policy": "no_such"}]})
+        with pytest.raises(InvalidConfig, match="there is no policy 'no_such'"):
+            await session.configure(compaction=wrong)
 
 
 async def test_a_session_that_cannot_work_is_not_made(at: At) -> None:

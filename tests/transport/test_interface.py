@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -38,6 +40,21 @@ def test_interfaces_and_the_service_are_at_the_root_and_are_loaded_when_they_are
     assert done.stdout == "False True\n"
     assert {*LOADED_LATER, "RoutedProvider"} <= {*llmsession.__all__}
     assert llmsession.ManagerInterface is ManagerInterface
+
+
+def test_every_name_of_the_root_is_that_of_its_part() -> None:
+    tree = ast.parse(Path(str(llmsession.__file__)).read_text("utf-8"))
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        and node.module.startswith("llmsession")
+        for alias in node.names
+    }  # fmt: skip
+    assert sorted(homes) == sorted(llmsession.__all__)
+    for name, home in homes.items():
+        assert getattr(llmsession, name) is getattr(importlib.import_module(str(home)), name)
+    assert {*llmsession.__all__} <= {*dir(llmsession)}
 
 
 MANAGERS: list[type[ManagerInterface]] = [SessionManager, RemoteManager]

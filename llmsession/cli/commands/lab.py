@@ -17,7 +17,6 @@ from llmsession.compaction.policies import make_policy, policy_names
 from llmsession.errors import InvalidInput, SessionError
 from llmsession.lab.comparing import Compared, ScheduleName, compare, ready, summed
 from llmsession.lab.report import html_report
-from llmsession.session.values.price_file import load_prices
 from llmsession.transcripts import Conversation, read
 from llmsession.turns.spending.prices import PriceTable
 
@@ -26,11 +25,13 @@ from ..common.files import (
     FormatName,
     check_format,
     one_line,
+    price_table,
     print_failure,
     print_left_out,
     progress_bar,
     sources,
 )
+from ..common.options import option
 from ..common.terminal import say_json
 from .lab_table import print_caveats, print_markdown, print_rows
 
@@ -128,18 +129,20 @@ def lab(
     stderr (all other files are compared).
     """
     check_format(format)
+    with option("--policies"):
+        selected = _policies(policies)
     if as_json and as_markdown:
         raise InvalidInput("--json and --markdown exclude each other")
     bench = _Bench(
-        policies=_policies(policies),
+        policies=selected,
         windows=tuple(dict.fromkeys(window or [200_000])),
-        prices=None if prices is None else PriceTable(load_prices(prices)),
+        prices=None if prices is None else price_table(prices),
         format=format,
         min_tokens=min_tokens,
         schedules=_SCHEDULES[schedule],
     )
     if html is not None and not html.parent.is_dir():
-        raise InvalidInput(f"{html}: there is no folder {html.parent}")
+        raise InvalidInput(f"--html: {html}: there is no folder {html.parent}")
     results = _compare_all(files, bench, alone=as_json and not only_sums)
     if as_json:
         for compared in results.sums if only_sums else _totals(results):

@@ -47,8 +47,9 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
     that wants a summary is the last one that runs, because what comes after has to see it.
 
     Stages that inject stand first, so that what compacts counts what they add, and they inject
-    into every request that they say they do. Exempt from G7: a stage may inject; and from G3: what
-    one stage leaves may be more work for an earlier one.
+    into every request that they say they do. Exempt from G7: a stage may inject; from G3: what one
+    stage leaves may be more work for an earlier one; and from what a stage is exempt from, as
+    ``balanced`` is from G5.
 
     Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
     that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
@@ -56,8 +57,6 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "pipeline"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
-
     stages: tuple[Stage, ...] = (
         Stage(policy="file_read_dedupe"),
         Stage(policy="balanced", required=True),
@@ -78,9 +77,20 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
         return [make_policy(stage.policy, stage.options) for stage in self.stages]
 
     @property
+    def exempt(self) -> frozenset[str]:
+        """The rules of the contract that it does not keep: its own, and those of its stages."""
+        stages = (getattr(policy, "exempt", ()) for policy in self.policies())
+        return frozenset({"G3", "G7"}).union(*stages)
+
+    @property
     def injects(self) -> bool:  # type: ignore[override]  # it depends on the stages
         """Does any stage put texts into requests?"""
         return any(map(injects, self.policies()))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What the texts of its stages begin with."""
+        return tuple(mark for policy in self.policies() for mark in getattr(policy, "marks", ()))
 
     @property
     def waits_for_cache(self) -> bool:  # type: ignore[override]  # it depends on the stages

@@ -36,13 +36,16 @@ from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.planning.schedule import (
     Fill,
     fill_of,
+    injects,
     is_due,
     keeps_own_limit,
     need_of,
     trigger_before_request,
     waits_for_cache,
 )
+from llmsession.compaction.policies.injecting import with_stale_left_out
 from llmsession.compaction.view.plan import Plan, record_of
+from llmsession.compaction.view.view import View
 from llmsession.errors import contained, contained_in_task, error_text
 from llmsession.turns.blocks import join_blocks, text_block
 from llmsession.turns.messages import Message
@@ -114,6 +117,25 @@ class Compactor:
         moment does not keep the session in memory."""
         return self._compaction.phase in RESTING
 
+    def view_to_send(self) -> View:
+        """The view that a request would be built from now: with what the policy would inject.
+        Costs a plan where the policy injects, else nothing."""
+        core, view = self._core, self._core.state.view
+        if core.config.compaction.enabled is False:
+            return view
+        try:
+            policy = with_stale_left_out(core.policy, view)
+            if not injects(policy):
+                return view
+            request = self._plan_request(core.size_now(), "injection", core.budget_tokens)
+            planned = policy.plan(view, request.messages, request.budget)
+            plan = checked_plan(planned, view, request.messages)
+        except BaseException as error:  # a policy may be anybody's code
+            core.log.bug("compaction.failed", contained(error))
+            return view
+        adds = plan is not None and plan.injected is not None
+        return view.applied(plan, len(request.messages)) if plan and adds else view
+
     # What happens to the session, as events.
 
     def consider(self, size: Size, timing: Timing = "step") -> None:
@@ -138,11 +160,13 @@ class Compactor:
         It is called once for each request, so that a request never waits for ever.
         """
         core, compaction = self._core, self._compaction
-        if not self._is_automatic() or compaction.phase not in _MAY_AWAIT:
+        if core.config.compaction.enabled is False or compaction.phase not in _MAY_AWAIT:
             return
         try:
-            fill = self._fill(size.tokens)
-            trigger = need_of(core.policy, core.config.compaction.schedule, fill)
+            policy = with_stale_left_out(core.policy, core.state.view)
+            # Where the provider keeps the context small, texts are injected all the same.
+            schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
+            trigger = need_of(policy, schedule, self._fill(size.tokens))
         except BaseException as error:  # a policy may be anybody's code
             core.log.bug("compaction.failed", contained(error))
             return
@@ -327,7 +351,8 @@ class Compactor:
         core = self._core
         if not self._is_of_now(request):
             return e.PlanOutdated(work=work)
-        trigger = trigger_before_request(plan, core.policy, request.view, request.budget.trigger)
+        policy = with_stale_left_out(core.policy, request.view)
+        trigger = trigger_before_request(plan, policy, request.view, request.budget.trigger)
         if plan is None or trigger is None:
             # Another summary costs money, so it waits for more; the rules may look again.
             compaction = core.config.compaction
@@ -407,7 +432,7 @@ class Compactor:
 
     def _make_plan(self, effect: e.MakePlan) -> None:
         core, work = self._core, effect.work
-        policy, report = core.policy, core.report
+        policy, report = with_stale_left_out(core.policy, core.state.view), core.report
         request = self._plan_request(effect.size, effect.trigger, core.budget_tokens)
 
         async def job() -> None:

@@ -33,7 +33,7 @@ from .account import Account, check_priced
 from .counters import Counters
 from .observers import Observers, SessionObserver
 from .request_builder import ContextBuilder, Size
-from .session_log import SessionLog
+from .session_log import SessionLog, log_trouble
 from .subscriptions import Subscriptions
 from .tenants import Tenants
 
@@ -204,20 +204,28 @@ class Core:
         """The tokens of the newest request. 0 before the first one."""
         return self.context_size.tokens if self.context_size is not None else 0
 
-    def size_now(self) -> Size:
-        """The size of the context as it would be sent now."""
-        messages, view = self.state.context_messages(), self.state.view
+    def size_now(self, view: View | None = None) -> Size:
+        """The size of the context as it would be sent now, or as *view* would show it."""
+        messages, view = self.state.context_messages(), view or self.state.view
         request = self.builder.project(messages, view)
-        return self.builder.size(request, messages, view, self.state.reported)
+        # What was reported is of a request under the state's view.
+        reported = self.state.reported if view is self.state.view else None
+        return self.builder.size(request, messages, view, reported)
 
-    async def count(self) -> Count:
-        """Count the context as it would be sent now. See ``LLMSession.count``."""
-        messages, view = self.state.context_messages(), self.state.view
-        request = self.builder.project(messages, view)
+    async def count(self, view: View | None = None) -> Count:
+        """Count the context as it would be sent now, or as *view* would show it. See
+        ``LLMSession.count``."""
+        messages, view = self.state.context_messages(), view or self.state.view
+        request, size = self.builder.project(messages, view), self.size_now(view)
         if self.services.counter is None:
-            self.services.counter = default_counter(self.provider, estimate=text_tokens_for)
+            self.services.counter = default_counter(
+                self.provider,
+                estimate=text_tokens_for,
+                on_failure=lambda error: log_trouble(
+                    self.services.logger, "counter.failed", error=error_text(error)
+                ),
+            )
         count = await self.services.counter.count(request)
-        size = self.builder.size(request, messages, view, self.state.reported)
         if size.method != "usage" or count.method == "api":
             return count
         margin = size.sized.margin_tokens

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmsession.compaction.planning.prefix_summaries import digest_of
 from llmsession.compaction.summaries.digest import DIGEST_CHARS
+from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidInput, SessionBusy
 from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
@@ -382,14 +383,18 @@ class LLMSession:
         return state.context_messages() if include_open else state.history
 
     def context(self) -> Request:
-        """The request that the model would be sent now, without a new user message."""
+        """The request that the model would be sent now, without a new user message. What the
+        policy would inject into it is there already."""
         core = self._actor.core
-        return core.builder.project(core.state.context_messages(), core.state.view)
+        return core.builder.project(core.state.context_messages(), self._view_to_send())
+
+    def _view_to_send(self) -> View:
+        return self._actor.turns.runner.compactor.view_to_send()
 
     def status(self) -> SessionStatus:
         """The session's status. Costs a projection of the context."""
         actor, core, state = self._actor, self._actor.core, self._actor.state
-        run, size = actor.turns.current, core.size_now()
+        run, size = actor.turns.current, core.size_now(self._view_to_send())
         phase: SessionPhase = "running" if run is not None else "idle"
         if actor.status != "live":
             phase = "closed" if actor.status == "closing" else actor.status
@@ -401,6 +406,7 @@ class LLMSession:
             step=run.turn.step if run else 0,
             queued=actor.turns.waiting,
             head=TurnId("a", state.head_turn) if state.head_turn else None,
+            next_turn=TurnId("u", state.counter.last + 1),
             seq=state.head,
             epoch=core.journal.lease.epoch,
             generation=state.generation,
@@ -444,7 +450,7 @@ class LLMSession:
         its vocabulary is installed, else characters. ``method`` says which. Counts are cached by
         content. Raises nothing but cancellation, and waits a few seconds at most.
         """
-        return await self._actor.core.count()
+        return await self._actor.core.count(self._view_to_send())
 
     def open_calls(self) -> tuple[ToolUse, ...]:
         """The calls of the running turn that wait for their results, in order, as in its events.

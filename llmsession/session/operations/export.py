@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from llmsession.compaction.view.summary_wording import without_title
 from llmsession.store.protocol import Store
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
@@ -52,7 +53,7 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     Acquires nothing. What an import had beside the messages is in it again: a session that is
     exported, imported and exported again gives an equal conversation. For a fork, ``parent`` and
     ``shared_turns`` say what it has in common with its parent. ``system`` is the session's, or
-    else the imported one.
+    else the imported one. ``summary`` is the newest prefix summary that the session shows.
 
     Raises SessionNotFound, and StoreError for a log that cannot be read.
     """
@@ -60,6 +61,7 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     state = await read_state(store, session_id, extra)
     source = state.source or r.Source(format=OWN)
     cut_short = extra.cut_short | set(source.interrupted)
+    summary = next((s for s in reversed(state.view.prefix_summaries) if s.by != "provider"), None)
     in_order = dict.fromkeys(message.turn for message in state.history)
     forked = state.parent is not None
     return Conversation(
@@ -73,7 +75,8 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
         source=source.origin,
         parent=state.parent or source.parent,
         shared_turns=_shared_turns(extra.base, state.history) if forked else source.shared_turns,
-        summary=source.summary,
+        summary=without_title(summary.text) if summary is not None else "",
+        summary_upto=summary.upto if summary is not None else 0,
         system=msgspec.json.decode(state.config, type=_Config).system or source.system,
         extra=source.extra,
         records=source.records,

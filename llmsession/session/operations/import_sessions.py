@@ -31,7 +31,14 @@ from ..values.labels import (
     with_tenant,
 )
 from ..values.validation import checked_labels, checked_session_id
-from .import_records import Imported, check_sendable, import_turns, source_of, usable_labels
+from .import_records import (
+    Imported,
+    check_sendable,
+    import_turns,
+    source_of,
+    usable_labels,
+    with_file_summary,
+)
 
 __all__ = ["ConfigFor", "import_many", "import_one"]
 
@@ -208,8 +215,18 @@ async def _import(
             shared_turns=conversation.shared_turns if branch else 0,
             used=branch.used if branch else (),
         )
+        numbers = {**(branch.parent.numbers if branch else {}), **imported.numbers}
+        imported = with_file_summary(
+            imported,
+            conversation,
+            profile,
+            before=before,
+            numbers=numbers,
+            budget_tokens=config.sizes(profile).budget_tokens,
+        )
         messages = (*before, *imported.messages)
-        check_sendable(conversation, messages, profile, config.frame(profile))
+        view = imported.view_of(len(messages))
+        check_sendable(conversation, messages, view, profile, config.frame(profile))
         return imported
 
     if sum(len(message.body) for message in conversation.messages) <= INLINE_BYTES:

@@ -131,6 +131,9 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted turns that wait for their turn."""
     head: TurnId | None
     """The last committed turn, which ``expected_head`` is compared with; None if there is none."""
+    next_turn: TurnId | None = None
+    """The id that the next message gets that is accepted and begins a turn; another client's may
+    come first. None from a service that does not tell it yet."""
     seq: int
     """The newest durable record, a cursor for ``subscribe``."""
     epoch: int

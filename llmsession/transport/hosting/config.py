@@ -54,14 +54,16 @@ class ProviderTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``models`` are the beginnings of the models that it answers; without any it answers those that
     no other is for. ``key_env`` names the variable that holds its key (``ANTHROPIC_API_KEY`` or
-    ``OPENAI_API_KEY``); a server at ``base_url`` may need none. A replay plays the recorded
-    conversation in ``file`` to every session, turn by turn, and needs no model.
+    ``OPENAI_API_KEY``); a server at ``base_url`` may need none. ``counter`` is who counts its
+    requests: Gemini, with the same key, or Bedrock, with AWS's own variables. A replay plays the
+    recorded conversation in ``file`` to every session, turn by turn, and needs no model.
     """
 
     kind: ProviderKind
     models: tuple[str, ...] = ()
     key_env: str | None = None
     base_url: str | None = None
+    counter: Literal["gemini", "bedrock"] | None = None
     file: str | None = None
     delta_chars: int = 48
     delay_s: float = 0.0
@@ -194,8 +196,8 @@ def _check_provider(name: str, table: ProviderTable) -> None:
     where = f"providers.{name}"
     if (table.kind == "replay") != (table.file is not None):
         raise InvalidConfig(f"{where}: a replay has a file, and nothing else has")
-    if table.kind == "replay" and (table.key_env or table.base_url):
-        raise InvalidConfig(f"{where}: a replay has no key_env and no base_url")
+    if table.kind == "replay" and (table.key_env or table.base_url or table.counter):
+        raise InvalidConfig(f"{where}: a replay has no key_env, no base_url and no counter")
     if table.delta_chars < 1 or not table.delay_s >= 0:
         raise InvalidConfig(f"{where}: delta_chars is 1 or more, and delay_s 0 or more")
 

@@ -164,7 +164,7 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
         if known is None or not reached(known[1], known[0], self.condense_at):
             return None
         room, history = known
-        oldest = portion(len(messages), self.fold_share)
+        oldest = draft.start + portion(len(messages) - draft.start, self.fold_share)
         folds = draft.condense(summary_cut(draft, oldest), SUMMARY_TOKENS)
         limit = budget.used_tokens - history + room
         if draft.used > limit:
