@@ -22,7 +22,7 @@ the summary in a file is not shown (docs/transcripts.md)
     - if not text:
     + if text:
     test_it_is_shown_and_sent_in_place_of_what_it_stands_for
-an imported summary cuts a call off from its result (V2)
+an imported summary cuts a call off from its result (docs/transcripts.md)
     - return max(cut for cut in safe_cuts(messages, 0, place))
     + return place
     test_no_call_is_cut_off_from_its_result_by_it

@@ -127,23 +127,17 @@ def serve(
         "log": log,
         "log_level": log_level,
     }
-    spans = {
-        "delete_idle_s": (retain_idle, "--retain-idle"),
-        "forget_after_s": (retain_age, "--retain-age"),
-        "every_s": (retain_every, "--retain-every"),
-    }
-    limits = {
-        name: parse_span(text, option) for name, (text, option) in spans.items() if text is not None
-    }
-    counts = {
+    if replay is None and replay_delay:
+        raise InvalidInput("--replay-delay is for --replay")
+    limits: dict[str, float | None] = {
+        "delete_idle_s": None if retain_idle is None else parse_span(retain_idle, "--retain-idle"),
+        "forget_after_s": None if retain_age is None else parse_span(retain_age, "--retain-age"),
+        "every_s": None if retain_every is None else parse_span(retain_every, "--retain-every"),
         "max_sessions": retain_sessions,
         "max_messages": retain_messages,
         "max_tokens": retain_tokens,
     }
-    limits.update((name, count) for name, count in counts.items() if count is not None)
-    options["retention"] = limits or None
-    if replay is None and replay_delay:
-        raise InvalidInput("--replay-delay is for --replay")
+    options["retention"] = {k: limit for k, limit in limits.items() if limit is not None} or None
     if replay is not None:
         table = {"kind": "replay", "file": replay, "delay_s": replay_delay}
         options["providers"] = {"replay": table}

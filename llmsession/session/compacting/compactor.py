@@ -326,9 +326,13 @@ class Compactor:
 
     def _fill(self, tokens: int, count: int | None = None) -> Fill:
         core, state = self._core, self._core.state
-        count = len(state.context_messages()) if count is None else count
-        limit = core.budget_tokens
-        return fill_of(state.view, count, used_tokens=tokens, limit_tokens=limit)
+        return fill_of(
+            state.view,
+            len(state.context_messages()) if count is None else count,
+            used_tokens=tokens,
+            limit_tokens=core.budget_tokens,
+            window_tokens=core.window_tokens,
+        )
 
     def _is_due(self, tokens: int, count: int | None = None) -> bool:
         try:
@@ -477,6 +481,7 @@ class Compactor:
         budget = Budget(
             used_tokens=size.tokens,
             limit_tokens=limit_tokens,
+            window_tokens=core.window_tokens,
             summaries=dict(state.summaries),
             profile=msgspec.structs.replace(profile, window_tokens=window_tokens),
             committed=len(state.history),

@@ -136,7 +136,8 @@ class Core:
     __slots__ = (
         "account", "budget_tokens", "builder", "capping", "config", "context_size", "counted_at",
         "counters", "journal", "labels", "late_reports", "log", "policy", "provider", "report",
-        "services", "session", "state", "still_running", "subscriptions", "timers", "works",
+        "services", "session", "state", "still_running", "subscriptions", "timers",
+        "window_tokens", "works",
     )  # fmt: skip
 
     def __init__(
@@ -163,8 +164,11 @@ class Core:
         self.builder = ContextBuilder(
             profile, services.frame(config, profile), services.calibrations
         )
-        self.budget_tokens = config.sizes(profile).budget_tokens
+        sizes = config.sizes(profile)
+        self.budget_tokens = sizes.budget_tokens
         """The largest request, in tokens."""
+        self.window_tokens = sizes.window_tokens
+        """The largest request and its reply together."""
         self.account = Account(state, services.prices, services.tenants)
         self.context_size: Size | None = None
         """The size of the newest request. None before the first one."""
@@ -285,7 +289,8 @@ class Core:
         self.builder = ContextBuilder(
             profile, self.services.frame(config, profile), self.services.calibrations
         )
-        self.budget_tokens = config.sizes(profile).budget_tokens
+        sizes = config.sizes(profile)
+        self.budget_tokens, self.window_tokens = sizes.budget_tokens, sizes.window_tokens
         self.config = config
         self.policy = config.compaction.make_policy(self.budget_tokens)
         self.capping = self._capping()

@@ -228,12 +228,6 @@ def read_paths(
     return tuple(conversations)
 
 
-def _is_archived(kept: Mapping[str, Any]) -> bool:
-    """Does a file whose other fields are *kept* say so, in one of the ways in which they do?"""
-    values = (kept.get(name, False) for name in ("archived", "is_archived", "isArchived"))
-    return any(encode_json(value) in (b"true", b"1") for value in values)
-
-
 def _with_summary_before(
     read: Conversation, way: Sequence[RecordedMessage], start: int
 ) -> Conversation:
@@ -246,6 +240,12 @@ def _with_summary_before(
     places = (index for index, message in enumerate(read.messages) if message.id in following)
     upto = next(places, len(read.messages))
     return msgspec.structs.replace(read, summary=way[marks[-1]].summary, summary_upto=upto)
+
+
+def _is_archived(kept: Mapping[str, Any]) -> bool:
+    """Does a file whose other fields are *kept* say so, in one of the ways in which they do?"""
+    values = (kept.get(name, False) for name in ("archived", "is_archived", "isArchived"))
+    return any(encode_json(value) in (b"true", b"1") for value in values)
 
 
 def _whole_turns(

@@ -79,6 +79,22 @@ async def test_one_whose_messages_are_gone_stays_in_front_after_any_rewind() -> 
         assert said(on.provider.requests[-1])[0].startswith(SHOWN)
 
 
+async def test_a_file_that_begins_with_a_summary_as_a_message_shows_it_once() -> None:
+    rows = [
+        {"type": "user", "uuid": "a", "sessionId": "s1", "isCompactSummary": True,
+         "message": {"role": "user", "content": SUMMARY}},
+        {"type": "assistant", "uuid": "b", "parentUuid": "a", "sessionId": "s1",
+         "message": {"id": "m", "role": "assistant", "model": "x",
+                     "content": [{"type": "text", "text": "Go on."}]}},
+    ]  # fmt: skip
+    (conversation,) = read(b"\n".join(map(msgspec.json.encode, rows)), "claude-code")
+    async with stage(["next"]) as on:
+        session = await on.manager.import_conversation(conversation, CONFIG, session_id="new")
+        texts = [message.text for message in session.context().messages]
+        assert texts == [SUMMARY, "Go on."]
+        assert SUMMARY in session.summary()
+
+
 async def test_the_log_says_where_it_comes_from() -> None:
     conversation = READ["pi"]
     async with stage() as on:
