@@ -29,6 +29,13 @@ ifeq ($(LLMSESSION_CACHE)$(XDG_CACHE_HOME)$(shell [ -w "$$HOME" ] && echo home),
   export LLMSESSION_CACHE := $(CURDIR)/$(VENV)/cache
 endif
 
+# Where Python is told to keep no compiled files, as in many containers, every process of the tests
+# would compile the whole package again: they are kept in .venv there.
+ifneq ($(PYTHONDONTWRITEBYTECODE),)
+  export PYTHONDONTWRITEBYTECODE :=
+  export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+endif
+
 # A Python that was asked for by name replaces a .venv made with another version.
 ifneq ($(origin PYTHON),file)
   WANTED := $(shell $(PYTHON) -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null)

@@ -17,6 +17,7 @@ from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
 from llmsession import MemoryStore, SessionConfig, SessionManager
 from llmsession.session.handles.session import LLMSession
+from llmsession.session.manager import runtime_of
 from llmsession.store import Batch
 
 __all__ = ["run"]
@@ -40,13 +41,13 @@ async def _evicted() -> float:
     async with SessionManager(provider=PROVIDER, store=store) as manager:
         config = SessionConfig(model="m")
         await manager.create(config)
-        await manager.evict_idle()
+        await runtime_of(manager).evict_idle()
         before = _resident_bytes()
         for at in range(EVICTED):
             await manager.create(config)
             if at % 1000 == 999:
-                await manager.evict_idle()
-        await manager.evict_idle()
+                await runtime_of(manager).evict_idle()
+        await runtime_of(manager).evict_idle()
         assert not manager.live
         return (_resident_bytes() - before) / EVICTED
 

@@ -10,134 +10,99 @@ raises.
 
 from typing import TYPE_CHECKING
 
-from llmsession.compaction import (
-    RECALL_TOOL_NAME,
-    ClearThinking,
-    ClearToolUses,
-    CompactAtThreshold,
-    ProviderSideConfig,
-    ProviderSummaries,
-    SwapToolResults,
-)
-from llmsession.errors import (
-    BudgetExhausted,
-    ContextTooLarge,
-    DuplicateToolResult,
-    Gone,
-    HeadMoved,
-    InvalidConfig,
-    InvalidInput,
-    InvalidMessage,
-    KeyReused,
-    Overloaded,
-    ProtocolError,
-    ProviderError,
-    Refused,
-    SessionBusy,
-    SessionClosed,
-    SessionError,
-    SessionExists,
-    SessionInUse,
-    SessionMoved,
-    SessionNotFound,
-    StoreError,
-    ToolsUnbound,
-    TranscriptError,
-    TransportError,
-    TurnAborted,
-    TurnEnded,
-    TurnFailed,
-    TurnNotOpen,
-    Unauthenticated,
-    UnknownToolCall,
-    Unreachable,
-)
-from llmsession.providers import (
-    AnthropicProvider,
-    ChatDialect,
-    OpenAIProvider,
-    Provider,
-    ReplayProvider,
-    RoutedProvider,
-)
-from llmsession.session import (
-    Closed,
-    CompactionConfig,
-    CompactionOutcome,
-    Event,
-    InterruptOutcome,
-    InterruptResult,
-    Lagged,
-    LLMSession,
-    ModelUsage,
-    Recovery,
-    Retention,
-    RetentionReport,
-    SearchHit,
-    SearchPage,
-    SessionConfig,
-    SessionManager,
-    SessionObserver,
-    SessionPhase,
-    SessionStatus,
-    SessionUsage,
-    Subscription,
-    SummariserConfig,
-    Tool,
-    ToolCallable,
-    ToolOutput,
-    ToolResult,
-    Turn,
-    TurnOutcome,
-    Unbound,
-    WhenBusy,
-    load_prices,
-    tool,
-)
-from llmsession.store import MemoryStore, SessionFilter, SessionRow, SqliteStore, Store
-from llmsession.turns import (
-    PRICES,
-    Block,
-    Content,
-    DocumentBlock,
-    ExceededBudget,
-    ImageBlock,
-    InterruptPolicy,
-    Message,
-    OnFailure,
-    OpaqueBlock,
-    Preview,
-    Price,
-    Profile,
-    ProviderFailure,
-    Record,
-    RedactedThinkingBlock,
-    Request,
-    RequestMessage,
-    Role,
-    Seed,
-    Spending,
-    SpendingBudget,
-    StepRestarted,
-    StepTag,
-    TextBlock,
-    TextDelta,
-    ThinkingBlock,
-    ThinkingDelta,
-    ToolInputDelta,
-    ToolResultBlock,
-    ToolUse,
-    ToolUseBlock,
-    TurnCounter,
-    TurnId,
-    TurnLimits,
-    Usage,
-    count_turns,
-    records,
-)
-
 if TYPE_CHECKING:
-    from llmsession.store import PostgresStore
+    from llmsession.compaction import (
+        RECALL_TOOL_NAME,
+        ClearThinking,
+        ClearToolUses,
+        CompactAtThreshold,
+        ProviderSideConfig,
+        ProviderSummaries,
+        SwapToolResults,
+    )
+    from llmsession.errors import (
+        BudgetExhausted,
+        ContextTooLarge,
+        DuplicateToolResult,
+        Gone,
+        HeadMoved,
+        InvalidConfig,
+        InvalidInput,
+        InvalidMessage,
+        KeyReused,
+        Overloaded,
+        ProtocolError,
+        ProviderError,
+        Refused,
+        SessionBusy,
+        SessionClosed,
+        SessionError,
+        SessionExists,
+        SessionInUse,
+        SessionMoved,
+        SessionNotFound,
+        StoreError,
+        ToolsUnbound,
+        TranscriptError,
+        TransportError,
+        TurnAborted,
+        TurnEnded,
+        TurnFailed,
+        TurnNotOpen,
+        Unauthenticated,
+        UnknownToolCall,
+        Unreachable,
+    )
+    from llmsession.providers import (
+        AnthropicProvider,
+        ChatDialect,
+        OpenAIProvider,
+        Provider,
+        ReplayProvider,
+        RoutedProvider,
+    )
+    from llmsession.session import (
+        Closed,
+        CompactionConfig,
+        CompactionOutcome,
+        Event,
+        InterruptOutcome,
+        InterruptResult,
+        Lagged,
+        LLMSession,
+        ModelUsage,
+        Recovery,
+        Retention,
+        RetentionReport,
+        SearchHit,
+        SearchPage,
+        SessionConfig,
+        SessionManager,
+        SessionObserver,
+        SessionPhase,
+        SessionStatus,
+        SessionUsage,
+        Subscription,
+        SummariserConfig,
+        Tool,
+        ToolCallable,
+        ToolOutput,
+        ToolResult,
+        Turn,
+        TurnOutcome,
+        Unbound,
+        WhenBusy,
+        load_prices,
+        tool,
+    )
+    from llmsession.store import (
+        MemoryStore,
+        PostgresStore,
+        SessionFilter,
+        SessionRow,
+        SqliteStore,
+        Store,
+    )
     from llmsession.transport import (
         ManagerInterface,
         Service,
@@ -145,23 +110,65 @@ if TYPE_CHECKING:
         TurnInterface,
         connect,
     )
+    from llmsession.turns import (
+        PRICES,
+        Block,
+        Content,
+        DocumentBlock,
+        ExceededBudget,
+        ImageBlock,
+        InterruptPolicy,
+        Message,
+        OnFailure,
+        OpaqueBlock,
+        Preview,
+        Price,
+        Profile,
+        ProviderFailure,
+        Record,
+        RedactedThinkingBlock,
+        Request,
+        RequestMessage,
+        Role,
+        Seed,
+        Spending,
+        SpendingBudget,
+        StepRestarted,
+        StepTag,
+        TextBlock,
+        TextDelta,
+        ThinkingBlock,
+        ThinkingDelta,
+        ToolInputDelta,
+        ToolResultBlock,
+        ToolUse,
+        ToolUseBlock,
+        TurnCounter,
+        TurnId,
+        TurnLimits,
+        Usage,
+        count_turns,
+        records,
+    )
 else:
-    _LATER = {
-        "PostgresStore": "llmsession.store",
-        "ManagerInterface": "llmsession.transport",
-        "Service": "llmsession.transport",
-        "SessionInterface": "llmsession.transport",
-        "TurnInterface": "llmsession.transport",
-        "connect": "llmsession.transport",
-    }
+    # A name is imported when it is first used: the command has to answer Ctrl-C before half a
+    # second of imports is over, and not everybody uses sockets or a driver.
+    _FACES = ("errors", "turns", "store", "compaction", "providers", "session", "transport")
 
     def __getattr__(name: str) -> object:
-        # A driver, and sockets, are imported by those who use them.
-        if name in _LATER:
-            from importlib import import_module
+        from importlib import import_module
 
-            return getattr(import_module(_LATER[name]), name)
+        if name in _FACES:
+            return import_module(f"{__name__}.{name}")
+        if name in __all__:
+            for face in _FACES:
+                module = import_module(f"{__name__}.{face}")
+                if hasattr(module, name):
+                    return globals().setdefault(name, getattr(module, name))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
 
 
 __version__ = "0.1.0"

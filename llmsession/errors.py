@@ -42,9 +42,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from types import coroutine
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import anyio
 
@@ -88,6 +89,7 @@ __all__ = [
     "contained",
     "contained_in_task",
     "error_text",
+    "foreign",
     "need_package",
     "refusing",
 ]
@@ -454,6 +456,64 @@ def contained_in_task(error: BaseException) -> Exception:
     if is_cancellation and anyio.current_effective_deadline() == -math.inf:
         raise error
     return contained(error)
+
+
+@coroutine
+def foreign(call: Awaitable[T]) -> Generator[Any, Any, T]:
+    """``await foreign(call)``: what *call*, somebody's code, returns or raises.
+
+    asyncio throws the error of what a task waits for into the task. A GeneratorExit that is thrown
+    closes every coroutine of the task, whatever they do to contain it, and ends the task group.
+    Here it comes out of the ``await`` in *call* as any other error does.
+    """
+    # As ``yield from`` does it (PEP 380), but for the futures of asyncio.
+    steps: Any = call.__await__()
+    sent: Any = None
+    thrown: BaseException | None = None
+    while True:
+        try:
+            waited = steps.send(sent) if thrown is None else steps.throw(thrown)
+        except StopIteration as end:
+            return cast(T, end.value)
+        if getattr(waited, "_asyncio_future_blocking", None):
+            waited = _AnyFuture(waited)
+        sent = thrown = None
+        try:
+            sent = yield waited
+        except GeneratorExit:  # nobody waits for it any more
+            steps.close()
+            raise
+        except BaseException as error:
+            thrown = error
+
+
+class _AnyFuture:
+    """*future*, for the task that waits for it: it has failed with no GeneratorExit. Who awaits the
+    future asks the future itself for its result, and gets that."""
+
+    def __init__(self, future: Any) -> None:
+        object.__setattr__(self, "_future", future)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._future, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._future, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # anyio asks whether it is a future
+        return self._future.__class__
+
+    def add_done_callback(self, call: Callable[[Any], None], **options: Any) -> None:
+        """Call *call* with this object, not with the future, whose error asyncio would throw."""
+        self._future.add_done_callback(lambda _: call(self), **options)
+
+    def result(self) -> Any:
+        """The future's result; None where its error is a GeneratorExit."""
+        try:
+            return self._future.result()
+        except GeneratorExit:
+            return None
 
 
 def need_package(module: str, needed_for: str, extra: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from llmsession.compaction.policies import registry
 from llmsession.session.compacting import machine as compaction_machine
+from llmsession.session.values import environment
 from llmsession.turns import machine as turn_machine
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +29,22 @@ def test_the_tables_in_the_architecture_are_those_in_the_code(name: str, table: 
     page = re.search(marks, text, re.DOTALL)
     assert page is not None
     assert page[1] == table.table_markdown()
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "table"),
+    [
+        ("compaction", "environment", environment.table_markdown),
+        ("compaction", "settings", registry.table_markdown),
+    ],
+)
+def test_the_tables_of_a_page_are_those_in_the_code(
+    page: str, name: str, table: Callable[[], str]
+) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {name} table -->\n(.*?)<!-- end of {name} table -->", text, re.DOTALL)
+    assert found is not None
+    assert found[1] == table()
 
 
 def quickstart() -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,13 @@ LOCK = (ROOT / "requirements.lock").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 QUICKSTART = README.partition("## Quickstart\n")[2].partition("```python\n")[2].partition("```")[0]
 
+UV = [sys.executable, "-m", "uv", "--quiet"]
+
 # What each extra is for, in a few lines that run with it and with nothing else.
 USES = {
     "cassettes": "from llmsession.transcripts import read\nimport yaml",
-    "cli": "from llmsession.cli.app import app",
+    "cli": "from llmsession.cli.app import app\nfrom typer.main import get_command\n"
+    "dict(get_command(app).commands)",
     "encryption": "from llmsession import SqliteStore\nSqliteStore('s.db', key='a passphrase')\n"
     "import cryptography",
     "grpc": "import llmsession.transport.grpc.server",
@@ -68,26 +72,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Environment:
-    """A virtual environment with the wheel, at the versions of the lock."""
+    """A virtual environment with the wheel, at the versions of the lock. It is bare again before
+    an extra is installed: so what all extras need is installed and compiled once."""
 
-    def __init__(self, folder: Path, wheel: Path, extra: str) -> None:
+    def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder = folder
-        pins = folder / "constraints.txt"
-        pins.write_text(re.sub(r" \\\n( +--hash=\S+( \\)?\n)+", "\n", LOCK), "utf-8")
         self.python = folder / "env" / "bin" / "python"
-        uv = [sys.executable, "-m", "uv", "--quiet"]
-        run([*uv, "venv", "--python", sys.executable, str(folder / "env")])
-        requirement = f"{wheel}[{extra}]" if extra else str(wheel)
-        run(
-            [*uv, "pip", "install", "--python", str(self.python), "-c", str(pins), requirement],
-            environ=_registry(),
-        )
+        self._wheel = wheel
+        self._pins = folder / "constraints.txt"
+        self._pins.write_text(re.sub(r" \\\n( +--hash=\S+( \\)?\n)+", "\n", LOCK), "utf-8")
+        run([*UV, "venv", "--python", sys.executable, str(folder / "env")])
+        self._install("install", "-c", str(self._pins), str(wheel))
+        self._bare = folder / "bare.txt"
+        self._bare.write_text(run([*UV, "pip", "freeze", "--python", str(self.python)]), "utf-8")
+
+    def becomes(self, extra: str) -> None:
+        """From now on it holds *extra* and nothing else; ``""``: it is bare."""
+        self._install("sync", str(self._bare))
+        if extra:
+            self._install("install", "-c", str(self._pins), f"{self._wheel}[{extra}]")
+
+    def _install(self, command: str, *arguments: str) -> None:
+        run([*UV, "pip", command, "--python", str(self.python), *arguments], environ=_registry())
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        settings = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        # Apart: of a package that is not there any more nothing is left.
+        settings["PYTHONPYCACHEPREFIX"] = str(self.folder / "compiled")
+        settings["PYTHONDONTWRITEBYTECODE"] = ""
         return subprocess.run(
             [str(self.python), *arguments],
             cwd=self.folder,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            env=settings,
             capture_output=True,
             text=True,
             check=False,
@@ -103,7 +119,7 @@ def run(
     command: Sequence[str],
     cwd: Path | None = None,
     environ: Mapping[str, str] | None = None,
-) -> None:
+) -> str:
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -113,8 +129,15 @@ def run(
         check=False,
     )
     assert done.returncode == 0, f"\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
+@pytest.fixture(scope="session")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("installed"), wheel)
+
+
+@cache
 def _registry() -> dict[str, str]:
     """uv reads no settings of pip's: the registry that pip was told of is handed to it, as the
     Makefile does."""
@@ -166,9 +189,10 @@ def test_all_takes_in_every_other_extra() -> None:
 
 @pytest.mark.timeout(300)  # the registry may be slow the first time
 def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
-    wheel: Path, tmp_path: Path
+    environment: Environment,
 ) -> None:
-    bare = Environment(tmp_path, wheel, "")
+    bare = environment
+    bare.becomes("")
     assert bare.passes(QUICKSTART) == "Hello from a script. 2\n"  # with ScriptedProvider
     command = subprocess.run(
         [str(bare.python.with_name("llmsession")), "chat"],
@@ -190,8 +214,8 @@ def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_with_an_extra_what_it_is_for_works(wheel: Path, tmp_path: Path, extra: str) -> None:
-    environment = Environment(tmp_path, wheel, extra)
+def test_with_an_extra_what_it_is_for_works(environment: Environment, extra: str) -> None:
+    environment.becomes(extra)
     assert environment.passes(f"{USES[extra]}\n{QUICKSTART}") == "Hello from a script. 2\n"
     if extra == "all":
         assert environment.passes(MISSING).strip() == ""

@@ -2,7 +2,9 @@
 
 Time moves when every task waits: straight to the next deadline. A loop that never rests, as one
 that delivers a cancellation again and again to work that ignores it, would stop such a clock for
-ever; so after 1,000 turns without a rest each further turn takes 20 µs, about what it takes.
+ever; so after 1,000 turns without a rest each further turn takes 200 µs, ten times what it takes:
+nobody looks at what such a loop does meanwhile, and every turn of it costs the tests real time.
+The suites of random lives do look, and say how long a turn takes.
 
 A thread is not seen: while one works and a deadline is set, time jumps to that deadline, and
 ``fail_after`` fails at once. Tests that use threads (``to_thread``, stores with a writer thread)
@@ -33,16 +35,17 @@ __all__ = ["SETTLE_S", "VirtualTimeLoop", "loop_turns", "virtual_backend"]
 Ts = TypeVarTuple("Ts")
 
 BUSY_TURNS = 1000
-TURN_S = 20e-6
+TURN_S = 200e-6
 SETTLE_S = 20e-3
 
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Where an event loop waits; here it does not wait, the clock moves instead."""
 
-    def __init__(self, settle_s: float) -> None:
+    def __init__(self, settle_s: float, turn_s: float) -> None:
         super().__init__()
         self._settle_s = settle_s
+        self._turn_s = turn_s
         self.now = 0.0
         self.turns = 0
         self._busy = 0
@@ -63,15 +66,15 @@ class _JumpingSelector(selectors.DefaultSelector):
         else:
             self._busy += 1
             if self._busy > BUSY_TURNS:
-                self.now += TURN_S
+                self.now += self._turn_s
         return ready
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop in virtual time. It starts at 0."""
 
-    def __init__(self, settle_s: float = 0.0) -> None:
-        self._jumping = _JumpingSelector(settle_s)
+    def __init__(self, settle_s: float = 0.0, turn_s: float = TURN_S) -> None:
+        self._jumping = _JumpingSelector(settle_s, turn_s)
         super().__init__(self._jumping)
 
     @property
@@ -104,8 +107,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 class _BusyTime(trio.abc.Instrument):
     """Moves trio's mock clock while the loop never rests."""
 
-    def __init__(self, clock: trio.testing.MockClock) -> None:
+    def __init__(self, clock: trio.testing.MockClock, turn_s: float) -> None:
         self._clock = clock
+        self._turn_s = turn_s
         self._seen = 0.0
         self._busy = 0
         self.turns = 0
@@ -116,20 +120,22 @@ class _BusyTime(trio.abc.Instrument):
             self._busy = 0
         self._busy += 1
         if self._busy > BUSY_TURNS:
-            self._clock.jump(TURN_S)
+            self._clock.jump(self._turn_s)
         self._seen = self._clock.current_time()
 
 
-def virtual_backend(name: str, settle_s: float = 0.0) -> tuple[str, dict[str, Any]]:
+def virtual_backend(
+    name: str, settle_s: float = 0.0, turn_s: float = TURN_S
+) -> tuple[str, dict[str, Any]]:
     """What anyio's pytest plugin takes as ``anyio_backend``. Good for one test. Before each jump
-    *settle_s* pass for real."""
+    *settle_s* pass for real; a turn of a loop that never rests takes *turn_s*."""
     if name == "asyncio":
-        return name, {"loop_factory": partial(VirtualTimeLoop, settle_s)}
+        return name, {"loop_factory": partial(VirtualTimeLoop, settle_s, turn_s)}
     # Trio's own switch for such suites: a run is like the one before, here and elsewhere.
     vars(trio_run)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     trio_run._r.seed(0)
     clock = trio.testing.MockClock(autojump_threshold=settle_s)
-    return name, {"clock": clock, "instruments": [_BusyTime(clock)]}
+    return name, {"clock": clock, "instruments": [_BusyTime(clock, turn_s)]}
 
 
 def loop_turns(backend: tuple[str, dict[str, Any]]) -> int:

@@ -1,7 +1,8 @@
 """Run attacks, and print what each of them costs.
 
 Exits 1 if a bound is exceeded: p99 of the event loop's lag 50 ms, CPU for each attacking byte 3
-times that of a bare echo, memory 256 MiB over the idle service.
+times that of a bare echo (beside what admitted commands may take, ``PAID_S``), memory 256 MiB over
+the idle service.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from benchmarks.attacks.loads import ATTACKS, Budget
+from benchmarks.attacks.loads import ATTACKS, PAID_S, Budget
 from benchmarks.attacks.victim import Figures
 from llmsession import connect
 
@@ -70,10 +71,14 @@ class Cost(msgspec.Struct, frozen=True):
     asked: tuple[float, ...]
     """How long each command of a client took that behaves, in seconds."""
 
+    paid_s: float = 0.0
+    """The CPU seconds that each admitted command may take."""
+
     @property
     def cpu_per_byte(self) -> float:
-        """Without what the process uses while nobody attacks."""
-        return max(0.0, self.figures.cpu_s - self.idle.cpu_s) / max(1, self.sent)
+        """Without what the process uses while nobody attacks, and what admitted commands may."""
+        paid_s = self.paid_s * (self.figures.admitted - self.idle.admitted)
+        return max(0.0, self.figures.cpu_s - self.idle.cpu_s - paid_s) / max(1, self.sent)
 
 
 def attacked(name: str, kind: str, seconds: float, runner: asyncio.Runner) -> Cost:
@@ -94,7 +99,7 @@ def attacked(name: str, kind: str, seconds: float, runner: asyncio.Runner) -> Co
             if kind == "service":
                 asked = runner.run(_ask(target.address, seconds))
             sent = int(attacker.communicate()[0])
-        return Cost(target.figures(), idle, sent, asked)
+        return Cost(target.figures(), idle, sent, asked, PAID_S.get(name, 0.0))
 
 
 async def _ask(address: str, seconds: float) -> tuple[float, ...]:
@@ -121,6 +126,7 @@ def _print(name: str, service: Cost, echo: Cost) -> list[str]:
         f" idle {service.idle.lag_p99_s * 1000:.1f}),"
         f" CPU {service.cpu_per_byte * 1e9:.1f} ns a byte"
         f" ({ratio:.2f} of an echo), memory {memory / 2**20:+.1f} MiB,"
+        f" {figures.admitted:,} commands in {figures.cpu_s:.2f} s of CPU,"
         f" {service.sent / 1e6:.1f} MB taken, a client's slowest answer {slowest * 1000:.0f} ms",
         flush=True,
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from llmsession.transport.wire.addresses import parse_address
 
-__all__ = ["ATTACKS", "Attack", "Budget"]
+__all__ = ["ATTACKS", "PAID_S", "Attack", "Budget"]
 
 HELLO = b'{"type":"hello","versions":[2]}\n'
 PING = b'{"type":"ping"}\n'
@@ -207,3 +207,7 @@ ATTACKS: Mapping[str, tuple[str, Attack]] = {
     "no protobuf": ("grpc", _grpc_garbage),
 }
 """By name: over which transport, and the load."""
+
+PAID_S: Mapping[str, float] = {"commands": 20e-6, "creations": 600e-6}
+"""The CPU seconds that each command of an attack may take which the service has admitted. Those are
+work that its rate allows to a client; what is refused has to be as cheap as any other frame."""

@@ -23,6 +23,7 @@ from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import percentile
 from benchmarks.transport_server import grpc_echo, line_echo
 from llmsession import MemoryStore, SessionConfig, SessionManager
+from llmsession.cli.common.collector import seldom_full_collections
 from llmsession.transport import GrpcServer, Service, SocketServer
 
 __all__ = ["Figures"]
@@ -32,18 +33,22 @@ REPLY = (recorded_message(1, "assistant", "a reply of a few words"),)
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of one time: how late the event loop ran, in seconds; CPU seconds; and memory in bytes."""
+    """Of one time: how late the event loop ran, in seconds; CPU seconds; memory in bytes; and how
+    many commands the service took."""
 
     lag_p99_s: float
     lag_max_s: float
     cpu_s: float
     memory_bytes: int
+    admitted: int = 0
 
 
 class Probe:
     """Asks the event loop for a timer every 5 ms, and notes how late it comes."""
 
     def __init__(self) -> None:
+        self.service: Service | None = None
+        self._admitted = 0
         self._lags: list[float] = []
         self._cpu_s = time.process_time()
 
@@ -59,8 +64,14 @@ class Probe:
         """Since the last time."""
         lags, self._lags = self._lags or [0.0], []
         before, self._cpu_s = self._cpu_s, time.process_time()
+        taken, admission = self._admitted, self.service and self.service.admission
+        self._admitted = admission.commands - admission.overloaded if admission else 0
         return Figures(
-            percentile(lags, 0.99), max(lags), self._cpu_s - before, memory_of_this_process()
+            percentile(lags, 0.99),
+            max(lags),
+            self._cpu_s - before,
+            memory_of_this_process(),
+            self._admitted - taken,
         )
 
 
@@ -71,7 +82,7 @@ def memory_of_this_process() -> int:
 
 
 @asynccontextmanager
-async def _service(address: str) -> AsyncIterator[str]:
+async def _service(address: str, probe: Probe) -> AsyncIterator[str]:
     server = GrpcServer if address.startswith("grpc:") else SocketServer
     provider = Replays(REPLY, delta_chars=8, delay_s=0.0)
     async with (
@@ -80,12 +91,13 @@ async def _service(address: str) -> AsyncIterator[str]:
         server(service, address) as serving,
     ):
         await manager.create(SessionConfig(model="m"), session_id="s")
+        probe.service = service
         yield serving.address
 
 
-def _serving(kind: str, address: str) -> AbstractAsyncContextManager[str]:
+def _serving(kind: str, address: str, probe: Probe) -> AbstractAsyncContextManager[str]:
     if kind == "service":
-        return _service(address)
+        return _service(address, probe)
     return grpc_echo(address) if address.startswith("grpc:") else line_echo(address)
 
 
@@ -94,7 +106,12 @@ async def _run(kind: str, address: str) -> None:
     # echo to a peer that is gone.
     logging.disable(logging.CRITICAL)
     probe = Probe()
-    async with _serving(kind, address) as where:
+    with seldom_full_collections():  # as ``llmsession serve``
+        await _serve(kind, address, probe)
+
+
+async def _serve(kind: str, address: str, probe: Probe) -> None:
+    async with _serving(kind, address, probe) as where:
         probing = asyncio.ensure_future(probe.run())
         os.write(1, f"{where}\n".encode())
         while await asyncio.to_thread(sys.stdin.readline):

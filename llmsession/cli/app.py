@@ -1,38 +1,78 @@
-"""The command line: registers the commands, and turns errors into one line and an exit code."""
+"""The command line: names the commands, and turns errors into one line and an exit code.
+
+Only the command that is called is imported, with what it needs. The help of ``llmsession`` itself
+imports them all.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
 from llmsession import __version__
 from llmsession.errors import SessionError
 
-from .chat.chat import chat
-from .commands.calibrate import calibrate
-from .commands.check import check_record
-from .commands.lab import lab
-from .commands.replay import replay
-from .commands.serve import schema, serve
-from .commands.sessions import delete, list_sessions, search, show
-from .commands.stress import stress
-from .commands.top import top
-from .commands.transfer import export_sessions, import_files
-from .commands.upkeep import integrity, vacuum
-from .commands.vocabulary import vocabulary
 from .common.exit_codes import HUNG_UP, INTERRUPTED, USAGE
+from .common.options import message_of
 from .common.terminal import complain, say
 
 __all__ = ["main", "run"]
 
+_PLACES = {
+    "serve": ("commands.serve", "serve"),
+    "chat": ("chat.chat", "chat"),
+    "replay": ("commands.replay", "replay"),
+    "calibrate": ("commands.calibrate", "calibrate"),
+    "lab": ("commands.lab", "lab"),
+    "stress": ("commands.stress", "stress"),
+    "check": ("commands.check", "check_record"),
+    "top": ("commands.top", "top"),
+    "list": ("commands.sessions", "list_sessions"),
+    "search": ("commands.sessions", "search"),
+    "show": ("commands.sessions", "show"),
+    "delete": ("commands.sessions", "delete"),
+    "import": ("commands.transfer", "import_files"),
+    "export": ("commands.transfer", "export_sessions"),
+    "integrity": ("commands.upkeep", "integrity"),
+    "vacuum": ("commands.upkeep", "vacuum"),
+    "vocabulary": ("commands.vocabulary", "vocabulary"),
+    "schema": ("commands.serve", "schema"),
+}
+"""The module and the function of each command, in the order of the help."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name. Each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        place, function = _PLACES[name]
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(getattr(import_module(f".{place}", __package__), function))
+        return get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": _Commands()})
+
+
 app = typer.Typer(
     name="llmsession",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,26 +95,6 @@ def _options(
     ] = False,
 ) -> None:
     """Conversations with language models, one actor each."""
-
-
-app.command()(serve)
-app.command()(chat)
-app.command()(replay)
-app.command()(calibrate)
-app.command()(lab)
-app.command()(stress)
-app.command("check")(check_record)
-app.command()(top)
-app.command("list")(list_sessions)
-app.command()(search)
-app.command()(show)
-app.command()(delete)
-app.command("import")(import_files)
-app.command("export")(export_sessions)
-app.command()(integrity)
-app.command()(vacuum)
-app.command()(vocabulary)
-app.command()(schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -102,7 +122,7 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
             complain(f"{name}: {' '.join(message.split())}")
         sys.exit(USAGE)
     except (SessionError, OSError) as error:
-        complain(f"{name}: {_message(error)}")
+        complain(f"{name}: {message_of(error)}")
         sys.exit(USAGE)
     except SystemExit as leaving:
         # Typer and rich both leave with 1 here, which would say that a promise was broken.
@@ -115,11 +135,3 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
         if group.split(KeyboardInterrupt)[1] is not None:
             raise
         sys.exit(INTERRUPTED)
-
-
-def _message(error: Exception) -> str:
-    message = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror
-        message = reason if error.filename is None else f"{error.filename}: {reason}"
-    return " ".join(message.split()) or type(error).__name__

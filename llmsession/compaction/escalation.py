@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from llmsession.errors import contained
 from llmsession.turns.messages import Message
+from llmsession.turns.records import PrefixSummary
+from llmsession.turns.request import Profile
 
 from .planning.policy import Budget, Policy, checked_plan, is_worthwhile
-from .planning.prefix_summaries import extracted_summary, with_summary
+from .planning.prefix_summaries import summary_by_rules, with_summary
 from .policies.balanced import Balanced
-from .view.plan import Plan
+from .view.plan import Plan, SummaryRequest
 from .view.view import View
 
 __all__ = ["escalation_of", "hardest_plan", "plan_by_rules"]
@@ -30,13 +32,20 @@ def escalation_of(policy: Policy) -> tuple[Policy, ...]:
 
 
 def plan_by_rules(
-    policy: Policy, view: View, messages: Sequence[Message], budget: Budget
+    policy: Policy,
+    view: View,
+    messages: Sequence[Message],
+    budget: Budget,
+    write: Callable[[SummaryRequest, Sequence[Message], Profile], PrefixSummary | None] = (
+        summary_by_rules
+    ),
 ) -> Plan | None:
-    """The plan of *policy*, with its summary made by rules. Raises what the policy raises."""
+    """The plan of *policy*, with its summary made by the rules *write*. Raises what the policy
+    raises."""
     plan = checked_plan(policy.plan(view, messages, budget), view, messages)
     if plan is None or plan.summary_request is None:
         return plan
-    prefix_summary = extracted_summary(plan.summary_request, messages, budget.profile)
+    prefix_summary = write(plan.summary_request, messages, budget.profile)
     filled = with_summary(plan, prefix_summary, view, messages, budget)
     return checked_plan(filled, view, messages)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Policy
+from llmsession.compaction.planning.schedule import Schedule, waits_for_cache
 from llmsession.errors import InvalidInput
 from llmsession.transcripts import Conversation
 from llmsession.turns.spending.prices import Price, PriceTable
@@ -18,7 +20,21 @@ from .replaying import Figures, Step, replay
 from .retained import Needs, find_needs
 from .table import Row, row_of
 
-__all__ = ["Compared", "Curve", "Subject", "compare", "ready", "summed"]
+__all__ = [
+    "SCHEDULES",
+    "Compared",
+    "Curve",
+    "ScheduleName",
+    "Subject",
+    "compare",
+    "ready",
+    "summed",
+]
+
+ScheduleName: TypeAlias = Literal["own", "cache"]
+"""When a policy acts: as it declares, or always where the provider's cache makes it cheap."""
+SCHEDULES: dict[ScheduleName, Schedule | None] = {"own": None, "cache": "cache"}
+"""As the configuration ``compaction.schedule`` has it."""
 
 
 class Subject(NamedTuple):
@@ -63,11 +79,13 @@ def compare(
     policies: Sequence[Policy],
     windows: Sequence[int],
     *,
+    schedules: Sequence[ScheduleName] = ("own",),
     prices: PriceTable | None = None,
     advanced: Callable[[int], None] = lambda messages: None,
 ) -> Iterator[Compared]:
-    """A row a window and policy, in their order. Without *prices* the costs are in plain input
-    tokens. Raises InvalidInput for a model that *prices* do not know."""
+    """A row a window, policy and schedule, in their order. A policy that waits for the cache by
+    itself is the same under both, and is replayed once. Without *prices* the costs are in plain
+    input tokens. Raises InvalidInput for a model that *prices* do not know."""
     priced = [_price(subject.recording.model, prices) for subject in subjects]
     unit = "input_tokens" if prices is None else "usd"
     longest = max(
@@ -76,24 +94,32 @@ def compare(
     for window in windows:
         sized = [window_of(subject.recording, window) for subject in subjects]
         for policy in policies:
-            figures = Figures()
-            curve: Curve | None = None
-            faults: list[str] = []
-            for index, subject in enumerate(subjects):
-                replayed = replay(
-                    subject.recording,
-                    sized[index],
-                    policy,
-                    subject.needs,
-                    price=priced[index],
-                    advanced=advanced,
-                )
-                figures.add(replayed)
-                faults += replayed.faults
-                if index == longest:
-                    curve = Curve(subject.recording.id, tuple(replayed.steps))
-            row = row_of(file, policy.name, window, figures, unit)
-            yield Compared(row=row, figures=figures, curve=curve, faults=tuple(faults[:3]))
+            before: Compared | None = None
+            for schedule in schedules:
+                if before is not None and waits_for_cache(policy, None):
+                    row = replace(before.row, schedule=schedule)
+                    yield replace(before, row=row)
+                    continue
+                figures = Figures()
+                curve: Curve | None = None
+                faults: list[str] = []
+                for index, subject in enumerate(subjects):
+                    replayed = replay(
+                        subject.recording,
+                        sized[index],
+                        policy,
+                        subject.needs,
+                        price=priced[index],
+                        schedule=SCHEDULES[schedule],
+                        advanced=advanced,
+                    )
+                    figures.add(replayed)
+                    faults += replayed.faults
+                    if index == longest:
+                        curve = Curve(subject.recording.id, tuple(replayed.steps))
+                row = row_of(file, policy.name, window, figures, unit, schedule=schedule)
+                before = Compared(row=row, figures=figures, curve=curve, faults=tuple(faults[:3]))
+                yield before
 
 
 def _price(model: str, prices: PriceTable | None) -> Price:
@@ -106,13 +132,16 @@ def _price(model: str, prices: PriceTable | None) -> Price:
 
 
 def summed(name: str, compared: Iterable[Compared]) -> list[Compared]:
-    """A row a window and policy over all of *compared*, called *name*: of what they counted, not
-    of their shares."""
-    sums: dict[tuple[int, str, str], Figures] = {}
+    """A row a window, policy and schedule over all of *compared*, called *name*: of what they
+    counted, not of their shares."""
+    sums: dict[tuple[int, str, str, str], Figures] = {}
     for comparison in compared:
-        key = (comparison.row.window, comparison.row.policy, comparison.row.unit)
+        row = comparison.row
+        key = (row.window, row.policy, row.schedule, row.unit)
         sums.setdefault(key, Figures()).add(comparison.figures)
     return [
-        Compared(row=row_of(name, policy, window, figures, unit), figures=figures)
-        for (window, policy, unit), figures in sums.items()
+        Compared(
+            row=row_of(name, policy, window, figures, unit, schedule=schedule), figures=figures
+        )
+        for (window, policy, schedule, unit), figures in sums.items()
     ]

@@ -1,10 +1,10 @@
 """One policy, driven over a recorded conversation: request by request, without a model.
 
 The rules of when a plan is asked for, when it is applied and what is done where a request does
-not fit are a session's (``planning.cache_economics``, ``escalation``). What the session does
-beside its replies happens between two requests here: a plan that is made while one is answered
-is there for the next. Where a policy wants a summary that a model would write, the extractive
-one is written, by the same rules for all.
+not fit are a session's (``planning.schedule``, ``planning.cache_economics``, ``escalation``). What
+the session does beside its replies happens between two requests here: a plan that is made while
+one is answered is there for the next. Where a policy wants a summary that a model would write, the
+extractive one is written, by the same rules for all.
 """
 
 from __future__ import annotations
@@ -21,9 +21,21 @@ from llmsession.compaction.planning.cache_economics import (
     ahead_tokens,
     decide,
     expected_requests,
+    is_outgrown,
     should_apply,
 )
 from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
+from llmsession.compaction.planning.prefix_summaries import extracted_summary
+from llmsession.compaction.planning.schedule import (
+    Fill,
+    Schedule,
+    fill_of,
+    is_due,
+    keeps_own_limit,
+    need_of,
+    trigger_before_request,
+    waits_for_cache,
+)
 from llmsession.compaction.recall import recall_chars
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.plan import Plan
@@ -107,11 +119,13 @@ def replay(
     needs: Needs,
     *,
     price: Price = PLAIN,
+    schedule: Schedule | None = None,
     advanced: Advanced = lambda messages: None,
 ) -> Replayed:
-    """Drive *policy* over *recording* in *window*. *needs* are the recording's; *advanced* is
-    called with the number of messages that were passed since the last call."""
-    run = _Run(recording, window, policy, needs, price)
+    """Drive *policy* over *recording* in *window*, as the configuration ``compaction.schedule``
+    would: None is as the policy declares. *needs* are the recording's; *advanced* is called with
+    the number of messages that were passed since the last call."""
+    run = _Run(recording, window, policy, needs, price=price, schedule=schedule)
     passed = 0
     for ask, needed in zip(recording.asks, needs.by_ask, strict=True):
         run.request(ask, needed)
@@ -125,17 +139,31 @@ class _Ready(NamedTuple):
 
     plan: Plan
     expected_requests: int
+    used_tokens: int
+    """The size of the context that it was made for."""
 
 
 class _Run:
     """A replay on its way."""
 
     def __init__(
-        self, recording: Recording, window: Window, policy: Policy, needs: Needs, price: Price
+        self,
+        recording: Recording,
+        window: Window,
+        policy: Policy,
+        needs: Needs,
+        *,
+        price: Price,
+        schedule: Schedule | None,
     ) -> None:
         self._recording = recording
         self._policy = policy
+        self._schedule = schedule
+        self._waits = waits_for_cache(policy, schedule)
+        self._keeps_own_limit = keeps_own_limit(policy, schedule)
         self._limit = window.sizes.budget_tokens
+        window_tokens = window.sizes.window_tokens
+        self._profile = msgspec.structs.replace(recording.profile, window_tokens=window_tokens)
         self._page_chars = recall_chars(self._limit, recording.profile.chars_per_token)
         self._builder = ContextBuilder(recording.profile, window.frame, recording.calibrations)
         self._view = View(capped=window.capped)
@@ -162,6 +190,10 @@ class _Run:
         messages = self._recording.messages[: ask.at]
         self._rest(messages, ask)
         self._apply_if_ready(messages, ask.asked_at)
+        # Only now it is known how large the context has become.
+        self._size = self._sized(self._builder.build(messages, self._view))
+        self._apply_if_ready(messages, ask.asked_at)
+        self._keep_limit(messages, ask)
         built, fits = self._fitting(messages, ask)
         size = self._size = self._sized(built)
         rewritten, self._rewritten = self._rewritten, False
@@ -258,12 +290,12 @@ class _Run:
     def _rest(self, messages: tuple[Message, ...], ask: Ask) -> None:
         """Between two turns the cache of a session that rests would have gone cold."""
         before, size = self._before, self._size
-        if before is None or size is None or before.committed == ask.committed:
+        if not self._waits or before is None or size is None or before.committed == ask.committed:
             return
         if self._cache.idle_s(ask.asked_at) < self._cache.ttl_s - IDLE_BEFORE_S:
             return
         ahead = ahead_tokens(self._limit, "idle")
-        if not self._policy.due(size.tokens + ahead, self._limit):
+        if not is_due(self._policy, self._fill(before.end, size.tokens + ahead)):
             return
         # Nobody has said anything yet: what the next turn begins with is not there.
         index = max(before.end, ask.committed)
@@ -274,29 +306,53 @@ class _Run:
             self._apply(ready.plan, "idle", index)
 
     def _consider(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> None:
+        if self._keeps_own_limit:
+            return
+        if self._ready is not None and not is_outgrown(self._ready.used_tokens, size.tokens):
+            return
         stalled = self._stalled_at
         if stalled is not None and stalled <= size.tokens < stalled * (1 + MIN_GAIN):
             return
-        ahead = ahead_tokens(self._limit, "step")
-        if self._ready is None and self._policy.due(size.tokens + ahead, self._limit):
+        ahead = ahead_tokens(self._limit, "step") if self._waits else 0
+        if is_due(self._policy, self._fill(len(messages), size.tokens + ahead)):
             self._plan(messages, size, "threshold", ask.committed)
 
     def _plan(
         self, messages: tuple[Message, ...], size: Size, trigger: Trigger, committed: int
     ) -> None:
+        self._ready = None
         budget = self._budget(size, trigger, committed)
-        plan = plan_by_rules(self._policy, self._view, messages, budget)
+        # A digest stands for the summary that a model would write, whatever the policy has itself.
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         if plan is None or not is_worthwhile(plan, MIN_GAIN):
             self._stalled_at = size.tokens
             return
-        self._ready = _Ready(plan, expected_requests(messages[self._view.compacted_before :]))
+        expected = expected_requests(messages[self._view.compacted_before :])
+        self._ready = _Ready(plan, expected, size.tokens)
+
+    def _keep_limit(self, messages: tuple[Message, ...], ask: Ask) -> None:
+        """The next request waits for the plan of a policy that keeps a limit of its own."""
+        size = self._size
+        assert size is not None  # it was counted for this request
+        asked = need_of(self._policy, self._schedule, self._fill(len(messages), size.tokens))
+        if asked is None:
+            return
+        self._ready = None
+        budget = self._budget(size, asked, ask.committed)
+        plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
+        trigger = trigger_before_request(plan, self._policy, self._view, asked)
+        if plan is not None and trigger is not None:
+            self._apply(plan, trigger, len(messages))
+
+    def _fill(self, count: int, tokens: int) -> Fill:
+        return fill_of(self._view, count, used_tokens=tokens, limit_tokens=self._limit)
 
     def _budget(self, size: Size, trigger: Trigger, committed: int) -> Budget:
         return Budget(
             used_tokens=size.tokens,
             limit_tokens=self._limit,
             summaries=self._recording.summaries,
-            profile=self._recording.profile,
+            profile=self._profile,
             committed=committed,
             frame_tokens=self._builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
@@ -322,7 +378,11 @@ class _Run:
             expected_requests=self._ready.expected_requests,
             cache=cache,
         )
-        if should_apply(decision, cache, is_due=self._policy.due(used, self._limit)):
+        due = is_due(self._policy, self._fill(len(messages), used))
+        if not self._waits:
+            self._ready = None
+            self._apply(plan, "threshold", len(messages))
+        elif should_apply(decision, cache, is_due=due):
             self._ready = None
             self._apply(plan, decision.trigger, len(messages))
 

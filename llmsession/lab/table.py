@@ -32,6 +32,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     ``too_large`` requests could not be made to fit: they were not sent, cost nothing and hold
     nothing. ``rescues`` are rewrites that another policy made where this one freed too little.
+    ``schedule`` is when the policy acted: "own" as it declares, "cache" where the provider's cache
+    made it cheap.
     """
 
     file: str
@@ -53,9 +55,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     too_large: int
     rescues: int
     unit: str = "input_tokens"
+    schedule: str = "own"
 
 
-def row_of(file: str, policy: str, window: int, figures: Figures, unit: str) -> Row:
+def row_of(
+    file: str, policy: str, window: int, figures: Figures, unit: str, *, schedule: str = "own"
+) -> Row:
     """The row that *figures* are. *unit* is what costs are told in: "usd", or "input_tokens"."""
     spent = figures.spent
     return Row(
@@ -78,6 +83,7 @@ def row_of(file: str, policy: str, window: int, figures: Figures, unit: str) -> 
         too_large=figures.too_large,
         rescues=figures.rescues,
         unit=unit,
+        schedule=schedule,
     )
 
 

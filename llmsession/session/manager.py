@@ -12,14 +12,13 @@ import anyio
 
 from llmsession.errors import (
     InvalidConfig,
-    InvalidInput,
     SessionError,
     SessionExists,
     SessionNotFound,
     ToolsUnbound,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.protocol import EVERYTHING, Owner, SessionFilter, SessionRow, Store
+from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import Price
@@ -33,7 +32,6 @@ from .operations.import_sessions import ConfigFor, import_many, import_one
 from .operations.retention import Retention, RetentionReport, apply_retention
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
-from .stats import SessionStats, count_live, live_stats
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
 from .values.labels import checked_tenant, new_session_id, with_tenant
 from .values.outcome import Closed
@@ -42,7 +40,7 @@ from .values.validation import (
     checked_filter,
     checked_flag,
     checked_labels,
-    checked_number,
+    checked_page,
     checked_recovery,
     checked_seconds,
     checked_seed,
@@ -51,7 +49,7 @@ from .values.validation import (
     checked_tools,
 )
 
-__all__ = ["SessionManager"]
+__all__ = ["SessionManager", "runtime_of"]
 
 _UNBOUND: tuple[str, ...] = get_args(Unbound)
 
@@ -65,7 +63,8 @@ class SessionManager:
 
     *tools* give their callables to tools of the same name that a configuration has without one.
     *idle_s* is how long a session that no handle holds stays in memory. *summariser* writes
-    summaries instead of *provider*, where a configuration names a model for them. *clock* gives the
+    summaries instead of *provider*, where a configuration names a model for them; without it
+    ``LLMSESSION_SUMMARY_PROVIDER`` may name one, ``anthropic`` or ``openai``. *clock* gives the
     times in messages and records, in seconds since the epoch. *logger* is a structlog logger;
     without one, logs go to the standard library's logger ``llmsession``. *prices* are by model name
     or its beginning, and take precedence over the built-in ones (``PRICES``). *tenant_budgets* are
@@ -77,7 +76,8 @@ class SessionManager:
     threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
     them; what they do after that, they do beside a store that is closed.
 
-    Raises InvalidConfig for invalid prices or budgets, InvalidInput for an invalid *thread_wait_s*.
+    Raises InvalidConfig for invalid prices, budgets or tools, and for a provider of summaries that
+    the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*.
     """
 
     def __init__(
@@ -111,8 +111,7 @@ class SessionManager:
             thread_wait_s=thread_wait_s,
         )
         self.store: Store = self._runtime.given_store
-        self.owner: Owner = self._runtime.owner
-        """Who this manager is to its store."""
+        """The store that it was made with."""
 
     async def __aenter__(self) -> SessionManager:
         await self._runtime.enter()
@@ -125,6 +124,9 @@ class SessionManager:
         traceback: TracebackType | None,
     ) -> None:
         await self._runtime.leave()
+
+    def _get_runtime(self) -> Runtime:
+        return self._runtime
 
     # Sessions.
 
@@ -293,11 +295,12 @@ class SessionManager:
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions of the store that *filter* finds, ordered by id: at most *limit* with an id
-        greater than *after*. Acquires nothing. Raises InvalidInput, StoreError.
+        """The sessions of the store that *filter* finds, ordered by id: at most *limit*, which is
+        1 to 1,000, with an id greater than *after*. Acquires nothing. Raises InvalidInput,
+        StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit = checked_number(limit, "limit")
+        limit = checked_page(limit)
         return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
 
     async def search(
@@ -309,7 +312,8 @@ class SessionManager:
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
         """The sessions whose conversation has a message with all words of *query*, ordered by id:
-        at most *limit*, of those that *filter* finds with an id greater than *after*.
+        at most *limit*, which is 1 to 1,000, of those that *filter* finds with an id greater than
+        *after*.
 
         Words are compared without regard to case. ``begin*`` finds every word that begins so, and
         ``"two words"`` in quotes must follow each other. Texts, calls and results are searched;
@@ -322,10 +326,10 @@ class SessionManager:
         StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit, query = checked_number(limit, "limit"), checked_text(query, "query")
-        if limit < 1:
-            raise InvalidInput(f"a search has a limit of 1 or more, not {limit!r}")
-        return await search_sessions(self.store, query, after=after, limit=limit, filter=filter)
+        limit, query = checked_page(limit), checked_text(query, "query")
+        return await search_sessions(
+            self._runtime.store, query, after=after, limit=limit, filter=filter
+        )
 
     async def row(self, session_id: str) -> SessionRow:
         """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
@@ -406,16 +410,11 @@ class SessionManager:
         """
         sessions = await self._runtime.close(leave_open=True)
         await self._runtime.stop_works()
-        running = set(self.running_works)
+        running = set(self._runtime.running_works)
         return tuple(
             Closed(closed.session, tuple(name for name in closed.still_running if name in running))
             for closed in sessions
         )
-
-    async def evict_idle(self) -> int:
-        """Release every session that no handle holds and that has nothing open; returns how many.
-        They are loaded again when they are opened. Their subscriptions go on."""
-        return await self._runtime.evict_idle()
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -427,18 +426,7 @@ class SessionManager:
         """How many turns are open in the sessions in memory. Costs a walk over these."""
         return sum(len(actor.turns.runs) for actor in self._runtime.actors)
 
-    @property
-    def running_works(self) -> tuple[str, ...]:
-        """The names of the works that run now: streams, tools, jobs."""
-        return self._runtime.running_works
 
-    def live_stats(
-        self, limit: int, matches: Callable[[str], bool] = lambda session: True
-    ) -> Sequence[SessionStats]:
-        """Statistics of at most *limit* sessions in memory whose id *matches*, those that run a
-        turn first. Costs a projection of the context for each one returned."""
-        return live_stats(self._runtime.actors, limit, matches)
-
-    def count_live(self, matches: Callable[[str], bool] = lambda session: True) -> tuple[int, int]:
-        """How many sessions are in memory whose id *matches*, and how many of them run a turn."""
-        return count_live(self._runtime.actors, matches)
+def runtime_of(manager: SessionManager) -> Runtime:
+    """What *manager* is the face of. For this package's own services: users have the manager."""
+    return SessionManager._get_runtime(manager)

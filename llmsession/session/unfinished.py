@@ -17,7 +17,7 @@ from llmsession.errors import SessionClosed, SessionError, SessionInUse, Session
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner, SessionRow, Store
 
-from .manager import SessionManager
+from .manager import SessionManager, runtime_of
 
 __all__ = ["RecoveryReport", "has_open_turn", "recover_unfinished"]
 
@@ -60,13 +60,14 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
     Raises StoreError where the store cannot be listed. An error of one session is in the report.
     Cancellable; sessions that were opened stay open.
     """
+    store = runtime_of(manager).store
     recovered: list[str] = []
     failed: dict[str, SessionError] = {}
 
     async def look(row: SessionRow) -> None:
         async with limiter:
             try:
-                if await has_open_turn(manager.store, row):
+                if await has_open_turn(store, row):
                     await manager.open(row.session, unbound="warn")
                     recovered.append(row.session)
             except (SessionInUse, SessionNotFound, SessionClosed):
@@ -75,7 +76,7 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
                 failed[row.session] = error
 
     limiter, after = anyio.Semaphore(at_once), ""
-    while rows := await manager.store.rows(after=after, limit=PAGE):
+    while rows := await store.rows(after=after, limit=PAGE):
         after = rows[-1].session
         async with anyio.create_task_group() as group:
             rows = await _not_held(rows)

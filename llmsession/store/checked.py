@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from llmsession.errors import SessionError, StoreError, contained_in_task, error_text
+from llmsession.errors import SessionError, StoreError, contained_in_task, error_text, foreign
 
 from .protocol import (
     EVERYTHING,
@@ -17,17 +18,27 @@ from .protocol import (
     SessionRow,
     Store,
     StoredRecord,
+    Word,
+    WordIndex,
 )
 
-__all__ = ["CheckedStore"]
+__all__ = ["CheckedStore", "checked_store"]
 
 T = TypeVar("T")
+
+
+def checked_store(store: Store) -> CheckedStore:
+    """*store*, whose answers are checked. The result is a ``WordIndex`` where *store* is one."""
+    return _CheckedWordIndex(store) if isinstance(store, WordIndex) else CheckedStore(store)
 
 
 class CheckedStore(Store):
     """*store*, as the sessions of a manager use it. What its methods raise beside the errors that a
     store may raise is a StoreError, and so is an answer of another type than it has to be. The
-    answer to an append is checked by the journal."""
+    answer to an append is checked by the journal.
+
+    Rows have to come as they were asked for: by id, behind the id that was named, and no more than
+    the limit. Who reads a store page by page would read one page for ever otherwise."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -71,7 +82,8 @@ class CheckedStore(Store):
     ) -> Sequence[SessionRow]:
         """See ``Store``."""
         return await _answer(
-            lambda: self._store.rows(after=after, limit=limit, filter=filter), _are_rows
+            lambda: self._store.rows(after=after, limit=limit, filter=filter),
+            lambda rows: _are_rows(rows, after, limit),
         )
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
@@ -84,22 +96,43 @@ class CheckedStore(Store):
 
     async def vacuum(self) -> int:
         """See ``Store``."""
-        return await self._store.vacuum()
+        return await _answer(self._store.vacuum, _is_number)
 
     async def check(self) -> Sequence[str]:
         """See ``Store``."""
-        return await self._store.check()
+        return await _answer(self._store.check, _are_texts)
 
     async def aclose(self) -> None:
         """See ``Store``. Raises what the store raises."""
         await self._store.aclose()
 
 
+class _CheckedWordIndex(CheckedStore):
+    """A store that has an index of words as well."""
+
+    _store: Any  # a Store and a WordIndex
+
+    async def rows_with(
+        self,
+        words: Sequence[Word],
+        words_of: Callable[[bytes], Iterable[str]],
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+    ) -> Sequence[SessionRow]:
+        """See ``WordIndex``."""
+        return await _answer(
+            lambda: self._store.rows_with(words, words_of, after=after, limit=limit, filter=filter),
+            lambda rows: _are_rows(rows, after, limit),
+        )
+
+
 async def _answer(
     call: Callable[[], Awaitable[T]], is_right: Callable[[object], bool] | None = None
 ) -> T:
     try:
-        answer = await call()
+        answer = await foreign(call())
         right = is_right is None or is_right(answer)
     except SessionError:
         raise
@@ -117,11 +150,36 @@ def _is_lease(answer: object) -> bool:
 
 
 def _is_row(answer: object) -> bool:
-    return isinstance(answer, SessionRow) and _is_number(answer.epoch) and _is_number(answer.head)
+    return (
+        isinstance(answer, SessionRow)
+        and _is_text(answer.session)
+        and _is_number(answer.epoch)
+        and _is_number(answer.head)
+        and (answer.owner is None or _is_owner(answer.owner))
+        and _is_time(answer.created_at)
+        and _is_time(answer.touched_at)
+        and isinstance(answer.labels, dict)
+        and _are_texts([*answer.labels, *answer.labels.values()])
+        and (answer.parent is None or _is_text(answer.parent))
+    )
 
 
-def _are_rows(answer: object) -> bool:
-    return isinstance(answer, list | tuple) and all(map(_is_row, answer))
+def _is_owner(value: object) -> bool:
+    return (
+        isinstance(value, Owner)
+        and _is_number(value.pid)
+        and _are_texts([value.name, value.started, value.host])
+    )
+
+
+def _are_rows(answer: object, after: str, limit: int) -> bool:
+    if not isinstance(answer, list | tuple) or len(answer) > limit:
+        return False
+    for row in answer:
+        if not _is_row(row) or row.session <= after:
+            return False
+        after = row.session
+    return True
 
 
 def _are_records(answer: object) -> bool:
@@ -132,3 +190,15 @@ def _are_records(answer: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return value.__class__ is int
+
+
+def _is_text(value: object) -> bool:
+    return value.__class__ is str
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(map(_is_text, values))
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

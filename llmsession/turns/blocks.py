@@ -169,7 +169,7 @@ def plain_text(value: object) -> str | None:
     """The text of *value*, which may be of a subclass of ``str``, as a clean ``str``; None if it
     is no text. A subclass may encode itself in its own way, or in none."""
     if value.__class__ is str:
-        return clean_text(value)
+        return value if value.isascii() else clean_text(value)
     return clean_text(str.__str__(value)) if isinstance(value, str) else None
 
 

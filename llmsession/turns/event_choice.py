@@ -61,8 +61,10 @@ def event_for_reply(
     steers: int,
     limits: TurnLimits,
     tag: StepTag,
+    goes_on: bool = True,
 ) -> e.Event:
-    """The event of a complete reply."""
+    """The event of a complete reply. *goes_on*: may a request end with it (``can_go_on``)? A pause
+    behind which none may end is the end of the turn, which keeps what was said."""
     follow = stop_rule(reply.stop_reason).follow
     stop_reason = reply.stop_reason or "unknown"
     if follow is Follow.DROP:
@@ -71,7 +73,7 @@ def event_for_reply(
     # the stop reason, because the very next message has to answer them.
     if pending_calls and follow is not Follow.COMMIT_CUT:
         return e.ReplyRequestedTools(tag=tag, calls=pending_calls)
-    if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
+    if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
         return e.ReplyContinued(tag=tag, paused=True)
     if steers:
         return e.ReplyContinued(tag=tag, paused=False)

@@ -446,11 +446,14 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
 
 class ContextWarned(RecordBase, frozen=True, tag="context.warning"):
     """A request came close to what the model takes: ``tokens`` of ``budget_tokens``. Told once,
-    and again only after it was below that."""
+    and again only after it was below that. With ``suggests_new_session`` the policy suggests to go
+    on in a new session: told with the first request after the compaction whose ``figures`` have
+    ``suggest_new_session``, however large that request is."""
 
     turn: int
     tokens: int
     budget_tokens: int
+    suggests_new_session: bool = False
 
 
 class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):

@@ -34,7 +34,9 @@ from .usage import AppliedEdit, Usage
 __all__ = [
     "Reply",
     "ReplyBuilder",
+    "can_go_on",
     "committed_blocks",
+    "may_run_server_tools",
     "open_server_calls",
     "rename_calls",
     "without_open_server_calls",
@@ -46,6 +48,7 @@ _TEXT_FIELDS = ("text", "thinking", "signature")
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_USAGE = Usage()
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+_COMPACTION = "compaction"
 _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _THINKING = ("thinking", "redacted_thinking")
 _Raw: TypeAlias = bytes | msgspec.Raw
@@ -331,6 +334,15 @@ def _may_not_be_last(raw: _Raw) -> bool:
 # at the beginning of the next one: after a pause, or after the caller's tools of the same reply.
 
 
+_SERVER_TOOL = re.compile(rb'"(?:server|mcp)_tool_use"|_tool_result"').search
+
+
+def may_run_server_tools(raw: _Raw) -> bool:
+    """Can there be a call or a result of a provider's tool in *raw*, a block or a body? Asked first
+    of every reply, because to read its blocks costs ten times as much."""
+    return _SERVER_TOOL(raw) is not None
+
+
 def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) -> frozenset[bytes]:
     """The ids, as JSON, of the calls of server tools that have no result after *blocks*, the next
     reply of a turn. *before* are those that had none before it."""
@@ -342,6 +354,21 @@ def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) ->
         elif kind.endswith("_tool_result"):
             calls.discard(_raw_field(raw, "tool_use_id") or b"")
     return frozenset(calls)
+
+
+def can_go_on(replies: Sequence[Sequence[_Raw]]) -> bool:
+    """May the next request end with *replies*, the blocks of those behind the last message of the
+    user, so that the provider goes on where it stopped?
+
+    A provider goes on behind its own tools and behind its own summary. A request that ends with
+    any other words of the assistant is a prefill, which many models refuse. A reply without words
+    is not sent, so that the request ends with the user.
+    """
+    if not any(_says_something(raw) for blocks in replies for raw in blocks):
+        return True
+    if any(block_type(raw) in _SERVER_CALLS for blocks in replies for raw in blocks):
+        return True
+    return bool(replies[-1]) and block_type(replies[-1][-1]) == _COMPACTION
 
 
 def without_stray_results(
@@ -411,7 +438,8 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
     compatible server puts in beside them (``functions.ls:0``) becomes ``_``.
     """
     names: set[str] = set()
-    renamed = []
+    renamed: list[bytes] = []
+    is_renamed = False
     for raw in blocks:
         if block_type(raw) == "tool_use":
             fields = _Fields.decode(raw)
@@ -422,6 +450,7 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
                 unique, suffix = f"{base}_{suffix}", suffix + 1
             names.add(unique)
             if unique != call_id:
+                is_renamed = True
                 raw = encode_json({**fields, "id": unique})
         renamed.append(raw)
-    return tuple(renamed)
+    return tuple(renamed) if is_renamed else blocks

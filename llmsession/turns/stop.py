@@ -35,7 +35,7 @@ STOP_RULES: dict[str, StopRule] = {
     "end_turn": StopRule(Follow.COMMIT, "the model is done"),
     "stop_sequence": StopRule(Follow.COMMIT, "a stop sequence of the request was met"),
     "tool_use": StopRule(Follow.RUN_TOOLS, "the model waits for results"),
-    "pause_turn": StopRule(Follow.CONTINUE, "the provider paused its own tools; sent back as is"),
+    "pause_turn": StopRule(Follow.CONTINUE, "the provider paused its own tools (``can_go_on``)"),
     "compaction": StopRule(Follow.CONTINUE, "the provider paused after compacting"),
     "max_tokens": StopRule(Follow.COMMIT_CUT, "a cut call may have lost half of its input"),
     "model_context_window_exceeded": StopRule(Follow.COMMIT_CUT, "cut by the window"),

@@ -95,13 +95,19 @@ def checked_event(event: StreamEvent) -> StreamEvent:
     in two. Raises ProviderError, fatal: another request would bring the same.
     """
     # Nearly all events are deltas, and nearly all of those are right.
-    if (
-        event.__class__ is BlockDelta
-        and event.text.__class__ is str
-        and event.index.__class__ is int
-        and event.kind in _DELTA_KINDS
-    ):
+    if event.__class__ is BlockDelta:
+        if (
+            event.text.__class__ is str
+            and event.index.__class__ is int
+            and event.kind in _DELTA_KINDS
+        ):
+            return event
+    elif event.__class__ is BlockStopped and event.index.__class__ is int:
         return event
+    return _plain_event(event)
+
+
+def _plain_event(event: StreamEvent) -> StreamEvent:
     match event:
         case BlockDelta():
             return _plain_delta(event)
@@ -109,8 +115,8 @@ def checked_event(event: StreamEvent) -> StreamEvent:
             if not isinstance(block, msgspec.Raw | bytes):
                 raise _wrong(event, "block", block, "JSON as msgspec.Raw")
             return event if index.__class__ is int else replace(event, index=_index(event))
-        case BlockStopped(index=index):
-            return event if index.__class__ is int else BlockStopped(_index(event))
+        case BlockStopped():
+            return BlockStopped(_index(event))
         case ReplyStarted():
             return ReplyStarted(_text_or_none(event, "model") or "", checked_usage(event.usage))
         case UsageReported():
@@ -127,7 +133,7 @@ def checked_event(event: StreamEvent) -> StreamEvent:
 def _plain_end(event: ReplyEnded) -> ReplyEnded:
     stop_reason = _text_or_none(event, "stop_reason")
     usage, context = checked_usage(event.usage), checked_usage(event.context)
-    edits = checked_edits(event.edits)
+    edits = checked_edits(event.edits) if event.edits else ()
     if stop_reason is event.stop_reason and usage is event.usage and context is event.context:
         return event if not edits else replace(event, edits=edits)
     return ReplyEnded(stop_reason, usage, context, edits)
@@ -150,8 +156,10 @@ def _index(event: BlockStarted | BlockDelta | BlockStopped) -> int:
 
 def _text_or_none(event: ReplyStarted | ReplyEnded, field: str) -> str | None:
     value = getattr(event, field)
+    if value is None:
+        return None
     text = plain_text(value)
-    if text is None and value is not None:
+    if text is None:
         raise _wrong(event, field, value, "text")
     return text
 

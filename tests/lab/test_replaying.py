@@ -227,7 +227,7 @@ def test_a_rest_before_the_cache_goes_cold_is_used_to_compact() -> None:
         recording, needs = needs_of(with_times(talk, *times))
         tokens = recording.tokens
         window = window_of(recording, tokens * 2)
-        found = replay(recording, window, Cuts(percent=60), needs)
+        found = replay(recording, window, Cuts(percent=75), needs)
         rewritten.append(found.steps[-1].rewritten)
     assert rewritten == [False, True]
 
@@ -274,3 +274,20 @@ def test_an_invalid_request_is_counted_and_its_rule_is_named() -> None:
     assert (found.requests, found.invalid_requests) == (6, 5)
     assert found.faults[0].startswith("before message 3: V")
     assert len(found.faults) == 3
+
+
+class Rolls(Cuts, frozen=True):
+    """Keeps the newest result alone, before each request; it waits for nothing."""
+
+    waits_for_cache: ClassVar[bool] = False
+
+
+def test_a_policy_that_keeps_a_limit_of_its_own_does_so_before_each_request() -> None:
+    recording, needs = needs_of(long_talk(20).done())
+    window = window_of(recording, 200_000)
+    own = replay(recording, window, Rolls(percent=0), needs)
+    cached = replay(recording, window, Rolls(percent=0), needs, schedule="cache")
+    # Each request but the first two has an older result to swap, and none that is older waits.
+    assert own.rewrites == own.requests - 2
+    assert own.peak_context < cached.peak_context
+    assert cached.rewrites < own.rewrites // 2

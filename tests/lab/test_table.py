@@ -11,7 +11,7 @@ from llmsession.lab.table import Row, frontier, row_of
 COLUMNS = [
     "file", "policy", "window", "requests", "tokens_sent", "cache_write", "cache_read", "cost",
     "peak_context", "rewrites", "summaries", "retained", "recallable", "recalls", "recall_cost",
-    "invalid_requests", "too_large", "rescues", "unit",
+    "invalid_requests", "too_large", "rescues", "unit", "schedule",
 ]  # fmt: skip
 
 

@@ -74,6 +74,22 @@ a plan that frees nothing is applied before a request (docs/compaction.md)
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
 
+in session/values/config.py, by session/values/test_policy_settings.py
+a policy ignores a setting that it does not have (docs/compaction.md)
+    -         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
+    +         pass
+    test_each_policy_takes_a_setting_or_refuses_it_and_names_its_own
+a log of an earlier version cannot be opened (docs/compaction.md)
+    - compaction = config.compaction.as_logged_before()
+    + compaction = config.compaction
+    test_a_log_with_settings_that_were_ignored_is_read_without_them
+
+in compaction/policies/registry.py, by session/values/test_policy_settings.py
+a threshold in tokens counts only above the share (docs/compaction.md)
+    - if share >= settings["threshold"]:
+    + if share < settings["threshold"]:
+    test_of_the_share_and_the_tokens_the_smaller_counts
+
 in session/compacting/snapshot.py, by session/compacting/test_compaction.py
 a plan's generation and view are not compared (rule 9)
     - if (now.generation, now.view.version) != (self.generation, self.view.version):
@@ -205,6 +221,20 @@ a summariser that always fails is asked for ever (docs/summaries.md)
     - if self.failures < core.config.compaction.max_failures:
     + if self.failures >= 0:
     test_after_so_many_failures_it_is_not_asked_until_something_changes
+
+in compaction/planning/prefix_summaries.py, by session/compacting/test_fallback_texts.py
+a digest stands where a policy has a text of its own (docs/summaries.md)
+    - return PrefixSummary(summary_request.upto, text, "extractive")
+    -     return extracted_summary
+    + pass
+    +     return extracted_summary
+    test_a_rolling_summary_that_does_not_come_is_the_newest_lines
+
+in compaction/policies/prefixes.py, by session/compacting/test_fallback_texts.py
+a model that fails once takes away what it wrote before (docs/summaries.md)
+    - if mark not in s.text), None)
+    + if False), None)
+    test_a_summary_that_came_earlier_stays_before_the_text_of_one_that_did_not
 
 in session/log/state.py, by session/compacting/test_compaction.py
 an abort does not clamp the view (invariant 3)

@@ -172,6 +172,22 @@ the records that a fork shares are not in its seal (docs/security.md)
     + ["origin", session, place, parent]
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
 
+in store/checked.py, by session/test_foreign_code.py
+the index of words of a checked store is hidden (docs/stores.md)
+    - return _CheckedWordIndex(store) if isinstance(store, WordIndex) else CheckedStore(store)
+    + return CheckedStore(store)
+    test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
+a store may answer with the rows it was asked to go on after (docs/stores.md)
+    - if not _is_row(row) or row.session <= after:
+    + if not _is_row(row):
+    test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
+
+in session/manager.py, by session/test_foreign_code.py
+a search asks the store without checking its answers (docs/stores.md)
+    - self._runtime.store, query, after
+    + self.store, query, after
+    test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
+
 in store/sqlite/session_tables.py, by store/test_search.py
 forgotten words stay in SQLite's index (docs/stores.md)
     -             self.words.remove_from(source, first)
@@ -226,6 +242,12 @@ a WAL that was deleted beneath its store is not missed (docs/stores.md)
     -             if inode is not None:
     +             if inode is None:
     test_a_file_that_is_replaced_or_deleted_beneath_its_store_is_lost
+
+in store/sqlite/file.py, by store/sqlite/test_file.py
+a new file can get the inode of the old one, and be taken for it (docs/stores.md)
+    -         if self._held is None and _ONLY_HOLD:
+    +         if False:
+    test_a_file_that_was_replaced_while_no_connection_was_open_is_lost
 
 in store/sqlite/records.py, by store/sqlite/test_records.py
 a large block outlives the last record that uses it (docs/security.md)

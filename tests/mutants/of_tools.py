@@ -13,15 +13,26 @@ the delay before a retry is not kept (rule 2)
     +         if effect.delay_s < 0:
     test_the_delay_that_the_server_names_is_kept
 
-in session/actor/turn_works.py, by session/actor/test_retries.py
+in session/tasks/silence.py, by session/tasks/test_silence.py
 a stream that speaks now and then is taken for silent (rule 11)
-    - unchanged = unchanged + 1 if pieces() == seen else 0
-    + unchanged = unchanged + 1
-    test_a_slow_stream_is_not_silent
+    - watched.seen, watched.looks_left = stream.fed, LOOKS
+    + watched.seen = stream.fed
+    test_a_stream_that_brings_something_is_not_silent_nor_one_that_ended
+each stream sets a timer for its silence (docs/benchmarks.md)
+    -         if streams is None:
+    +         if not streams:
+    test_many_streams_one_after_the_other_set_one_timer
 a silent stream is watched for ever and never given up (rule 11)
-    - if unchanged == LOOKS:
+    - if not watched.looks_left:
     + if False:
+    session/actor/test_retries.py
     test_a_silent_stream_is_taken_for_broken_and_the_step_is_tried_again
+
+in session/tasks/works.py, by session/test_foreign_code.py
+a GeneratorExit that a tool waits for ends the manager (docs/embedding.md)
+    - await foreign(body())
+    + await body()
+    test_what_a_tool_waits_for_may_fail_with_anything
 
 in session/actor/turn_runner.py, by session/actor/test_turn_limits.py
 the deadlines of an ended turn are left behind (invariant 11)

@@ -101,6 +101,10 @@ a step keeps its calls open when all are answered (rule 2)
 
 NAMING = read_mutants(r"""
 in turns/event_choice.py, by turns/test_event_choice.py
+a pause without a server tool is sent back as a prefill (docs/providers.md)
+    - if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
+    + if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
+    test_a_pause_behind_which_no_request_may_end_is_the_end_of_the_turn
 an interrupt that keeps the steps commits a turn without one (rule 2)
     - if policy == "drop_turn" or not (turn.keepable or text) or turn.phase is Phase.ACCEPTED:
     + if policy == "drop_turn":
@@ -110,7 +114,7 @@ calls of a reply that was cut are run (invariant 4)
     + if pending_calls:
     test_every_stop_reason_with_and_without_calls_and_steers_has_its_meaning
 pauses are not bounded (rule 2)
-    - if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
+    - if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
     + if follow is Follow.CONTINUE:
     test_a_turn_is_sent_on_after_a_pause_at_most_so_many_times
 a pending steer does not make the turn go on (rule 2)

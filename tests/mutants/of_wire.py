@@ -7,6 +7,12 @@ from .mutant import read_mutants
 __all__ = ["WIRE"]
 
 WIRE = read_mutants(r"""
+in transport/server/connection.py, by transport/server/test_intake.py
+a command past the rate is read before it is refused (docs/security.md)
+    - refusal = self._admission.refuse(self, frame) if self.authenticated else None
+    + refusal = None
+    test_a_command_past_the_rate_is_refused_before_it_is_read
+
 in transport/client/link.py, by transport/client/test_link.py
 what was asked before the connection was lost is done a second time (docs/protocol.md)
     -             channel.send(encode(request.command))
@@ -175,9 +181,16 @@ a service that drains takes new turns (docs/operations.md)
 
 in transport/server/tenancy.py, by transport/server/test_tenancy.py
 the tenant of a session is not compared (docs/security.md)
-    - if tenant is not None and tenant_of((await manager.store.row(session)).labels) != tenant:
+    - if tenant is not None and tenant_of((await manager.row(session)).labels) != tenant:
     + if False:
     test_a_session_in_a_tenants_namespace_that_is_not_labelled_so_is_not_its_own
+a tenant's search finds the sessions of others (docs/security.md)
+    - hits=tuple(hit for hit in page.hits if hit.session.startswith(space)),
+    + hits=page.hits,
+    also in transport/server/tenancy.py
+    - labels = {**command.filter.labels, TENANT_LABEL: tenant}
+    + labels = command.filter.labels
+    test_a_tenant_finds_its_own_sessions_only
 tenants share one space of ids (docs/security.md)
     - if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):
     + if command:

@@ -128,6 +128,7 @@ class _Bench:
         self.tree = tree
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         environment.pop("PYTEST_ADDOPTS", None)
+        environment.pop("PYTHONPYCACHEPREFIX", None)  # what is compiled of a copy goes with it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mutants.warm"],
             cwd=tree,

@@ -21,6 +21,7 @@ from llmsession import (
     StepTag,
     TurnLimits,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.testing import StrictServer
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
@@ -113,6 +114,6 @@ async def on_line(
                     yield line
                     check_log(await line.log())
                     assert may_refuse or line.refusals() == []
-                assert manager.running_works == ()
+                assert runtime_of(manager).running_works == ()
             await server.wait_for(lambda server: server.open_connections == 0)
             assert server.open_replies == 0

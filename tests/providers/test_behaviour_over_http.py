@@ -273,6 +273,14 @@ async def test_a_paused_turn_is_sent_on_as_it_is() -> None:
         assert line.server.requests[1].messages[-1]["role"] == "assistant"
 
 
+async def test_a_pause_without_a_server_tool_is_not_sent_as_a_prefill() -> None:
+    async with on_line("anthropic", [say("so far").stopping("pause_turn"), "next"]) as line:
+        outcome = await (await line.session.send("go")).outcome()
+        assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")
+        assert await line.say("more") == "next"
+        assert [each.messages[-1]["role"] for each in line.server.requests] == ["user", "user"]
+
+
 STOPS = ["end_turn", "stop_sequence", "max_tokens", "refusal", "model_context_window_exceeded"]
 
 

@@ -38,6 +38,7 @@ from llmsession.compaction.rules.check import check_request
 from llmsession.session.compacting import compactor
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
+from llmsession.session.manager import runtime_of
 from llmsession.session.values import commands as c
 from llmsession.session.values.outcome import TurnOutcome
 from llmsession.store import MemoryStore
@@ -122,17 +123,14 @@ class Stage:
     async def evict(self) -> None:
         """Drop the handle of the session, which is then evicted."""
         self.let_go()
-        assert await self.manager.evict_idle() == 1
+        assert await runtime_of(self.manager).evict_idle() == 1
         assert self.manager.live == ()
-
-    pauses = False
-    """Set by a test whose provider pauses replies: then a request may end with one."""
 
     async def check(self) -> None:
         """What holds after every test: valid requests, one end a turn, a log that folds."""
         for request in self.provider.requests:
             profile = self.provider.profile(request.model)
-            assert check_request(request, profile, paused=self.pauses) == ()
+            assert check_request(request, profile) == ()
         for row in await self.store.rows():
             check_log(await self.log(row.session))
         session = getattr(self, "session", None)
@@ -229,7 +227,7 @@ async def stage(
                 yield set_up
                 await set_up.check()
         assert provider.open_streams == 0
-        assert manager.running_works == ()
+        assert runtime_of(manager).running_works == ()
 
 
 @asynccontextmanager

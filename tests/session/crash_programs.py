@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from llmsession.session.handles.session import LLMSession, Turn
-from llmsession.session.manager import SessionManager
+from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.values.config import (
     CompactionConfig,
     Recovery,
@@ -176,7 +176,7 @@ class Player:
                     await self._turn(session, number)
                 self.conversation = session.conversation()
                 self.spent = session.usage().total
-            assert manager.running_works == ()
+            assert runtime_of(manager).running_works == ()
         assert self.provider.open_streams == 0
 
     async def _turn(self, session: LLMSession, number: int) -> None:

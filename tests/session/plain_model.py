@@ -138,7 +138,7 @@ class Model:
             return
         if turn.reply or stop_reason == "pause_turn":  # a paused reply is kept as it is
             turn.staged.append(("assistant", [("text", turn.reply)]))
-        if stop_reason == "pause_turn":
+        if stop_reason == "pause_turn" and not turn.reply:
             self._step_ends([])
         elif turn.steers:
             self.deep["steer continuation"] += 1

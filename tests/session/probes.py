@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import (
@@ -11,10 +10,9 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
@@ -39,7 +37,6 @@ __all__ = [
     "differences",
     "live_state",
     "log_of",
-    "only_new_garbage",
     "request_pairs",
     "run_virtually",
     "said",
@@ -53,24 +50,13 @@ BACKENDS = ("asyncio", "trio")
 
 def run_virtually(backend: str, scenario: Callable[[], Awaitable[T]]) -> T:
     """*scenario* in virtual time, for suites that run many of them in one test."""
-    name, options = virtual_backend(backend)
+    name, options = virtual_backend(backend, turn_s=20e-6)  # about what it takes
     return anyio.run(scenario, backend=name, backend_options=options)
 
 
 async def settle(seconds: float = 0.001) -> None:
     """Until nothing can run any more: only then does virtual time move."""
     await anyio.sleep(seconds)
-
-
-@contextmanager
-def only_new_garbage() -> Iterator[None]:
-    """``gc`` looks at what the body makes, and at nothing that was there before: in a long run of
-    the suite one collection of all that takes half a second."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @asynccontextmanager

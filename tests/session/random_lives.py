@@ -19,7 +19,7 @@ from llmsession.errors import InvalidInput, ProviderError, SessionBusy, SessionE
 from llmsession.session.core.subscriptions import Subscription
 from llmsession.session.handles.session import LLMSession, Turn, live_state
 from llmsession.session.log.state import fold
-from llmsession.session.manager import SessionManager
+from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.values import commands as c
 from llmsession.session.values.config import (
     CompactionConfig,
@@ -199,7 +199,7 @@ class Life:
                     events.close()
         log = await self.store.read("s")
         self._count_compactions(decode_record(stored.body) for stored in log)
-        assert self.manager.running_works == ()
+        assert runtime_of(self.manager).running_works == ()
         assert self.provider.open_streams == 0
         return self.seen
 

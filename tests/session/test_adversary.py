@@ -35,6 +35,7 @@ from llmsession import (
     Tool,
 )
 from llmsession.compaction.policies import Balanced
+from llmsession.session.manager import runtime_of
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
@@ -511,9 +512,9 @@ async def test_an_eviction_leaves_a_session_alone_whose_name_somebody_wants() ->
         on.let_go()
         create = partial(on.manager.create, CONFIG, session_id="s")
         async with meanwhile(create, refused=(SessionExists,)) as refused:
-            assert await on.manager.evict_idle() == 0
+            assert await runtime_of(on.manager).evict_idle() == 0
         assert [type(error) for error in refused] == [SessionExists]
-        assert await on.manager.evict_idle() == 1
+        assert await runtime_of(on.manager).evict_idle() == 1
         on.session = await on.manager.open("s")
         assert await on.say("x") == "ok"
 
@@ -663,7 +664,7 @@ async def test_a_call_back_into_the_session_from_its_own_tool_does_not_hang() ->
         async def tool() -> str:
             await on.session.compact()
             await on.session.store_compact_summaries({"c": "short"})
-            await on.manager.evict_idle()
+            await runtime_of(on.manager).evict_idle()
             queued = await on.session.send("again")
             waiting.started.set()
             return str(queued.id)

@@ -13,7 +13,7 @@ from llmsession.errors import DuplicateToolResult, TurnNotOpen
 from llmsession.session.actor.actor import Actor
 from llmsession.session.handles.session import LLMSession, Turn
 from llmsession.session.log.state import fold
-from llmsession.session.manager import SessionManager
+from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.tasks.promise import Promise
 from llmsession.session.values.config import SessionConfig, Tool, ToolResult
 from llmsession.session.values.outcome import InterruptOutcome
@@ -169,7 +169,7 @@ class Run:
                     result = answer.result.value
                     self._assert_end(answer, outcome.status)
                 await self._assert_goes_on(manager)
-        assert manager.running_works == ()
+        assert runtime_of(manager).running_works == ()
         assert self.provider.open_streams == 0
         return self.points.reached, self.points.names, result
 
@@ -201,7 +201,7 @@ class Run:
         for request in self.provider.requests:
             assert_request_is_sound(request, self.provider.profile("m"))
         await settle(2.0)
-        assert manager.running_works == ()
+        assert runtime_of(manager).running_works == ()
         log = await log_of(self.store, "s")
         check_log(log)
         assert not fold("s", log).open

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from llmsession.errors import DuplicateToolResult, TurnNotOpen
 from llmsession.session.handles.session import LLMSession, Turn
 from llmsession.session.log.state import fold
-from llmsession.session.manager import SessionManager
+from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
@@ -88,7 +88,7 @@ class GatedProvider:
                 with anyio.fail_after(60):
                     became = await getattr(self, f"_{self.command}")()
                     await self._assert_sound(store)
-            assert manager.running_works == ()
+            assert runtime_of(manager).running_works == ()
         return self.finished, became
 
     async def _cancelled(self, command: Callable[[], Awaitable[Any]]) -> None:

@@ -6,9 +6,11 @@ A life has two sessions: one that meets the foreign code, and one beside it.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,6 +18,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+import sniffio
+import trio
+from outcome import Error
 
 from llmsession import (
     CompactionConfig,
@@ -23,6 +28,7 @@ from llmsession import (
     SessionConfig,
     SessionError,
     SessionManager,
+    StoreError,
     Tool,
     ToolOutput,
     TurnOutcome,
@@ -31,7 +37,16 @@ from llmsession import (
 from llmsession.compaction.policies import Balanced, registry
 from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.errors import contained, error_text
-from llmsession.store.protocol import Appended, AppendResult, Batch, Conflict, Lost
+from llmsession.session.unfinished import recover_unfinished
+from llmsession.store.protocol import (
+    Appended,
+    AppendResult,
+    Batch,
+    Conflict,
+    Lost,
+    Owner,
+    SessionRow,
+)
 from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import (
@@ -232,6 +247,7 @@ class Life:
                 assert await (await session.send("again")).text() in ("fine", "odd"), name
 
 
+METHODS = ("create", "acquire", "release", "read", "row", "delete", "fork", "rewrite")
 PLACES = (
     "name", "profile", "stream", "model", "usage", "index", "block", "delta index", "kind",
     "text", "stopped index", "report", "event", "stop reason", "last usage", "tokens", "context",
@@ -273,6 +289,44 @@ async def test_whatever_a_tool_does_costs_its_own_session_at_most(how: str) -> N
         await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=tool)]), name)
         assert len(life.answered) == 4
         assert {outcome.status for _, outcome in life.answered} == {"committed"}, name
+
+
+async def failed_wait(error: BaseException) -> Any:
+    """Wait for something, which then fails with *error*, as a future of the backend does."""
+    if sniffio.current_async_library() == "trio":
+        task = trio.lowlevel.current_task()
+        trio.lowlevel.current_trio_token().run_sync_soon(
+            trio.lowlevel.reschedule, task, Error(error)
+        )
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_exception, error)
+    return await future
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(3), ValueError("no")], ids=repr)
+async def test_what_a_tool_waits_for_may_fail_with_anything(error: BaseException) -> None:
+    after: list[str] = []
+
+    async def tool() -> str:
+        try:
+            return str(await failed_wait(error))
+        finally:
+            after.append("cleaned up")
+            await anyio.lowlevel.checkpoint()
+            after.append("and waited")
+
+    life = Life(provider=Model(tools=int))
+    await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=tool)]), "wait")
+    assert {outcome.status for _, outcome in life.answered} == {"committed"}
+    assert after[:2] == ["cleaned up", "and waited"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_a_store_waits_for_may_fail_with_anything(method: str) -> None:
+    life = Life(Storing(method, lambda: failed_wait(GeneratorExit())))
+    await life.live(SessionConfig(model="odd"), method)
 
 
 @pytest.mark.real_time
@@ -419,7 +473,8 @@ class Storing(MemoryStore):
 
             async def odd(session: Any, *rest: Any, **options: Any) -> Any:
                 if getattr(session, "session", session) == "odd":
-                    return get(self, "_act")()
+                    done = get(self, "_act")()
+                    return await done if inspect.iscoroutine(done) else done
                 return await kept(session, *rest, **options)
 
             return odd
@@ -442,9 +497,6 @@ class Storing(MemoryStore):
             append(batch, done)
 
 
-METHODS = ("create", "acquire", "release", "read", "row", "delete", "fork", "rewrite")
-
-
 @pytest.mark.parametrize("method", [*METHODS, "append", "the answer"])
 async def test_whatever_a_store_does_to_one_session_costs_that_one_at_most(method: str) -> None:
     for name, act in acts(method):
@@ -461,6 +513,86 @@ ANSWERS: tuple[Any, ...] = (
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
 async def test_an_answer_of_a_store_that_cannot_be_loses_one_session_s_turn(answer: Any) -> None:
     await Life(Storing("the answer", lambda: answer)).live(SessionConfig(model="odd"), "answer")
+
+
+MAX_ASKED = 500
+"""More than any of these operations asks of a store."""
+
+
+class Indexed(MemoryStore):
+    """A store with an index of words, that does *act* where a search asks it by *method*."""
+
+    def __init__(self, method: str, act: Act) -> None:
+        super().__init__()
+        self._method, self._act = method, act
+        self.asked = 0
+
+    async def rows_with(self, words: Any, words_of: Any, **options: Any) -> Any:
+        return await self._answer("rows_with", super().rows, **options)
+
+    async def rows(self, **options: Any) -> Any:
+        return await self._answer("rows", super().rows, **options)
+
+    async def read(self, session: str, **options: Any) -> Any:
+        return await self._answer("read", super().read, session, **options)
+
+    async def _answer(self, method: str, answer: Any, *args: Any, **options: Any) -> Any:
+        self.asked += 1
+        if self.asked > MAX_ASKED:
+            raise RuntimeError("it is asked again and again")
+        return self._act() if method == self._method else await answer(*args, **options)
+
+
+ROW = SessionRow("s", 1, 5)
+ODD_ROWS: dict[str, Any] = {
+    "a row that was before": [ROW],
+    "rows that go back": [SessionRow("b", 1, 0), SessionRow("a", 1, 0)],
+    "more rows than were asked for": [SessionRow(f"{n:09}", 1, 0) for n in range(2000)],
+    "a row whose session is a number": [SessionRow(5, 1, 5)],  # type: ignore[arg-type]
+    "a row whose labels are a list": [SessionRow("s", 1, 5, labels=["x"])],  # type: ignore[arg-type]
+    "a row whose label is a number": [SessionRow("s", 1, 5, labels={"x": 5})],  # type: ignore[dict-item]
+    "a row without a time": [SessionRow("s", 1, 5, created_at="soon")],  # type: ignore[arg-type]
+    "a row whose time never is": [SessionRow("s", 1, 5, touched_at=float("nan"))],
+    "a row whose owner is a word": [SessionRow("s", 1, 5, owner="me")],  # type: ignore[arg-type]
+    "a row whose owner has no name": [SessionRow("s", 1, 5, owner=Owner(5))],  # type: ignore[arg-type]
+    "a row whose parent is a number": [SessionRow("s", 1, 5, parent=5)],  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("method", ["rows_with", "read"])
+async def test_whatever_a_store_does_to_a_search_costs_it_one_clear_error(method: str) -> None:
+    odd = [(name, partial(_same, rows)) for name, rows in ODD_ROWS.items()]
+    for name, act in [*all_acts(), *(odd if method == "rows_with" else ())]:
+        store = Indexed("", act)
+        async with SessionManager(provider=Model(), store=store) as manager:
+            session = await manager.create(SessionConfig(model="m"), session_id="s")
+            await (await session.send("the word")).text()
+            assert [hit.session for hit in (await manager.search("word")).hits] == ["s"]
+            store._method = method
+            with suppress(SessionError):
+                assert (await manager.search("word")).hits == (), name
+            assert store.asked < MAX_ASKED, name
+            store._method = ""
+
+
+@pytest.mark.parametrize("name", ODD_ROWS)
+async def test_rows_that_cannot_be_are_one_clear_error_of_every_operation_that_lists(
+    name: str,
+) -> None:
+    store = Indexed("rows", partial(_same, ODD_ROWS[name]))
+    async with SessionManager(provider=Model(), store=store) as manager:
+        for listing in (
+            partial(manager.list, after="x"),
+            partial(manager.apply_retention, [], now=0),
+            partial(recover_unfinished, manager),
+            partial(manager.tenant_spending, "acme"),
+        ):
+            if name == "a row that was before" and listing.keywords.get("after") != "x":
+                continue  # the first page may have it
+            with pytest.raises(StoreError, match=r"which is no answer|answered with rows"):
+                await listing()
+        assert store.asked < MAX_ASKED
 
 
 async def test_a_store_that_cannot_be_closed_is_told_of_where_the_manager_is_left() -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from llmsession import SessionConfig, TextDelta
+from llmsession.session.manager import runtime_of
+from llmsession.session.stats import count_live, live_stats
 from llmsession.testing.scripted import say
 from tests.session.actors import first, offering, stage
+
+
+def everybody(session: str) -> bool:
+    return True
+
 
 pytestmark = pytest.mark.anyio
 
@@ -16,16 +23,16 @@ async def test_who_runs_a_turn_comes_first_then_by_id_and_no_more_than_asked_for
         manager, config = on.manager, SessionConfig(model="m")
         sessions = [await manager.create(config, session_id=name) for name in "cab"]
         await first(await sessions[0].send("go on"), TextDelta)
-        live = manager.live_stats(3)
+        live = live_stats(runtime_of(manager).actors, 3, everybody)
         assert [(stats.session, stats.phase) for stats in live] == [
             ("c", "running"), ("a", "idle"), ("b", "idle"),
         ]  # fmt: skip
         assert (live[0].turn, live[0].step, live[0].turn_phase) == (1, 1, "streaming")
         assert live[0].output_tokens >= len("so far, so good") // 4  # of what has come
         assert live[0].context_tokens == sessions[0].status().context_tokens > 0
-        assert manager.count_live() == (4, 1)
-        assert manager.count_live(lambda session: session in "ab") == (2, 0)
-        only = manager.live_stats(9, lambda session: session == "s")
+        assert count_live(runtime_of(manager).actors, everybody) == (4, 1)
+        assert count_live(runtime_of(manager).actors, lambda session: session in "ab") == (2, 0)
+        only = live_stats(runtime_of(manager).actors, 9, lambda session: session == "s")
         assert [stats.session for stats in only] == ["s"]
 
 
@@ -34,9 +41,9 @@ async def test_interrupts_and_compactions_are_counted_by_what_is_durable() -> No
     async with offering("c", then=["seen", hangs]) as (on, turn):
         await on.submit(c="line\n" * 2000)
         await turn.text()
-        (stats,) = on.manager.live_stats(1)
+        (stats,) = live_stats(runtime_of(on.manager).actors, 1, everybody)
         assert (stats.interrupts, stats.compactions, stats.turns) == (0, 0, 1)
         await on.session.set_summary("There were lines.", upto=1)
         await on.interrupted("and?", after_s=1)
-        (stats,) = on.manager.live_stats(1)
+        (stats,) = live_stats(runtime_of(on.manager).actors, 1, everybody)
         assert (stats.interrupts, stats.compactions, stats.turns) == (1, 1, 2)

@@ -21,7 +21,7 @@ from llmsession.errors import (
 from llmsession.session.core.subscriptions import Lagged
 from llmsession.session.handles.session import LLMSession
 from llmsession.session.log.state import fold
-from llmsession.session.manager import SessionManager
+from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.values.config import Recovery, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import AppendResult, Batch, Conflict, Lost, Owner, StoredRecord
@@ -137,7 +137,7 @@ class Scene:
                     await self._assert_gone(manager)
                 else:
                     await self._assert_comes_back()
-            assert manager.running_works == ()
+            assert runtime_of(manager).running_works == ()
         if self.store.kind != "deleted":
             await self._assert_published_is_stored()
         for request in self.provider.requests:

@@ -13,6 +13,7 @@ import pytest
 
 from llmsession import SessionConfig, SessionManager, Store
 from llmsession.errors import RecordDamaged
+from llmsession.session.manager import runtime_of
 from llmsession.session.operations.integrity import Examined, examine
 from llmsession.store import PostgresStore, SqliteStore, cipher
 from llmsession.testing import ScriptedProvider, say
@@ -172,7 +173,7 @@ async def test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read
             with pytest.raises(RecordDamaged):
                 await manager.store.read(session)
             with pytest.raises(RecordDamaged):
-                await manager.store.fork(session, 1, "f", manager.owner)
+                await manager.store.fork(session, 1, "f", runtime_of(manager).owner)
             assert manager.live == ()
         for session in {ANNA, BOB, FORK} - damaged:
             await manager.open(session)

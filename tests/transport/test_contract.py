@@ -41,6 +41,7 @@ from llmsession import (
     UnknownToolCall,
     records,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import call, never, say
 from llmsession.transport import SessionInterface
 from llmsession.transport.server import command_table
@@ -266,7 +267,7 @@ async def test_an_interrupt_never_covers_a_send_that_comes_after_it(at: At, cold
         session = await place.session()
         for _ in range(20):
             if cold:
-                await place.manager.evict_idle()
+                await runtime_of(place.manager).evict_idle()
             sends = [asyncio.ensure_future(session.send(f"before {n}")) for n in range(3)]
             stop = asyncio.ensure_future(session.interrupt())
             later = asyncio.ensure_future(session.send("after"))
@@ -494,6 +495,25 @@ async def test_a_session_is_described_and_exported_as_it_is_in_the_store(at: At)
                 await ask("none")
         await fork.close()
         assert (await place.sessions.row("f")).owner is None  # nobody took it to look
+
+
+async def test_what_a_configuration_leaves_open_is_filled_where_the_session_runs(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMSESSION_THRESHOLD", "0.6")
+    monkeypatch.setenv("LLMSESSION_POLICY", "swap_tool_results")
+    async with at() as place:
+        await place.sessions.create(CONFIG, session_id="s")
+        ran = (await place.manager.open("s")).config.compaction
+        assert (ran.policy, ran.threshold) == ("swap_tool_results", 0.6)
+        said = CompactionConfig(policy="balanced", threshold=0.7)
+        config = msgspec.structs.replace(CONFIG, compaction=said)
+        await place.sessions.create(config, session_id="t")
+        ran = (await place.manager.open("t")).config.compaction
+        assert (ran.policy, ran.threshold) == ("balanced", 0.7)
+        ignored = CompactionConfig(policy="last_n_messages")
+        with pytest.raises(InvalidConfig, match=r"LLMSESSION_THRESHOLD is .*settings are: n"):
+            await place.sessions.create(msgspec.structs.replace(CONFIG, compaction=ignored))
 
 
 async def test_a_seed_begins_the_conversation(at: At) -> None:

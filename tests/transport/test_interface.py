@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 import llmsession
-from llmsession import LLMSession, SessionManager, Turn
+from llmsession import InvalidInput, LLMSession, SessionConfig, SessionManager, Turn
+from llmsession.testing import ScriptedProvider
 from llmsession.transport import (
     ManagerInterface,
     RemoteManager,
@@ -33,6 +40,21 @@ def test_interfaces_and_the_service_are_at_the_root_and_are_loaded_when_they_are
     assert done.stdout == "False True\n"
     assert {*LOADED_LATER, "RoutedProvider"} <= {*llmsession.__all__}
     assert llmsession.ManagerInterface is ManagerInterface
+
+
+def test_every_name_of_the_root_is_that_of_its_part() -> None:
+    tree = ast.parse(Path(str(llmsession.__file__)).read_text("utf-8"))
+    homes = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        and node.module.startswith("llmsession")
+        for alias in node.names
+    }  # fmt: skip
+    assert sorted(homes) == sorted(llmsession.__all__)
+    for name, home in homes.items():
+        assert getattr(llmsession, name) is getattr(importlib.import_module(str(home)), name)
+    assert {*llmsession.__all__} <= {*dir(llmsession)}
 
 
 MANAGERS: list[type[ManagerInterface]] = [SessionManager, RemoteManager]
@@ -65,6 +87,53 @@ def test_what_is_shared_has_the_same_parameters_on_both_sides(
             for kind in (interface, *kinds)
         ]
         assert told[0] == told[1] == told[2], name
+
+
+@pytest.mark.parametrize(
+    ("call", "parameter"),
+    [("create", "tenant"), ("open", "tools"), ("open", "unbound"), ("open_or_create", "tenant"),
+     ("open_or_create", "unbound")],
+)  # fmt: skip
+async def test_what_only_embedded_sessions_have_is_one_clear_error_remote(
+    call: str, parameter: str
+) -> None:
+    remote: Any = RemoteManager(None)  # type: ignore[arg-type]  # nothing is sent
+    values: list[Any] = [] if call == "create" else ["s"]
+    values += [] if call == "open" else [SessionConfig(model="m")]
+    with pytest.raises(InvalidInput, match=f"^{parameter} is for embedded sessions only: "):
+        await getattr(remote, call)(*values, **{parameter: "caller"})
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1001])
+async def test_a_page_of_sessions_has_one_bound_embedded_and_remote(limit: int) -> None:
+    said = r"^limit is -?[0-9]+; it is a whole number from 1 to 1,000$"
+    remote: Any = RemoteManager(None)  # type: ignore[arg-type]  # nothing is sent
+    async with SessionManager(provider=ScriptedProvider([])) as embedded:
+        for manager in (embedded, remote):
+            with pytest.raises(InvalidInput, match=said):
+                await manager.list(limit=limit)
+            with pytest.raises(InvalidInput, match=said):
+                await manager.search("word", limit=limit)
+
+
+EMBEDDED_MANAGERS = {
+    "apply_retention", "close", "drain", "import_conversation", "import_conversations", "live",
+    "open_turns", "release", "set_tenant_budget", "store", "tenant_spending",
+}  # fmt: skip
+"""What a SessionManager has beside the interface; docs/embedding.md says what for."""
+
+
+def test_a_session_manager_shows_the_interface_and_what_its_page_lists() -> None:
+    async def shown() -> set[str]:
+        async with SessionManager(provider=ScriptedProvider([])) as manager:
+            return {name for name in dir(manager) if not name.startswith("_")}
+
+    shared = {name for name in vars(ManagerInterface) if not name.startswith("_")}
+    assert anyio.run(shown) == shared | EMBEDDED_MANAGERS
+    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text("utf-8")
+    _, _, table = page.partition("| of a `SessionManager` |")
+    listed = re.findall(r"^\| `(\w+)", table.partition("\n\n")[0], re.M)
+    assert sorted(listed) == sorted(EMBEDDED_MANAGERS)
 
 
 def test_what_a_remote_session_has_beside_the_interface_is_its_own() -> None:

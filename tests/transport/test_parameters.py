@@ -60,7 +60,7 @@ NEEDED: dict[str, Any] = {
     "query": "word", "tenant": "t", "budget": None, "rules": (),
 }  # fmt: skip
 """What a call gets beside the value under test."""
-LEFT_OUT = {"close", "release", "drain", "evict_idle", "live_stats", "count_live", "events_of",
+LEFT_OUT = {"close", "release", "drain", "events_of",
             "request_outcome", "import_conversation", "import_conversations"}  # fmt: skip
 """Calls that end the manager or take nothing; and those that are for the other layers."""
 ALLOWED = (InvalidInput, Refused, SessionNotFound)

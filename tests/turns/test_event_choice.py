@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -100,6 +101,15 @@ def test_a_turn_is_sent_on_after_a_pause_at_most_so_many_times(stop_reason: str)
     assert named(stop_reason, pauses=1) == PAUSED
     assert named(stop_reason, pauses=2) == finished(stop_reason)
     assert named(stop_reason, pauses=2, steers=1) == STEERED
+
+
+@pytest.mark.parametrize("stop_reason", ["pause_turn", "compaction"])
+def test_a_pause_behind_which_no_request_may_end_is_the_end_of_the_turn(stop_reason: str) -> None:
+    reply, turn = Reply(blocks=(), stop_reason=stop_reason, usage=Usage()), at(Phase.STREAMING)
+    named = partial(event_for_reply, turn, reply, limits=LIMITS, tag=TAG, goes_on=False)
+    assert named((), steers=0) == finished(stop_reason)
+    assert named((), steers=1) == STEERED
+    assert named(CALLS, steers=0) == TOOLS
 
 
 # Failures of the stream

@@ -105,7 +105,9 @@ RECORDS: dict[str, r.Record] = {
         trigger="window",
         figures={"cached_tokens": 9},
     ),
-    "context.warning": record(r.ContextWarned, tokens=90, budget_tokens=100),
+    "context.warning": record(
+        r.ContextWarned, tokens=90, budget_tokens=100, suggests_new_session=True
+    ),
     "conversation.cleared": record(r.ConversationCleared, purge=True),
     "conversation.rewound": record(r.ConversationRewound),
     "conversation.forgotten": record(r.ConversationForgotten, edge=9),

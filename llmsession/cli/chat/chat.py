@@ -34,6 +34,7 @@ from llmsession.turns.previews import ToolUse
 from ..common.exit_codes import FAILED
 from ..common.files import user_folder
 from ..common.ids import id_at_service
+from ..common.options import option
 from ..common.service import (
     CaFile,
     ConnectTo,
@@ -120,7 +121,9 @@ def chat(
     else:
         answers = recording.provider if recording else _provider(named, base_url)
         address = _store_address(store, is_replay=recording is not None)
-        opened = open_store(address, key=store_key(key_file))
+        key = store_key(key_file)
+        with option("--store"):
+            opened = open_store(address, key=key)
         where = partial(_embedded, config, answers, opened, address)
     if not anyio.run(partial(_chat, where, session_id=session, recording=recording)):
         raise typer.Exit(FAILED)
@@ -149,6 +152,8 @@ def _provider(name: ProviderName, base_url: str | None) -> Provider:
     except InvalidConfig as error:
         # The SDKs know more places for a key than the one that is named here.
         said = (variable, variable.replace("API_KEY", "BASE_URL"))
+        if base_url is not None and "base_url" in str(error):
+            raise InvalidInput(str(error).replace("base_url", f"--base-url {base_url}")) from error
         if base_url is not None or any(map(os.environ.get, said)):
             raise
         raise InvalidInput(NO_KEY.format(provider=name.value, variable=variable)) from error

@@ -13,13 +13,17 @@ from llmsession.turns.blocks import TextBlock, parse_blocks
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.records import ToolsRequested
 
-from ..common.files import read_file
+from ..common.files import print_failure, print_left_out, read_file
 
 __all__ = ["Recording"]
 
 
 class Recording:
-    """One recorded conversation, at the turn that is next."""
+    """One recorded conversation, at the turn that is next.
+
+    What the reader left out of the file is said on stderr, and how many conversations are not
+    played. Raises InvalidInput for a file that cannot be played.
+    """
 
     def __init__(self, path: Path, *, delay_s: float) -> None:
         try:
@@ -28,6 +32,9 @@ class Recording:
             raise InvalidInput(f"{path}: {error}") from error
         if not conversations or not conversations[0].messages:
             raise InvalidInput(f"{path}: no conversation in it")
+        print_left_out(path, conversations)
+        if len(conversations) > 1:
+            print_failure(path, f"{len(conversations)} conversations; only the first one is played")
         self._conversation = conversations[0]
         self._turns = read_turns(self._conversation)
         self.provider = ReplayProvider(self._conversation.messages, delay_s=delay_s)

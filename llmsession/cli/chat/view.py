@@ -118,6 +118,8 @@ class TurnView:
             case r.ContextWarned():
                 share = event.tokens * 100 // event.budget_tokens
                 self._line(f"[yellow]the context fills {share} % of what the model may be sent[/]")
+                if event.suggests_new_session:
+                    self._line("[yellow]the policy suggests to go on in a new session[/]")
             case r.StepCompleted() | r.TurnCommitted():
                 self.close()
 

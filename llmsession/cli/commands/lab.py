@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,8 @@ import typer
 from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.policies import make_policy, policy_names
 from llmsession.errors import InvalidInput, SessionError
-from llmsession.lab.comparing import Compared, compare, ready, summed
+from llmsession.lab.comparing import Compared, ScheduleName, compare, ready, summed
 from llmsession.lab.report import html_report
-from llmsession.session.values.price_file import load_prices
 from llmsession.transcripts import Conversation, read
 from llmsession.turns.spending.prices import PriceTable
 
@@ -25,11 +25,13 @@ from ..common.files import (
     FormatName,
     check_format,
     one_line,
+    price_table,
     print_failure,
     print_left_out,
     progress_bar,
     sources,
 )
+from ..common.options import option
 from ..common.terminal import say_json
 from .lab_table import print_caveats, print_markdown, print_rows
 
@@ -37,6 +39,21 @@ __all__ = ["lab"]
 
 ALL = "all"
 MIN_WINDOW_TOKENS = 1_000
+
+
+class ScheduleChoice(StrEnum):
+    """What ``--schedule`` may be."""
+
+    own = "own"
+    cache = "cache"
+    both = "both"
+
+
+_SCHEDULES: dict[ScheduleChoice, tuple[ScheduleName, ...]] = {
+    ScheduleChoice.own: ("own",),
+    ScheduleChoice.cache: ("cache",),
+    ScheduleChoice.both: ("own", "cache"),
+}
 
 
 class _Bench(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +64,7 @@ class _Bench(msgspec.Struct, frozen=True, kw_only=True):
     prices: PriceTable | None
     format: str | None
     min_tokens: int
+    schedules: tuple[ScheduleName, ...]
 
 
 class _Results(msgspec.Struct):
@@ -75,6 +93,13 @@ def lab(
             help="The model's context window; may be given again. 200,000 without any.",
         ),
     ] = None,
+    schedule: Annotated[
+        ScheduleChoice,
+        typer.Option(
+            help="When a policy acts: as it declares, always as the provider's cache allows, or"
+            " a row for either.",
+        ),
+    ] = ScheduleChoice.own,
     prices: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Prices in dollars; else a write is 1.25, a read 0.1."),
@@ -104,17 +129,20 @@ def lab(
     stderr (all other files are compared).
     """
     check_format(format)
+    with option("--policies"):
+        selected = _policies(policies)
     if as_json and as_markdown:
         raise InvalidInput("--json and --markdown exclude each other")
     bench = _Bench(
-        policies=_policies(policies),
+        policies=selected,
         windows=tuple(dict.fromkeys(window or [200_000])),
-        prices=None if prices is None else PriceTable(load_prices(prices)),
+        prices=None if prices is None else price_table(prices),
         format=format,
         min_tokens=min_tokens,
+        schedules=_SCHEDULES[schedule],
     )
     if html is not None and not html.parent.is_dir():
-        raise InvalidInput(f"{html}: there is no folder {html.parent}")
+        raise InvalidInput(f"--html: {html}: there is no folder {html.parent}")
     results = _compare_all(files, bench, alone=as_json and not only_sums)
     if as_json:
         for compared in results.sums if only_sums else _totals(results):
@@ -175,13 +203,14 @@ def _compare_file(
     if not subjects:
         return
     messages = sum(len(subject.recording.messages) for subject in subjects)
-    total = messages * len(bench.policies) * len(bench.windows)
+    total = messages * len(bench.policies) * len(bench.windows) * len(bench.schedules)
     with _progress(where.name, total) as advanced:
         yield from compare(
             str(where),
             subjects,
             bench.policies,
             bench.windows,
+            schedules=bench.schedules,
             prices=bench.prices,
             advanced=advanced,
         )
@@ -209,7 +238,8 @@ def _exit(results: _Results) -> None:
     for compared in results.rows:
         for fault in compared.faults:
             row = compared.row
-            print_failure(row.file, f"{row.policy}, window {row.window}: {fault}")
+            under = "" if row.schedule == "own" else f", schedule {row.schedule}"
+            print_failure(row.file, f"{row.policy}{under}, window {row.window}: {fault}")
     if any(compared.row.invalid_requests for compared in results.rows):
         raise typer.Exit(BROKEN_PROMISE)
     if results.failed:

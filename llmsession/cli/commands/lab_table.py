@@ -41,14 +41,16 @@ def _width(name: str) -> int:
 
 
 def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
-    """A table for each file and window in *rows*. A star marks the Pareto frontier."""
+    """A table for each file, window and schedule in *rows*. A star marks the Pareto frontier."""
     console = console or TerminalConsole()
-    groups: dict[tuple[str, int], list[Row]] = {}
+    groups: dict[tuple[str, int, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.file, row.window), []).append(row)
-    for (file, window), group in groups.items():
+        groups.setdefault((row.file, row.window, row.schedule), []).append(row)
+    for (file, window, schedule), group in groups.items():
         unit = "dollars" if group[0].unit == "usd" else "plain input tokens"
         title = f"{escape(Path(file).name or file)}, window {window:,}, costs in {unit}"
+        if schedule != "own":
+            title += f", schedule {schedule}"
         console.print(title, soft_wrap=True, highlight=False)
         console.print(_table(group, console.width))
 
@@ -82,21 +84,28 @@ def _percent(share: float | None) -> str:
 
 
 def print_markdown(rows: Sequence[Row]) -> None:
-    """A Markdown table for each file in *rows*: a line a policy, a column a window, with the cost
-    and what was retained; bold on the window's Pareto frontier."""
+    """A Markdown table for each file in *rows*: a line a policy, a column a window and schedule,
+    with the cost and what was retained; bold on the column's Pareto frontier."""
     for file in dict.fromkeys(row.file for row in rows):
         ours = [row for row in rows if row.file == file]
-        windows = list(dict.fromkeys(row.window for row in ours))
+        columns = list(dict.fromkeys((row.window, row.schedule) for row in ours))
         best = [
-            row for window in windows for row in frontier(r for r in ours if r.window == window)
+            row
+            for column in columns
+            for row in frontier(r for r in ours if (r.window, r.schedule) == column)
         ]
         say(f"{Path(file).name or file}\n")
-        say(f"| policy | {' | '.join(f'{window:,}' for window in windows)} |")
-        say(f"| --- |{' --- |' * len(windows)}")
+        names = [f"{window:,}{_under(schedule)}" for window, schedule in columns]
+        say(f"| policy | {' | '.join(names)} |")
+        say(f"| --- |{' --- |' * len(columns)}")
         for policy in dict.fromkeys(row.policy for row in ours):
             line = [row for row in ours if row.policy == policy]
             say(f"| `{policy}` | {' | '.join(_cell(row, row in best) for row in line)} |")
         say()
+
+
+def _under(schedule: str) -> str:
+    return "" if schedule == "own" else f", {schedule}"
 
 
 def _cell(row: Row, is_best: bool) -> str:

@@ -83,7 +83,7 @@ def replay(
     check_format(format)
     if policy not in policy_names():
         known = ", ".join(policy_names())
-        raise InvalidInput(f"unknown policy {policy!r}; known policies: {known}")
+        raise InvalidInput(f"--policy: unknown policy {policy!r}; known policies: {known}")
     options = DriveOptions(
         window_tokens=window,
         compaction=CompactionConfig(policy=policy).checked(),

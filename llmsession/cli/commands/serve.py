@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import structlog
 import typer
 
-from llmsession.errors import InvalidConfig, InvalidInput
+from llmsession.errors import InvalidConfig, InvalidInput, StoreError
 
+from ..common.collector import seldom_full_collections
 from ..common.stores import store_key
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ def serve(
         typer.Option(metavar="FILE", help="Answer with this recording instead of a model."),
     ] = None,
     replay_delay: Annotated[
-        float, typer.Option(metavar="SECONDS", help="The pause before each piece of it.")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="With --replay: the pause before each piece."),
     ] = 0.0,
     grace: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="How long open turns may go on after SIGTERM."),
+        typer.Option(min=0, metavar="SECONDS", help="How long open turns may go on after SIGTERM."),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other machines without TLS or tokens.")
@@ -102,15 +104,23 @@ def serve(
         "log": log,
         "log_level": log_level,
     }
+    if replay is None and replay_delay:
+        raise InvalidInput("--replay-delay is for --replay")
     if replay is not None:
         table = {"kind": "replay", "file": replay, "delay_s": replay_delay}
         options["providers"] = {"replay": table}
     overrides = {name: value for name, value in options.items() if value is not None}
-    settings = load_server_config(config, os.environ, overrides)
-    if show:
-        say(print_config(settings).rstrip("\n"))
-        return
-    _serve(settings)
+    try:
+        settings = load_server_config(config, os.environ, overrides)
+        if show:
+            say(print_config(settings).rstrip("\n"))
+            return
+        _serve(settings)
+    except (InvalidInput, StoreError) as error:
+        message = _as_typed(str(error), overrides)
+        if message == str(error):
+            raise
+        raise InvalidConfig(message) from error
 
 
 def _serve(config: ServerConfig) -> None:
@@ -125,16 +135,42 @@ def _serve(config: ServerConfig) -> None:
     except BaseException:
         logging.getLogger().removeHandler(lines)
         raise
-    try:
+    with seldom_full_collections():
         run_service(runner, os.environ, _ready)
-    except InvalidConfig as error:
-        raise InvalidConfig(_as_typed(str(error), config)) from error
 
 
-def _as_typed(message: str, config: ServerConfig) -> str:
-    """*message* with the options and addresses as a user of the command writes them."""
-    message = message.replace("insecure=True", "--insecure")
-    return message if config.grpc is None else message.replace(f"grpc://{config.grpc}", config.grpc)
+_BEGINNINGS = {
+    "listen": ("cannot listen at unix:", "cannot listen at tcp:"),
+    "grpc": ("cannot listen at grpc:",),
+    "store": ("the store ", "no store is at ", "PostgreSQL at ", "'sqlite:' names"),
+    "tokens": ("token file ",),
+    "store_key_file": ("key file ",),
+}
+"""How messages begin that are about a setting, beside those that begin with its name."""
+_OPTIONS = {"store_key_file": "--key-file", "log_level": "--log-level"}
+"""The options that have not the name of their setting."""
+
+
+def _as_typed(message: str, typed: Mapping[str, Any]) -> str:
+    """*message* with the options and addresses as a user of the command writes them. It begins with
+    the option that it is about, if that is among those that were *typed*, by their settings."""
+    message = message.removeprefix("the command line: ").replace("insecure=True", "--insecure")
+    message = message.replace("set insecure if", "use --insecure if")
+    if message.startswith("providers.replay: ") and "providers" in typed:
+        return f"--replay: {message.removeprefix('providers.replay: ')}"
+    if message.startswith("configuration "):
+        return f"--config: {message}"
+    for name, value in typed.items():
+        option = _OPTIONS.get(name, f"--{name}")
+        if message.startswith(f"{name}: "):
+            return f"{option}{message[len(name) :]}"
+        places = tuple(value) if isinstance(value, list) else ()
+        if name == "grpc":
+            places = (f"grpc://{value}",)
+        if message.startswith((*_BEGINNINGS.get(name, ()), *places)):
+            message = message.replace(places[0], value) if name == "grpc" else message
+            return f"{option}: {message}"
+    return message
 
 
 def _ready(addresses: Sequence[str]) -> None:

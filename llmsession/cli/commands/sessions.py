@@ -23,7 +23,6 @@ from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
 from llmsession.session.operations.search import search_sessions
 from llmsession.session.values.outcome import SessionUsage
-from llmsession.session.values.price_file import load_prices
 from llmsession.session.values.validation import checked_filter
 from llmsession.store import SessionFilter, SessionRow, Store
 from llmsession.store.liveness import owner_is_dead
@@ -35,6 +34,7 @@ from llmsession.turns.spending.prices import PriceTable, dollars
 
 from ..common.confirm import confirm
 from ..common.exit_codes import BROKEN_PROMISE
+from ..common.files import price_table
 from ..common.formatting import cost_line
 from ..common.ids import id_at_service, id_in_store
 from ..common.service import (
@@ -77,7 +77,8 @@ def list_sessions(
     """The sessions of a store, or of a service, by id: when they were written to, by whom they are
     held."""
     service = service_at(connect, token_file, ca, store=store)
-    before = datetime.now(UTC).timestamp() - parse_span(idle) if parse_span(idle) else None
+    idle_s = parse_span(idle, "--idle")
+    before = datetime.now(UTC).timestamp() - idle_s if idle_s else None
     filter = checked_filter(SessionFilter(labels={**parse_labels(label)}, touched_before=before))
     if service is not None:
         rows = using_service(service, lambda there: _all_rows(partial(there.list, filter=filter)))
@@ -174,7 +175,7 @@ def show(
     service = service_at(connect, token_file, ca, store=store)
     if service is not None and prices is not None:
         raise InvalidInput("--prices is for a store: a service has its own prices")
-    table = PriceTable(load_prices(prices) if prices is not None else None)
+    table = price_table(prices)
     if service is not None:
         report = using_service(service, lambda sessions: _read_there(sessions, session))
     else:

@@ -17,9 +17,11 @@ from llmsession.testing.recording.entries import Recording, encode_lines
 from llmsession.testing.simulation.search import Failure, SimulationPlan, SimulationReport, simulate
 from llmsession.testing.stress.run import StressPlan, StressReport, run_stress
 from llmsession.testing.stress.service_clients import run_stress_at
+from llmsession.transport.wire.addresses import parse_address
 
 from ..common.confirm import confirm
 from ..common.exit_codes import BROKEN_PROMISE
+from ..common.options import option
 from ..common.service import CaFile, ConnectTo, ServiceAt, TokenFile, model_at, service_at
 from ..common.terminal import clear_line, complain, say, say_json
 from ..common.violations import print_violations
@@ -82,7 +84,8 @@ def stress(
     if service is None and (model is not None or yes):
         raise InvalidInput("--model and --yes need --connect; without it no model is called")
     if record is not None:
-        record.open("wb").close()  # fail before the run if the file cannot be written
+        with option("--record"):
+            record.open("wb").close()  # fail before the run if the file cannot be written
     fields = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
     options: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if simulated:
@@ -97,10 +100,15 @@ def stress(
         raise InvalidInput("--seeds needs --simulate")
     if sessions is not None:
         options["sessions"] = sessions
-    plan = StressPlan(seed=seed, **options).checked()
+    try:
+        plan = StressPlan(seed=seed, **options).checked()
+    except InvalidInput as error:  # its message begins with the field, which has the option's name
+        raise InvalidInput(f"--{error}") from error
     if service is None:
         report = anyio.run(run_stress, plan)
     else:
+        with option(f"--connect {service.address}"):
+            parse_address(service.address)
         if not yes:
             _confirm(service, plan)
         report = anyio.run(_stress_at, service, plan, model)

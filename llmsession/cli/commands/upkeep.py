@@ -118,8 +118,8 @@ def _rules(
         return ()
     rule = Retention(
         labels={**labels},
-        delete_idle_s=None if delete_idle is None else parse_span(delete_idle),
-        forget_after_s=None if forget_after is None else parse_span(forget_after),
+        delete_idle_s=None if delete_idle is None else parse_span(delete_idle, "--delete-idle"),
+        forget_after_s=None if forget_after is None else parse_span(forget_after, "--forget-after"),
     )
     return (rule.checked(),)
 

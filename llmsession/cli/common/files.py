@@ -12,8 +12,11 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmsession.errors import InvalidInput
+from llmsession.session.values.price_file import load_prices
 from llmsession.transcripts import FORMATS, Conversation, Files, LeftOut, detect, left_out
+from llmsession.turns.spending.prices import PriceTable
 
+from .options import option
 from .terminal import TerminalConsole, complain
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "RecordedFiles",
     "check_format",
     "one_line",
+    "price_table",
     "print_failure",
     "print_left_out",
     "progress_bar",
@@ -130,10 +134,17 @@ def user_folder(variable: str, below_home: str) -> Path:
     return folder
 
 
+def price_table(path: Path | None) -> PriceTable:
+    """The built-in prices, and before them those of the file at *path*. Raises InvalidInput."""
+    with option("--prices"):
+        return PriceTable(load_prices(path) if path is not None else None)
+
+
 def check_format(format: str | None) -> None:
     """Raises InvalidInput for a format that does not exist; None stands for any."""
     if format is not None and format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}; known formats: {', '.join(FORMATS)}")
+        known = ", ".join(FORMATS)
+        raise InvalidInput(f"--from: unknown format {format!r}; known formats: {known}")
 
 
 def one_line(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
@@ -15,6 +15,7 @@ import typer
 from llmsession.errors import InvalidInput
 from llmsession.transport.wire.secret_files import read_secret
 
+from .options import option
 from .stores import STORE_VARIABLE
 from .terminal import warn
 
@@ -83,16 +84,22 @@ class ServiceAt(msgspec.Struct, frozen=True):
         from llmsession.transport.wire.addresses import parse_address
         from llmsession.transport.wire.tls import ClientTls
 
+        here = f"--connect {self.address}"
+        with option(here):
+            where = parse_address(self.address)
         token = await anyio.to_thread.run_sync(_token, self.token_file)
         tls = None
-        where = parse_address(self.address)
         if token is not None and self.ca is None and not where.is_local:
             raise InvalidInput(
-                f"the token would be sent to {self.address} in the clear: use TLS with --ca FILE"
+                f"{here}: the token would be sent in the clear: use TLS with --ca FILE"
             )
         if self.ca is not None:
-            tls = await anyio.to_thread.run_sync(lambda: ClientTls(ca=self.ca))
-        async with connect(self.address, token=token, tls=tls) as sessions:
+            with option("--ca"):
+                tls = await anyio.to_thread.run_sync(lambda: ClientTls(ca=self.ca))
+        async with AsyncExitStack() as stack:
+            with option(here):
+                link = connect(self.address, token=token, tls=tls)
+                sessions = await stack.enter_async_context(link)
             yield sessions
 
 
@@ -101,11 +108,12 @@ def _token(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
-        token = read_secret(file, "token file", warn=warn).decode("utf-8").strip()
+        with option("--token-file"):
+            token = read_secret(file, "token file", warn=warn).decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"token file {str(file)!r} holds no token: it is no text") from error
+        raise InvalidInput(f"--token-file: {str(file)!r} holds no token: it is no text") from error
     if not token:
-        raise InvalidInput(f"token file {str(file)!r} holds no token: it is empty")
+        raise InvalidInput(f"--token-file: {str(file)!r} holds no token: it is empty")
     return token
 
 

@@ -11,11 +11,12 @@ from typing import Annotated, TypeAlias, TypeVar
 import anyio
 import typer
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, StoreError
 from llmsession.store import Store, open_store
 from llmsession.store.sqlite.schema import APPLICATION_ID
 from llmsession.transport.wire.secret_files import read_secret
 
+from .options import option
 from .terminal import warn
 
 __all__ = [
@@ -66,11 +67,12 @@ def store_key(file: Path | None) -> bytes | str | None:
     # Never an option of its own: everybody on the machine may read a command's arguments.
     if file is None:
         return os.environ.get(KEY_VARIABLE) or None
-    key = read_secret(file, "key file", warn=warn)
+    with option("--key-file"):
+        key = read_secret(file, "key file", warn=warn)
     try:
         return key if len(key) == 32 else key.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"key file {str(file)!r} holds neither 32 bytes nor text") from error
+        raise InvalidInput(f"--key-file: {str(file)!r} holds neither 32 bytes nor text") from error
 
 
 def using_store(
@@ -83,9 +85,17 @@ def using_store(
     """
     scheme, _, path = address.partition(":")
     if scheme == "sqlite" and path and not path.startswith("//") and not new:
-        _check_is_store(address, Path(path))
+        with option("--store"):
+            _check_is_store(address, Path(path))
     key = store_key(key_file)
-    return anyio.run(_use, lambda: open_store(address, key=key), work)
+    with option("--store"):
+        store = open_store(address, key=key)
+    try:
+        return anyio.run(_use, store, work)
+    except StoreError as error:
+        if type(error) is StoreError:  # about the store, and not about a record of it
+            raise StoreError(f"--store: {error}", committed=error.committed) from error
+        raise
 
 
 def _check_is_store(address: str, path: Path) -> None:
@@ -106,8 +116,8 @@ def _check_is_store(address: str, path: Path) -> None:
         raise InvalidInput(f"there is no store at {address}: it is a database of another program")
 
 
-async def _use(make: Callable[[], Store], work: Callable[[Store], Awaitable[T]]) -> T:
-    async with _opened(make()) as store:
+async def _use(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
+    async with _opened(store):
         return await work(store)
 
 
@@ -122,10 +132,10 @@ async def _opened(store: Store) -> AsyncGenerator[Store, None]:
 def parse_labels(options: list[str] | None) -> dict[str, str]:
     """``name=value`` arguments. Raises InvalidInput for anything else."""
     labels: dict[str, str] = {}
-    for option in options or ():
-        name, equals, value = option.partition("=")
+    for label in options or ():
+        name, equals, value = label.partition("=")
         if not name or not equals:
-            raise InvalidInput(f"label {option!r} is not name=value")
+            raise InvalidInput(f"--label: {label!r} is not name=value")
         labels[name] = value
     return labels
 
@@ -133,8 +143,9 @@ def parse_labels(options: list[str] | None) -> dict[str, str]:
 _SPANS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def parse_span(text: str) -> float:
-    """Seconds in a span of time such as ``90d``, ``12h`` or ``30`` (seconds).
+def parse_span(text: str, name: str) -> float:
+    """Seconds in a span of time such as ``90d``, ``12h`` or ``30`` (seconds), given as the option
+    *name*.
 
     Raises InvalidInput.
     """
@@ -144,5 +155,5 @@ def parse_span(text: str) -> float:
     except ValueError:
         span_s = -1.0
     if not 0 <= span_s < float("inf"):
-        raise InvalidInput(f"{text!r} is no span of time; write for example 90d, 12h or 30s")
+        raise InvalidInput(f"{name}: {text!r} is no span of time; write for example 90d or 12h")
     return span_s

@@ -25,6 +25,7 @@ __all__ = [
     "digest_of",
     "extracted_summary",
     "introduced",
+    "summary_by_rules",
     "with_summary",
     "without_pins",
     "without_title",
@@ -32,6 +33,17 @@ __all__ = [
 
 _MAX_TRIES = 4
 """Tokens for each character differ from text to text, so a text that is too long is made again."""
+
+
+def summary_by_rules(
+    summary_request: SummaryRequest, messages: Sequence[Message], profile: Profile
+) -> PrefixSummary | None:
+    """The summary that stands where no model writes one: the policy's own text for that case
+    (``fallback``), else ``extracted_summary``."""
+    if summary_request.fallback.strip():
+        text = introduced(summary_request.fallback)
+        return PrefixSummary(summary_request.upto, text, "extractive")
+    return extracted_summary(summary_request, messages, profile)
 
 
 def extracted_summary(

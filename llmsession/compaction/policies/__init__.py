@@ -5,6 +5,7 @@ In: a view, messages, a budget. Out: a plan, or None. Absent: models, clocks, an
 
 from .balanced import Balanced
 from .baseline import FullHistory
+from .composing import Pipeline, Stage, pipeline
 from .other_systems.anchors import AppendOnlyProjection, AutoCompactThreshold, CheckpointOnFirstKept
 from .other_systems.digests import (
     LlmSummary,
@@ -19,7 +20,7 @@ from .other_systems.masking import MaskConsumed, PositionClear, PressureFading
 from .other_systems.pointer import PointerSummary
 from .other_systems.reads import FileReadDedupe, StaleReadBatching
 from .other_systems.rolling import RollingSummary75
-from .other_systems.stages import FourStage, MiddlewarePipeline, Stage
+from .other_systems.stages import FourStage, MiddlewarePipeline
 from .other_systems.truncation import (
     AdaptiveWindowTruncate,
     NondestructiveCondense,
@@ -33,6 +34,7 @@ from .other_systems.windows import (
     ReverseBudget,
 )
 from .registry import make_policy, policy_names, register, settings_of
+from .strip_thinking import StripThinking
 from .swap_tool_results import SwapToolResults
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "MiddlewarePipeline",
     "NondestructiveCondense",
     "NondestructiveTruncate",
+    "Pipeline",
     "PointerSummary",
     "PositionClear",
     "PressureFading",
@@ -70,10 +73,12 @@ __all__ = [
     "SidecarProjection",
     "Stage",
     "StaleReadBatching",
+    "StripThinking",
     "SummaryKeepLast4",
     "SwapToolResults",
     "UnionPreserveCompress",
     "make_policy",
+    "pipeline",
     "policy_names",
     "register",
     "settings_of",

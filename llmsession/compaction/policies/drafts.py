@@ -213,6 +213,21 @@ class Draft:
             if message.is_assistant:
                 self.measure(index)
 
+    def strip_thinking(self) -> int:
+        """Leave out all thinking made so far, unless it may have to open a tool loop; how many
+        tokens that saves. Nothing is decided where it saves none."""
+        before = self.used
+        opens = self.budget.profile.thinking_opens_tool_loop
+        if not opens and self.shown.thinking_from < len(self.messages):
+            had = self.drops_thinking
+            self.drop_thinking()
+            self.drops_thinking = had or self.used < before
+        return before - self.used
+
+    def budget_now(self) -> Budget:
+        """The budget, with the size that the request has by now."""
+        return msgspec.structs.replace(self.budget, used_tokens=self.used)
+
     def absorb(self, plan: Plan) -> None:
         """Take over what *plan*, made for ``shown``, changes, with the summary that it wants."""
         if plan.drops_thinking:

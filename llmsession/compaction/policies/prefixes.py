@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from llmsession.compaction.planning.boundaries import (
@@ -14,6 +14,7 @@ from llmsession.compaction.planning.boundaries import (
 from llmsession.compaction.planning.policy import Budget, planned
 from llmsession.compaction.tokens.messages import MESSAGE_OVERHEAD_TOKENS, text_tokens_for
 from llmsession.compaction.view.plan import Plan, SummaryRequest
+from llmsession.compaction.view.summary_wording import without_title
 from llmsession.compaction.view.view import View
 from llmsession.turns.blocks import TextBlock
 from llmsession.turns.messages import Message, count_turns
@@ -32,6 +33,7 @@ __all__ = [
     "cut_at_least",
     "cut_at_most",
     "latest_cut",
+    "note_behind_earlier",
     "pin_of",
     "request_starts",
     "summary_plan",
@@ -56,6 +58,18 @@ def told_tokens(view: View, budget: Budget) -> int:
         return 0
     tokens = text_tokens_for(view.prefix_summary.text, budget.profile) + MESSAGE_OVERHEAD_TOKENS
     return budget.scaled(tokens)
+
+
+def note_behind_earlier(view: View, mark: str, note: Callable[[int], str]) -> str:
+    """A policy's own text where no summary comes: *note* of the first position that it speaks
+    for, behind the newest summary that is no such text itself. *mark* is how these are known.
+
+    So a model that fails once does not take away what it, or anybody, has written before.
+    """
+    earlier = next((s for s in reversed(view.prefix_summaries) if mark not in s.text), None)
+    if earlier is None:
+        return note(0)
+    return f"{without_title(earlier.text)}\n\n{note(earlier.upto)}"
 
 
 def cut_at_most(messages: Sequence[Message], at: int) -> int:

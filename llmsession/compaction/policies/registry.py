@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from llmsession.compaction.planning.policy import Policy
 from llmsession.errors import InvalidConfig
 
-__all__ = ["make_policy", "policy_names", "register", "settings_of"]
+__all__ = [
+    "SHARED_SETTINGS",
+    "check_shared",
+    "lowered",
+    "make_policy",
+    "policy_names",
+    "register",
+    "settings_of",
+    "shared_by_default",
+    "table_markdown",
+    "takes",
+]
+
+SHARED_SETTINGS = (
+    "threshold", "threshold_tokens", "low", "keep_recent_turns", "keep_recent_steps", "mode",
+)  # fmt: skip
+"""The settings of a ``CompactionConfig`` that are a policy's own, if it has them."""
+_LEAST_SHARE = 1e-6
 
 P = TypeVar("P", bound=type[Any])
 _POLICIES: dict[str, type[Any]] = {}
@@ -37,28 +54,95 @@ def policy_names() -> tuple[str, ...]:
     return tuple(_POLICIES)
 
 
-def make_policy(
-    name: str, options: Mapping[str, Any] | None = None, shared: Mapping[str, Any] | None = None
-) -> Policy:
-    """The policy *name* with the settings *options*, and of *shared* those that it knows.
-
-    Raises InvalidConfig for a name or a setting that there is not, or a value that cannot be.
-    """
+def _kind(name: str) -> type[Any]:
     kind = _POLICIES.get(name)
     if kind is None:
         known = ", ".join(_POLICIES)
         raise InvalidConfig(f"there is no policy {name!r}; there are: {known}")
+    return kind
+
+
+def _own_settings(kind: type[Any]) -> str:
+    fields: tuple[str, ...] = kind.__struct_fields__
+    return f"its own settings are: {', '.join(fields)}" if fields else "it has no settings"
+
+
+def takes(name: str, setting: str) -> bool:
+    """Has the policy *name* the shared *setting*? A limit in tokens lowers a share of the limit,
+    so what has ``threshold`` takes ``threshold_tokens`` too. Raises InvalidConfig for a name that
+    there is not."""
+    fields = _kind(name).__struct_fields__
+    return setting in fields or (setting == "threshold_tokens" and "threshold" in fields)
+
+
+def shared_by_default(name: str) -> frozenset[str]:
+    """The settings whose defaults the policy *name* takes from a ``CompactionConfig``: those that
+    it ``shares``. Where others have a setting of that name, their own default stands. Raises
+    InvalidConfig for a name that there is not."""
+    return frozenset(getattr(_kind(name), "shares", ()))
+
+
+def check_shared(name: str, settings: Iterable[str]) -> None:
+    """Raises InvalidConfig for the first of *settings*, which were given to the policy *name*,
+    that it does not have, and names those that it has."""
+    for setting in settings:
+        if not takes(name, setting):
+            raise InvalidConfig(
+                f"policy {name!r} has no setting {setting!r}; {_own_settings(_kind(name))}"
+                f"{_how(_kind(name))}"
+            )
+
+
+def _how(kind: type[Any]) -> str:
+    return " (they are given in options)" if kind.__struct_fields__ else ""
+
+
+def lowered(policy: Policy, threshold_tokens: int, limit_tokens: int) -> Policy:
+    """*policy* so that it acts above *threshold_tokens* already, if that is below its share of
+    *limit_tokens*; its low mark is then at most half of that. A policy with a limit of its own
+    in tokens has it already."""
+    settings = msgspec.structs.asdict(cast(msgspec.Struct, policy))
+    if "threshold" not in settings or "threshold_tokens" in settings or limit_tokens <= 0:
+        return policy
+    share = max(_LEAST_SHARE, threshold_tokens / limit_tokens)
+    if share >= settings["threshold"]:
+        return policy
+    changes = {"threshold": share}
+    if "low" in settings:
+        changes["low"] = min(settings["low"], share / 2)
+    return cast(Policy, msgspec.structs.replace(cast(msgspec.Struct, policy), **changes))
+
+
+def make_policy(
+    name: str, options: Mapping[str, Any] | None = None, shared: Mapping[str, Any] | None = None
+) -> Policy:
+    """The policy *name* with the settings *options*, and of *shared* those that it has.
+
+    Raises InvalidConfig for a name or a setting that there is not, or a value that cannot be.
+    """
+    kind = _kind(name)
     fields = set(kind.__struct_fields__)
     unknown = sorted(set(options or ()) - fields)
     if unknown:
-        raise InvalidConfig(f"policy {name!r} has no setting {unknown[0]!r}")
-    takes = getattr(kind, "shares", ())
-    parameters = {key: value for key, value in (shared or {}).items() if key in takes}
+        raise InvalidConfig(f"policy {name!r} has no setting {unknown[0]!r}; {_own_settings(kind)}")
+    parameters = {key: value for key, value in (shared or {}).items() if key in fields}
     try:
         policy: Policy = msgspec.convert({**parameters, **(options or {})}, kind)
     except msgspec.ValidationError as error:
         raise InvalidConfig(f"policy {name!r}: {error}") from error
     return policy
+
+
+def table_markdown() -> str:
+    """Which policy takes which of the shared settings, as the table of docs/compaction.md."""
+    names = [f"`{name}`" for name in SHARED_SETTINGS]
+    lines = [f"| policy | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
+    rows = {name: [takes(name, setting) for setting in SHARED_SETTINGS] for name in _POLICIES}
+    for name, taken in rows.items():
+        if any(taken):
+            marks = " | ".join("yes" if mark else "" for mark in taken)
+            lines.append(f"| `{name}` | {marks} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
 
 
 def settings_of(policy: object) -> tuple[str, dict[str, Any]]:

@@ -86,17 +86,11 @@ class Checker:
         self._tools = ToolCache()
         self._dialogue: Dialogue | None = None
 
-    def check(self, request: Request, *, paused: bool = False) -> tuple[RuleViolation, ...]:
-        """Every rule that *request* breaks, in the order of the rules; () if it is valid.
-
-        *paused* says that its last message is a reply that the provider paused and wants back;
-        without it, server calls in that message tell the same.
-        """
+    def check(self, request: Request) -> tuple[RuleViolation, ...]:
+        """Every rule that *request* breaks, in the order of the rules; () if it is valid."""
         messages = self._sent.recall(request.messages)
         tools = self._tools.recall(request.tools)
-        dialogue = Dialogue(
-            request, self.profile, messages, tools, paused=paused, before=self._dialogue
-        )
+        dialogue = Dialogue(request, self.profile, messages, tools, before=self._dialogue)
         self._dialogue = dialogue if len(messages) >= REMEMBERED_MESSAGES else None
         return tuple(violation for rule in RULES.values() for violation in rule(dialogue))
 
@@ -124,11 +118,9 @@ class Checker:
         raise_if_any(self.check(request))
 
 
-def check_request(
-    request: Request, profile: Profile, *, paused: bool = False
-) -> tuple[RuleViolation, ...]:
+def check_request(request: Request, profile: Profile) -> tuple[RuleViolation, ...]:
     """As ``Checker.check``."""
-    return Checker(profile).check(request, paused=paused)
+    return Checker(profile).check(request)
 
 
 def check_against_history(

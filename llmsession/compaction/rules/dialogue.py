@@ -18,7 +18,7 @@ class Dialogue:
     have in common are not read again."""
 
     __slots__ = (
-        "answering", "call_count", "call_ids", "calling", "late", "messages", "notable", "paused",
+        "answering", "call_count", "call_ids", "calling", "late", "messages", "notable",
         "profile", "repeated", "request", "runs", "starts", "tools", "unpaired",
     )  # fmt: skip
 
@@ -29,11 +29,8 @@ class Dialogue:
         messages: list[MessageFacts],
         tools: tuple[BlockFields, ...],
         *,
-        paused: bool = False,
         before: Dialogue | None = None,
     ) -> None:
-        self.paused = paused
-        """Is the last message a reply that the provider paused?"""
         self.request = request
         self.profile = profile
         self.messages = messages

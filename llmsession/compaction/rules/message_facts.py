@@ -61,6 +61,8 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     opens_with: str = ""
     ends_in_space: bool = False
+    ends_in_compaction: bool = False
+    """Is its last block the provider's own summary?"""
     calls: tuple[Mark, ...] = ()
     call_ids: tuple[str, ...] = ()
     results: tuple[Mark, ...] = ()
@@ -95,8 +97,9 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         return _read_texts(role, body, blocks, faults)
     calls = tuple(_marks(blocks, "tool_use"))
     results = tuple(_marks(blocks, "tool_result"))
+    server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
     strays = tuple(_stray_server_results(blocks))
-    open_calls = _open_server_calls(blocks)
+    open_calls = _open_server_calls(blocks) if server_calls else ()
     breakpoints = tuple(_breakpoints(blocks, "content"))
     compactions = tuple(index for index, block in enumerate(blocks) if _is_signed_compaction(block))
     first_other = next(
@@ -108,13 +111,14 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         size=len(blocks),
         opens_with=blocks[0].type if blocks else "",
         ends_in_space=_ends_in_space(blocks),
+        ends_in_compaction=bool(blocks) and blocks[-1].type == "compaction",
         calls=calls,
         call_ids=tuple(mark.id for mark in calls),
         results=results,
         result_ids=tuple(mark.id for mark in results),
         late_results=tuple(mark for mark in results if mark.block > first_other),
         holds_others=first_other < len(blocks),
-        server_calls=tuple(str(block.id) for block in blocks if is_server_call(block.type)),
+        server_calls=server_calls,
         stray_server_results=strays,
         open_server_calls=open_calls,
         thinking=tuple(_thoughts(blocks, body)),
@@ -224,6 +228,7 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
         size=first.size + second.size,
         opens_with=first.opens_with or second.opens_with,
         ends_in_space=second.ends_in_space,
+        ends_in_compaction=second.ends_in_compaction,
         calls=first.calls + _shifted(second.calls, offset),
         call_ids=first.call_ids + second.call_ids,
         results=first.results + results,

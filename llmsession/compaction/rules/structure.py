@@ -43,14 +43,14 @@ def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator
 def v2_the_last_message_is_the_users(dialogue: Dialogue) -> Iterator[RuleViolation]:
     """No prefill, unless the model takes it; then without trailing whitespace.
 
-    A paused turn is sent back as it came and so may end with the assistant, and a compaction
-    request asks for no reply.
+    A turn that the provider paused behind its own tools or its own summary is sent back as it
+    came and so ends with the assistant, and a compaction request asks for no reply.
     """
     if not dialogue.runs or dialogue.runs[-1].role != "assistant":
         return
     last = dialogue.runs[-1]
     where = f"messages[{len(dialogue.messages) - 1}]"
-    if dialogue.paused or last.server_calls or dialogue.request.options.get("compaction"):
+    if last.server_calls or last.ends_in_compaction or dialogue.request.options.get("compaction"):
         return
     if not dialogue.profile.prefill:
         text = (

@@ -25,7 +25,7 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Text behind the summary, whoever writes it: what rules know for certain."""
     fallback: str = ""
     """The policy's own text by rules, without a title. It is used if no summary comes, or none
-    that is shorter than its source."""
+    that is shorter than its source. A policy without one gets the general digest."""
     omitted: tuple[tuple[int, int], ...] = ()
     """The ranges that are left out only if the summary comes."""
     pinned: Injected | None = None

@@ -272,12 +272,18 @@ class RequestBuilds:
         core.warm(name, messages, core.state.view, looked, trouble="request.unbuildable")
 
     def warn(self, run: Run, tokens: int) -> None:
-        """Write a warning when a context comes close to its budget, once until it is smaller."""
+        """Write a warning when a context comes close to its budget, once until it is smaller, and
+        when a compaction has suggested a new session."""
         core = self.core
         share = core.config.compaction.warning or WARNING
         is_near = tokens >= core.budget_tokens * share
-        if is_near and not self._has_warned:
-            budget = core.budget_tokens
-            record = r.ContextWarned(turn=run.number, tokens=tokens, budget_tokens=budget)
+        suggests = core.state.suggests_new_session
+        if suggests or (is_near and not self._has_warned):
+            record = r.ContextWarned(
+                turn=run.number,
+                tokens=tokens,
+                budget_tokens=core.budget_tokens,
+                suggests_new_session=suggests,
+            )
             core.journal.write(record)
         self._has_warned = is_near

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
+from operator import is_
 from typing import Any
 
 import anyio
@@ -39,26 +39,24 @@ __all__ = [
 ]
 
 
-class _Around:
-    """The tool of a session that some code runs in. Tasks that outlive the tool keep it."""
+class running_tool:
+    """In the body, and in the tasks and threads that it starts, ``tool_around`` names *tool*. Tasks
+    that outlive the tool keep it."""
+
+    __slots__ = ("_token", "is_over", "session", "tool")
 
     def __init__(self, session: str, tool: str) -> None:
         self.session, self.tool, self.is_over = session, tool, False
 
+    def __enter__(self) -> None:
+        self._token = _around.set(self)
 
-_around: ContextVar[_Around | None] = ContextVar("tool", default=None)
+    def __exit__(self, *raised: object) -> None:
+        self.is_over = True
+        _around.reset(self._token)
 
 
-@contextmanager
-def running_tool(session: str, tool: str) -> Iterator[None]:
-    """In the body, and in the tasks and threads that it starts, ``tool_around`` names *tool*."""
-    around = _Around(session, tool)
-    token = _around.set(around)
-    try:
-        yield
-    finally:
-        around.is_over = True
-        _around.reset(token)
+_around: ContextVar[running_tool | None] = ContextVar("tool", default=None)
 
 
 def tool_around(session: str) -> str | None:
@@ -172,7 +170,11 @@ def _plain_result(result: ToolResult) -> ToolResult:
     if summary is None and result.compact_summary is not None:
         raise InvalidMessage(f"result of {call_id!r}: compact_summary is no text")
     text = plain_text(result.content)
-    return ToolResult(call_id, result.content if text is None else text, result.is_error, summary)
+    content = result.content if text is None else text
+    plain = (call_id, content, summary)
+    if all(map(is_, plain, (result.call_id, result.content, result.compact_summary))):
+        return result  # as nearly always
+    return ToolResult(call_id, content, result.is_error, summary)
 
 
 INLINE_CHARS = 32_000
@@ -187,23 +189,27 @@ async def prepare_answers(
     Raises InvalidMessage, before anything is changed.
     """
 
-    results = _checked_results(results)
-    if _size_of(results) <= INLINE_CHARS:
-        return _prepared(results, compaction)
+    prepared = _prepared_here(results, compaction)
+    if prepared is not None:
+        return prepared
     return await anyio.to_thread.run_sync(_prepared, results, compaction)
 
 
 @refusing
-def _prepared(results: tuple[ToolResult, ...], compaction: CompactionConfig) -> tuple[Answer, ...]:
-    return tuple(make_answer(result, compaction=compaction) for result in results)
+def _prepared_here(results: Any, compaction: CompactionConfig) -> tuple[Answer, ...] | None:
+    """The answers; None where a thread is to make them."""
+    checked = _checked_results(results)
+    if sum(_size(result.content) for result in checked) > INLINE_CHARS:
+        return None
+    return tuple(make_answer(result, compaction=compaction) for result in checked)
 
 
 @refusing
-def _size_of(results: tuple[ToolResult, ...]) -> int:
-    return sum(_size(result.content) for result in results)
+def _prepared(results: Any, compaction: CompactionConfig) -> tuple[Answer, ...]:
+    checked = _checked_results(results)
+    return tuple(make_answer(result, compaction=compaction) for result in checked)
 
 
-@refusing
 def _checked_results(results: Any) -> tuple[ToolResult, ...]:
     if not isinstance(results, list | tuple):
         raise InvalidMessage(f"results are a list of ToolResult, not {type(results).__name__}")

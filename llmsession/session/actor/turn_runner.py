@@ -6,7 +6,7 @@ time is a work in the manager's task group, and its report comes back through th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from llmsession.errors import ProviderError, contained_in_task, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
-from llmsession.turns.blocks import clean_text, join_blocks
+from llmsession.turns.blocks import clean_text, join_blocks, split_blocks
 from llmsession.turns.event_choice import (
     event_for_interrupt,
     event_for_limit,
@@ -27,11 +27,14 @@ from llmsession.turns.event_choice import (
     event_for_stream_failure,
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
+from llmsession.turns.messages import Message
 from llmsession.turns.previews import Preview, StepRestarted
 from llmsession.turns.reply import (
     Reply,
     ReplyBuilder,
+    can_go_on,
     committed_blocks,
+    may_run_server_tools,
     open_server_calls,
     rename_calls,
     without_stray_results,
@@ -206,7 +209,7 @@ class TurnRunner:
         self._watch_silence(run, tag, work, builder)
 
     def _watch_silence(self, run: Run, tag: StepTag, work: Work, builder: ReplyBuilder) -> None:
-        limit_s = self._core.config.limits.silence_s
+        run.silence_s = limit_s = self._core.config.limits.silence_s
         if limit_s is None:
             return
 
@@ -216,7 +219,7 @@ class TurnRunner:
                 text = f"nothing came from the provider for {limit_s:g} s (limits.silence_s)"
                 self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
 
-        self._works.watch_silence(run, limit_s, lambda: builder.fed, silent)
+        self._works.watch_silence(run, limit_s, silent)
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
@@ -262,23 +265,29 @@ class TurnRunner:
         if run.sent_size is not None and not (reply.edits or reply.context):
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         state = self._core.state
-        _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
-        if strays:  # they stay in the log, but the conversation does not have them
-            self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
+        if any(map(may_run_server_tools, reply.blocks)):
+            _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
+            if strays:  # they stay in the log, but the conversation does not have them
+                self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
         blocks = rename_calls(reply.blocks, state.call_turns.keys())
-        run.reply = reply = msgspec.structs.replace(reply, blocks=blocks)
+        if blocks is not reply.blocks:
+            reply = msgspec.structs.replace(reply, blocks=blocks)
+        run.reply = reply
         pending_calls: tuple[r.PendingCall, ...] = ()
         if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
             pending_calls = tuple(self.toolbox.pending_call(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
             run.calls.update((call.id, CallTrack(call)) for call in pending_calls)
-        limits = self._core.config.limits
-        self.feed(
-            run,
-            event_for_reply(
-                run.turn, reply, pending_calls, steers=run.steers, limits=limits, tag=tag
-            ),
+        event = event_for_reply(
+            run.turn,
+            reply,
+            pending_calls,
+            steers=run.steers,
+            limits=self._core.config.limits,
+            tag=tag,
+            goes_on=can_go_on([*_replies_at_end(state.open[run.number].staged), reply.blocks]),
         )
+        self.feed(run, event)
 
     def _close_stream(self, run: Run) -> None:
         self._works.end_watch(run)
@@ -439,3 +448,13 @@ _PERFORM: dict[type[e.Effect], Callable[[TurnRunner, Run, Any], None]] = {
     e.JournalAbort: TurnRunner._journal_abort,
     e.JournalFailure: TurnRunner._journal_failure,
 }
+
+
+def _replies_at_end(staged: Sequence[Message]) -> list[Sequence[bytes]]:
+    """The blocks of the replies that stand behind the last message of the user."""
+    replies: list[Sequence[bytes]] = []
+    for message in reversed(staged):
+        if not message.is_assistant:
+            break
+        replies.insert(0, [bytes(raw) for raw in split_blocks(message.body)])
+    return replies

@@ -13,10 +13,6 @@ from ..tasks.works import Work
 
 __all__ = ["RunWorks"]
 
-SILENCE = "silence"
-"""The name of the timer that watches a stream."""
-LOOKS = 4
-
 
 class RunWorks:
     """The works and deadlines of one session's runs. ``stopped`` is called with a stopping run when
@@ -53,33 +49,17 @@ class RunWorks:
 
         self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
 
-    def watch_silence(
-        self, run: Run, limit_s: float, pieces: Callable[[], int], silent: Callable[[], None]
-    ) -> None:
-        """Put *silent* into the mailbox once *pieces* has not grown for *limit_s* seconds, unless
-        ``end_watch`` comes first.
-
-        It is looked at four times in that time. So a piece of a reply costs nothing, and a process
-        that was stopped for long finds what came meanwhile before it calls a stream silent.
-        """
-        seen, unchanged = pieces(), 0
-
-        def look() -> None:
-            nonlocal seen, unchanged
-            unchanged = unchanged + 1 if pieces() == seen else 0
-            seen = pieces()
-            if unchanged == LOOKS:
-                silent()
-            else:
-                self.after(run, SILENCE, limit_s / LOOKS, look)
-
-        self.after(run, SILENCE, limit_s / LOOKS, look)
+    def watch_silence(self, run: Run, limit_s: float, silent: Callable[[], None]) -> None:
+        """Put *silent* into the mailbox once the stream of *run* brings nothing for *limit_s*
+        seconds, unless ``end_watch`` comes first."""
+        assert run.builder is not None  # its stream was just opened
+        fire = partial(self._core.report, silent)
+        self._core.services.silence.begin(run.builder, limit_s, fire)
 
     def end_watch(self, run: Run) -> None:
         """The stream of *run* is over: its silence says nothing any more."""
-        timer = run.timers.pop(SILENCE, None)
-        if timer is not None:
-            timer.cancel()
+        if run.builder is not None and run.silence_s is not None:
+            self._core.services.silence.end(run.builder, run.silence_s)
 
     def stop(self, run: Run) -> None:
         """Cancel everything that runs for *run*; ``stopped`` is called when that is over."""

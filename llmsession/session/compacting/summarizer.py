@@ -1,8 +1,8 @@
 """Writes summaries: by a model where one is configured, else by rules.
 
-A failure of the model changes nothing: a segment is extracted by rules instead, and a result keeps
-the summary that it has. After several failures in a row the model gets no request until the
-configuration is another, or a while has passed.
+A failure of the model changes nothing: a segment is made by rules instead, by those of the policy
+where it has a text for that, and a result keeps the summary that it has. After several failures in
+a row the model gets no request until the configuration is another, or a while has passed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import anyio
 
-from llmsession.compaction.planning.prefix_summaries import extracted_summary
+from llmsession.compaction.planning.prefix_summaries import summary_by_rules
 from llmsession.compaction.provider_side import ProviderSummaries
 from llmsession.compaction.view.plan import SummaryRequest
 from llmsession.compaction.view.provider_blocks import signed_summary
@@ -137,11 +137,11 @@ class Summarizer:
         self._failed_at = 0.0
         self._steps = 0
 
-    def extracted(
+    def by_rules(
         self, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> PrefixSummary | None:
         """The segment by rules alone, without waiting."""
-        return extracted_summary(summary_request, messages, self._core.builder.profile)
+        return summary_by_rules(summary_request, messages, self._core.builder.profile)
 
     async def prefix_summary(
         self, summary_request: SummaryRequest, messages: Sequence[Message], view: View
@@ -162,8 +162,8 @@ class Summarizer:
             if text is not None:
                 return PrefixSummary(summary_request.upto, introduced(text), "model")
         if len(messages) <= INLINE_MESSAGES:
-            return self.extracted(summary_request, messages)
-        return await off_loop(self.extracted, summary_request, messages)
+            return self.by_rules(summary_request, messages)
+        return await off_loop(self.by_rules, summary_request, messages)
 
     async def _by_model(
         self, config: SummariserConfig, summary_request: SummaryRequest, messages: Sequence[Message]

@@ -21,6 +21,7 @@ from llmsession.turns.spending.prices import PriceTable
 from ..log.journal import Journal
 from ..log.reported_usage import Calibrations
 from ..log.state import SessionState
+from ..tasks.silence import SilenceWatch
 from ..tasks.timers import Timers
 from ..tasks.tool_threads import ToolThreads
 from ..tasks.worker_thread import off_loop
@@ -47,7 +48,8 @@ class Services:
 
     __slots__ = (
         "_frame", "_shared", "calibrations", "clock", "counter", "logger", "observers", "prices",
-        "provider", "subscriptions", "summariser", "tenants", "timers", "tool_threads", "works",
+        "provider", "silence", "subscriptions", "summariser", "tenants", "timers", "tool_threads",
+        "works",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +76,7 @@ class Services:
         self.tenants = tenants
         self.works = works
         self.timers = timers
+        self.silence = SilenceWatch(timers)
         self.subscriptions = subscriptions
         self.clock = clock
         self.logger = logger
@@ -165,7 +168,7 @@ class Core:
         """The size of the newest request. None before the first one."""
         self.counted_at: float | None = None
         """When ``context_size`` was noted, in seconds since the epoch."""
-        self.policy = config.compaction.make_policy()
+        self.policy = config.compaction.make_policy(self.budget_tokens)
         self.capping = self._capping()
         """How results are capped and summarised when they arrive."""
         self.counters = Counters()
@@ -262,6 +265,6 @@ class Core:
         sizes = config.sizes(profile)
         self.budget_tokens, self.window_tokens = sizes.budget_tokens, sizes.window_tokens
         self.config = config
-        self.policy = config.compaction.make_policy()
+        self.policy = config.compaction.make_policy(self.budget_tokens)
         self.capping = self._capping()
         self.log = SessionLog(self.services.logger, self.session, content=config.log_content)

@@ -23,7 +23,6 @@ from llmsession.compaction.view.provider_blocks import is_sent_as_block
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Frame, Profile, Request, RequestMessage
-from llmsession.turns.stop import Follow, stop_rule
 
 from ..log.reported_usage import Calibrations, Reported
 
@@ -108,9 +107,7 @@ class ContextBuilder:
     ) -> Built:
         """The request for *messages* as *view* shows them, sized and checked."""
         request = self.project(messages, view)
-        last = messages[-1] if messages else None
-        paused = last is not None and last.is_assistant and _is_paused(last)
-        violations = self._checker.check(request, paused=paused)
+        violations = self._checker.check(request)
         if self.profile.binds_thinking:
             violations += self._check_thinking(request, messages, view)
         return Built(request, self.size(request, messages, view, reported), violations)
@@ -227,8 +224,3 @@ class ContextBuilder:
     def _size(self, message: RequestMessage) -> int:
         unnamed = Message(id="", session="", turn=0, role=message.role, body=message.body)
         return message_tokens(unnamed, self.profile)
-
-
-def _is_paused(message: Message) -> bool:
-    """Did the provider pause this reply, to have it sent back as it is?"""
-    return stop_rule(message.stop_reason).follow is Follow.CONTINUE

@@ -76,6 +76,7 @@ class Run:
         "request",
         "requests",
         "sent_size",
+        "silence_s",
         "steers",
         "still_running",
         "stream_at",
@@ -95,6 +96,8 @@ class Run:
         self.sent_size: Size | None = None
         """The size of ``request``."""
         self.builder: ReplyBuilder | None = None
+        self.silence_s: float | None = None
+        """How long ``builder`` may get nothing, if that is bounded."""
         self.stream_at = 0.0
         self.reply: Reply | None = None
         self.calls: dict[str, CallTrack] = {}

@@ -19,6 +19,7 @@ from llmsession.turns.ids import TurnCounter
 from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.reply import (
+    may_run_server_tools,
     open_server_calls,
     without_open_server_calls,
     without_stray_results,
@@ -36,7 +37,6 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 _NOTHING_USED = Usage()
 # A cheap test first: ``summary_in`` copies the body, which took a sixth of a fold's time.
 _MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
-_MAY_RUN_SERVER_TOOLS = re.compile(rb'"(?:server|mcp)_tool_use"|_tool_result"').search
 
 
 class OpenTurn(msgspec.Struct):
@@ -102,8 +102,9 @@ class SessionState:
         self.reported: Reported | None = None
         """The reported usage of the newest request, if the context still begins with it."""
         self._committed_report: Reported | None = None
-        self.prefix_broken = False
-        """Have the model, the system text or the tools changed since the last reply?"""
+        self.prefix_broken = self.suggests_new_session = False
+        """Have the model, the system text or the tools changed since the last reply? Has a
+        compaction suggested a new session, and no ``context.warning`` told it yet?"""
         self.open: dict[int, OpenTurn] = {}
         self.view = View()
         self.summaries: dict[str, str] = {}
@@ -360,6 +361,12 @@ class SessionState:
     def _compacted(self, record: r.CompactionApplied) -> None:
         self.view = self.view.applied(plan_of(record), len(self.context_messages()))
         self._unreport()
+        if record.figures.get("suggest_new_session"):
+            self.suggests_new_session = True
+
+    def _warned(self, record: r.ContextWarned) -> None:
+        if record.suggests_new_session:
+            self.suggests_new_session = False
 
     def _cleared(self, record: r.ConversationCleared) -> None:
         self.generation = record.generation
@@ -367,6 +374,7 @@ class SessionState:
         self.history = ()
         self.head_turn = None
         self.view = View(version=self.view.version + 1)
+        self.suggests_new_session = False
         self.summaries = {}
         self.receipts = ()
         self.seed = None
@@ -379,6 +387,7 @@ class SessionState:
         self.generation = record.generation
         self._set_history(self.history[:count])
         self.view = self.view.clamped(count)
+        self.suggests_new_session = False
         self._unreport()
         for message in gone:
             for call in message.tool_calls:
@@ -447,7 +456,7 @@ class SessionState:
     def _redacted(self, record: r.RecordsRedacted) -> None:
         self.pending_redaction = None
 
-    def _nothing(self, record: r.CommandAnswered | r.TurnResumed | r.ContextWarned) -> None:
+    def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass
 
     def born_in(self, turn: int) -> str:
@@ -558,7 +567,7 @@ def _note_server_tools(turn: OpenTurn, body: msgspec.Raw) -> msgspec.Raw:
     """Note in *turn* which calls of the provider's tools are open after a reply. Returns what the
     reply says in the conversation: *body* without results that no call of the turn asked for."""
     turn.waits_for_server = False
-    if _MAY_RUN_SERVER_TOOLS(body) is None:
+    if not may_run_server_tools(body):
         return body
     blocks, strays = without_stray_results(split_blocks(body), turn.server_calls)
     turn.server_calls = open_server_calls(blocks, turn.server_calls)
@@ -620,7 +629,7 @@ _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.TurnImported: SessionState._imported,
     r.SummariesStored: SessionState._summaries,
     r.CompactionApplied: SessionState._compacted,
-    r.ContextWarned: SessionState._nothing,
+    r.ContextWarned: SessionState._warned,
     r.ConversationCleared: SessionState._cleared,
     r.ConversationRewound: SessionState._rewound,
     r.ConversationForgotten: SessionState._forgotten,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..log.history_cuts import first_since, forgotten_turns
 from ..log.read_state import begun_rows, read_state
 from ..log.reader import read_page
 from ..registry.runtime import Runtime
-from ..values.validation import checked_filter
+from ..values.validation import checked_filter, checked_seconds
 
 __all__ = ["Retention", "RetentionReport", "apply_retention"]
 
@@ -48,10 +47,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("a retention rule deletes or forgets after some time; this does not")
         for name in ("delete_idle_s", "forget_after_s"):
             seconds: Any = getattr(self, name)
-            if seconds is None:
-                continue
-            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not is_number or not 0 < seconds < math.inf:
+            if seconds is not None and not checked_seconds(seconds, name, minimum=0) > 0:
                 raise InvalidInput(f"{name} is {seconds!r}; it must be greater than 0")
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from llmsession.errors import (
     error_text,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.checked import CheckedStore
+from llmsession.store.checked import checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
@@ -43,7 +44,7 @@ from ..core.tenant_logs import TenantLogs
 from ..core.tenants import Tenants
 from ..log.fork_records import Branch
 from ..log.state import SessionState
-from ..tasks.clock import Clock
+from ..tasks.clock import checked_clock
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
@@ -54,17 +55,18 @@ from ..values.config import (
     Tool,
     Unbound,
     bind_tools,
-    load_config,
+    logged_config,
     unbound_tools,
 )
 from ..values.environment import with_environment
 from ..values.labels import tenant_of
 from ..values.outcome import Closed
-from ..values.validation import checked_wait
+from ..values.validation import checked_seconds, checked_tools
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader, Runners
 from .reactivation import ReactivationQueue
+from .summary_provider import summary_provider
 
 __all__ = ["Runtime"]
 
@@ -102,17 +104,19 @@ class Runtime:
         self.tenants = Tenants(tenant_budgets)
         self.given_store: Store = store if store is not None else MemoryStore()
         """The store as its user knows it."""
-        self.store: Store = CheckedStore(self.given_store)
+        self.store: Store = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """Who this manager is to its store."""
-        self.clock = Clock(clock, lambda error: log_bug(logger, "clock.failed", error))
+        self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
-        self._summariser = summariser
-        self._tools = tuple(tools)
+        self._summariser = summary_provider(self.environ) if summariser is None else summariser
+        self._tools = checked_tools(tools)
         self._logger = logger
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)
-        self._thread_wait_s = checked_wait("thread_wait_s", thread_wait_s)
+        self._thread_wait_s = checked_seconds(
+            thread_wait_s, "thread_wait_s", minimum=0, maximum=math.inf
+        )
         self._loader = Loader(self.store, self.owner, self.clock, self.subscriptions)
         self._table = ActivationTable(
             self.store,
@@ -271,7 +275,7 @@ class Runtime:
 
     def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's callables and those of *tools*."""
-        config = bind_tools(load_config(state.config).checked(), (*self._tools, *tools))
+        config = bind_tools(logged_config(state.config), (*self._tools, *tools))
         return self._services.shared(config)[0]
 
     # Activation.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from llmsession.errors import contained
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "checked_clock"]
 
 MIN_S = datetime.min.replace(tzinfo=UTC).timestamp() + 86_400
 MAX_S = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
@@ -44,3 +44,10 @@ class Clock:
         if failed is not None:
             failed(error)
         return time.time()
+
+
+def checked_clock(
+    clock: Callable[[], float], failed: Callable[[Exception], None]
+) -> Callable[[], float]:
+    """*clock* as sessions read it: the system's own as it is, any other one through ``Clock``."""
+    return clock if clock is time.time else Clock(clock, failed)

@@ -10,7 +10,17 @@ import msgspec
 
 from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.planning.schedule import Schedule
-from llmsession.compaction.policies import make_policy, settings_of
+from llmsession.compaction.policies.limits import check_whole
+from llmsession.compaction.policies.registry import (
+    SHARED_SETTINGS,
+    check_shared,
+    lowered,
+    make_policy,
+    policy_names,
+    settings_of,
+    shared_by_default,
+    takes,
+)
 from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
 from llmsession.errors import InvalidConfig, InvalidMessage
@@ -21,7 +31,7 @@ from llmsession.turns.records import InterruptPolicy
 from llmsession.turns.request import Frame, Profile, Sizes, sizes_for
 from llmsession.turns.spending.spending import SpendingBudget
 
-from .function_schema import schema_of
+from .function_schema import check_can_run, schema_of
 
 __all__ = [
     "CompactionConfig",
@@ -36,6 +46,7 @@ __all__ = [
     "WhenBusy",
     "bind_tools",
     "load_config",
+    "logged_config",
     "store_config",
     "tool",
     "tools_with_callables",
@@ -107,7 +118,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         checked and converted before the call, for example to a dataclass. If they do not fit, the
         function is not called, and the model gets an error result that says where.
 
-        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema.
+        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema, and for
+        a generator function.
         """
         schema = schema_of(function)
         tool = cls(
@@ -130,6 +142,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.Raw(encode_json(fields))
 
 
+_TOOL_OPTIONS = ("name", "description", "deadline_s")
+
+
 @overload
 def tool(function: ToolCallable, /) -> Tool: ...
 @overload
@@ -144,7 +159,14 @@ def tool(
     /,
     **options: Any,
 ) -> Tool | Callable[[ToolCallable], Tool]:
-    """As a decorator, with or without options: makes a Tool of a function. See ``Tool.of``."""
+    """As a decorator, with or without options: makes a Tool of a function. See ``Tool.of``.
+
+    Raises InvalidConfig for options that there are not, and as ``Tool.of``.
+    """
+    for option in options:
+        if option not in _TOOL_OPTIONS:
+            known = ", ".join(_TOOL_OPTIONS)
+            raise InvalidConfig(f"@tool has no option {option!r}; it has {known}")
     if function is not None:
         return Tool.of(function)
     return lambda function: Tool.of(function, **options)
@@ -174,9 +196,14 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``policy`` is a registered name or a policy object, ``options`` are its settings by name.
     ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
     down to, ``warning`` the share at which ``context.warning`` is published. The last
-    ``keep_recent_turns`` and ``keep_recent_steps`` are not compacted. A field that is None takes
-    LLMSESSION_COMPACTION, LLMSESSION_POLICY, LLMSESSION_THRESHOLD and so on, else True, "balanced",
-    0.80, 0.40 and 0.90.
+    ``keep_recent_turns`` and ``keep_recent_steps`` are not compacted. ``threshold_tokens`` is a
+    threshold in tokens, whatever the window is; of it and ``threshold`` the smaller counts, and the
+    low mark is at most half of that. A field that is None takes LLMSESSION_COMPACTION,
+    LLMSESSION_POLICY, LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.40 and 0.90.
+
+    ``threshold``, ``threshold_tokens``, ``low``, the two ``keep_recent_`` and ``mode`` belong to
+    the policy. One that has no such setting refuses a value, and so does one whose ``options`` say
+    another: InvalidConfig. Where it has none, ``threshold`` and ``low`` stay None.
 
     ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
     60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
@@ -194,6 +221,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: Any = None
     options: dict[str, Any] = {}
     threshold: float | None = None
+    threshold_tokens: int | None = None
     low: float | None = None
     warning: float | None = None
     keep_recent_turns: int = 5
@@ -207,14 +235,22 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     summariser: SummariserConfig | None = None
     provider_side: ProviderSideConfig | None = None
 
-    def make_policy(self) -> Policy:
-        """The policy that these settings choose. Raises InvalidConfig, naming the setting."""
+    def make_policy(self, budget_tokens: int | None = None) -> Policy:
+        """The policy that these settings choose, for requests of up to *budget_tokens*. Raises
+        InvalidConfig, naming the setting."""
         checked = self.checked()
-        shared = {
-            name: getattr(checked, name)
-            for name in ("threshold", "low", "keep_recent_turns", "keep_recent_steps", "mode")
-        }
-        return make_policy(checked.policy, checked.options, shared)
+        names = shared_by_default(checked.policy) | checked.given()
+        shared = {name: getattr(checked, name) for name in names}
+        policy = make_policy(checked.policy, checked.options, shared)
+        if checked.threshold_tokens is None or budget_tokens is None:
+            return policy
+        return lowered(policy, checked.threshold_tokens, budget_tokens)
+
+    def given(self) -> frozenset[str]:
+        """Those of the policy's settings that have a value here which is not their default."""
+        return frozenset(
+            name for name in SHARED_SETTINGS if getattr(self, name) != _SHARED_DEFAULTS[name]
+        )
 
     def checked(self) -> CompactionConfig:
         """These settings with every open field filled, and the policy by its name.
@@ -230,18 +266,69 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(policy, str):
             policy, settings = settings_of(policy)
             options = {**settings, **options}
-        threshold = _share("threshold", 0.80 if self.threshold is None else self.threshold)
-        low = 0.40 if self.low is None else _share("low", self.low)
+        self._check_given(policy, options)
+        threshold, low = self._marks(policy, options)
         return msgspec.structs.replace(
             self,
             enabled=self.enabled is not False,
             policy=policy,
             options=options,
             threshold=threshold,
-            low=min(low, threshold / 2) if self.low is None else low,
+            low=low,
             warning=_share("warning", 0.90 if self.warning is None else self.warning),
             cap_chars=CAP_CHARS if self.cap_chars is None else self.cap_chars,
         )
+
+    def _check_given(self, policy: str, options: Mapping[str, Any]) -> None:
+        """Raises InvalidConfig for a setting that *policy* would ignore."""
+        given = [name for name in SHARED_SETTINGS if name in self.given()]
+        improves = isinstance(self.summariser, SummariserConfig) and self.summariser.improve_results
+        # Results are summarised once they are not recent any more, whatever the policy is.
+        check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
+        if self.threshold_tokens is not None:
+            check_whole("threshold_tokens", self.threshold_tokens, 1)
+        for name in given:
+            value = getattr(self, name)
+            if name in options and options[name] != value:
+                raise InvalidConfig(
+                    f"{name} is {value!r}, and the policy's own setting says {options[name]!r};"
+                    " say it once"
+                )
+
+    def _marks(self, policy: str, options: Mapping[str, Any]) -> tuple[float | None, float | None]:
+        """The threshold and the low mark; None where the policy's own default stands, or where it
+        has no such setting."""
+        defaults = shared_by_default(policy)
+        threshold = options.get("threshold", self.threshold)
+        if threshold is None and "threshold" in defaults:
+            threshold = 0.80
+        if threshold is not None:
+            threshold = _share("threshold", threshold)
+        low = options.get("low", self.low)
+        if low is not None:
+            return threshold, _share("low", low)
+        if "low" not in defaults:
+            return threshold, None
+        return threshold, 0.40 if threshold is None else min(0.40, threshold / 2)
+
+    def as_logged_before(self) -> CompactionConfig:
+        """These settings of a log. A value that the policy never took is open again: earlier
+        versions logged the defaults of settings for every policy, and ignored what it had not."""
+        if not isinstance(self.policy, str) or self.policy not in policy_names():
+            return self
+        ignored = {
+            name: _SHARED_DEFAULTS[name]
+            for name in self.given()
+            if not takes(self.policy, name)
+            or self.options.get(name, getattr(self, name)) != getattr(self, name)
+        }
+        return msgspec.structs.replace(self, **ignored) if ignored else self
+
+
+_SHARED_DEFAULTS: dict[str, Any] = dict(
+    zip(CompactionConfig.__struct_fields__, CompactionConfig.__struct_defaults__, strict=True)
+)
+_RECENT = ("keep_recent_turns", "keep_recent_steps")
 
 
 def _share(name: str, value: Any) -> float:
@@ -342,6 +429,19 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             config.budget.checked()
         return config
 
+    def sent(self) -> SessionConfig:
+        """This configuration, checked, as a service is sent it: its open fields stay open, so that
+        the environment of the service fills them. Raises InvalidConfig."""
+        checked, compaction = self.checked(), self.compaction
+        return msgspec.structs.replace(
+            checked,
+            compaction=msgspec.structs.replace(
+                compaction,
+                policy=None if compaction.policy is None else checked.compaction.policy,
+                options=checked.compaction.options,
+            ),
+        )
+
     @property
     def bound_tools(self) -> dict[str, Tool]:
         """The tools by name, as checked."""
@@ -402,8 +502,8 @@ def _checked_tool(tool: Tool, where: str) -> Tool:
     if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
         rule = "providers allow letters, digits, _ and -, up to 128"
         raise InvalidConfig(f"{where}: name {tool.name!r}; {rule}")
-    if tool.run is not None and not callable(tool.run):
-        raise InvalidConfig(f"{where} ({tool.name}): run cannot be called")
+    if tool.run is not None:
+        check_can_run(tool.run, f"{where} ({tool.name})")
     return tool
 
 
@@ -477,6 +577,14 @@ def load_config(raw: msgspec.Raw) -> SessionConfig:
         return msgspec.json.decode(raw, type=_Stored).config()
     except msgspec.MsgspecError as error:
         raise InvalidConfig(f"the configuration cannot be read: {error}") from error
+
+
+def logged_config(raw: msgspec.Raw) -> SessionConfig:
+    """The configuration of a session that is opened again, checked. Raises InvalidConfig if it
+    cannot be read."""
+    config = load_config(raw)
+    compaction = config.compaction.as_logged_before()
+    return msgspec.structs.replace(config, compaction=compaction).checked()
 
 
 class _Stored(SessionConfig, frozen=True, kw_only=True):

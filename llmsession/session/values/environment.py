@@ -7,11 +7,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from llmsession.compaction.policies.registry import SHARED_SETTINGS, check_shared, policy_names
 from llmsession.errors import InvalidConfig
 
-from .config import CompactionConfig, SessionConfig
+from .config import CompactionConfig, SessionConfig, SummariserConfig
 
-__all__ = ["COMPACTION_VARIABLES", "SIZE_VARIABLES", "with_environment"]
+__all__ = [
+    "COMPACTION_VARIABLES",
+    "SIZE_VARIABLES",
+    "SUMMARY_PROVIDER_VARIABLE",
+    "table_markdown",
+    "with_environment",
+]
+
+SUMMARY_PROVIDER_VARIABLE = "LLMSESSION_SUMMARY_PROVIDER"
+"""Read once, when a manager is made without a ``summariser``: see ``registry.summary_provider``."""
 
 
 def _flag(text: str) -> bool:
@@ -36,13 +46,19 @@ def _share(text: str) -> float:
         raise ValueError("use a number such as 0.8") from None
 
 
+def _summariser(text: str) -> SummariserConfig:
+    return SummariserConfig(model=text)
+
+
 COMPACTION_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "LLMSESSION_COMPACTION": ("enabled", _flag),
     "LLMSESSION_POLICY": ("policy", str),
     "LLMSESSION_THRESHOLD": ("threshold", _share),
+    "LLMSESSION_THRESHOLD_TOKENS": ("threshold_tokens", _count),
     "LLMSESSION_LOW": ("low", _share),
     "LLMSESSION_WARNING": ("warning", _share),
     "LLMSESSION_CAP_CHARS": ("cap_chars", _count),
+    "LLMSESSION_SUMMARY_MODEL": ("summariser", _summariser),
 }
 """Variable -> the field of a CompactionConfig that it fills, and how it is read."""
 SIZE_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -56,15 +72,77 @@ def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> Sessi
     """*config*, with its open fields (None) filled from *environ*.
 
     This is done when a session is created or configured. The result is in the session's log, so
-    the environment of another machine changes nothing. Raises InvalidConfig, naming the variable.
+    the environment of another machine changes nothing. A setting that the policy's own options
+    have is not open. Raises InvalidConfig, naming the variable: for what cannot be read, and for a
+    setting that the policy does not have.
     """
     if not isinstance(config, SessionConfig) or not isinstance(config.compaction, CompactionConfig):
         return config  # ``checked`` raises what is wrong with it
     filled = _filled(config.compaction, COMPACTION_VARIABLES, environ)
+    _check_taken(replace(config.compaction, **filled), filled, environ)
     sizes = _filled(config, SIZE_VARIABLES, environ)
     if not filled and not sizes:
         return config
     return replace(config, **sizes, compaction=replace(config.compaction, **filled))
+
+
+def table_markdown() -> str:
+    """The variables as the table of docs/compaction.md."""
+    rows = [
+        (variable, f"compaction.{field}") for variable, (field, _) in COMPACTION_VARIABLES.items()
+    ]
+    rows += [(variable, field) for variable, (field, _) in SIZE_VARIABLES.items()]
+    lines = ["| variable | setting | for example |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | `{field}` | `{_EXAMPLES[name]}` |" for name, field in rows]
+    lines.append(
+        f"| `{SUMMARY_PROVIDER_VARIABLE}` | the manager's `summariser` |"
+        f" `{_EXAMPLES[SUMMARY_PROVIDER_VARIABLE]}` |"
+    )
+    return "\n".join(lines) + "\n"
+
+
+_EXAMPLES = {
+    "LLMSESSION_COMPACTION": "off",
+    "LLMSESSION_POLICY": "swap_tool_results",
+    "LLMSESSION_THRESHOLD": "0.7",
+    "LLMSESSION_THRESHOLD_TOKENS": "50_000",
+    "LLMSESSION_LOW": "0.35",
+    "LLMSESSION_WARNING": "0.85",
+    "LLMSESSION_CAP_CHARS": "20_000",
+    "LLMSESSION_SUMMARY_MODEL": "claude-haiku-4-5",
+    "LLMSESSION_WINDOW_TOKENS": "100_000",
+    "LLMSESSION_MAX_TOKENS": "8_000",
+    SUMMARY_PROVIDER_VARIABLE: "openai",
+}
+
+
+def _check_taken(
+    compaction: CompactionConfig, filled: Mapping[str, Any], environ: Mapping[str, str]
+) -> None:
+    """Raises InvalidConfig for a variable whose setting the policy of *compaction* does not
+    have."""
+    policy = "balanced" if compaction.policy is None else compaction.policy
+    if not isinstance(policy, str):
+        policy = getattr(policy, "name", None)
+    if policy not in policy_names():
+        return  # ``checked`` says so
+    for variable, (field, _) in COMPACTION_VARIABLES.items():
+        if field in filled and field in SHARED_SETTINGS:
+            try:
+                check_shared(policy, [field])
+            except InvalidConfig as error:
+                text = environ[variable].strip()
+                raise InvalidConfig(f"{variable} is {text!r}: {error}") from error
+
+
+def _own_options(config: SessionConfig | CompactionConfig) -> set[str]:
+    """The settings that a policy is given as its own."""
+    if not isinstance(config, CompactionConfig):
+        return set()
+    options = set(config.options) if isinstance(config.options, Mapping) else set()
+    if config.policy is not None and not isinstance(config.policy, str):
+        options |= set(getattr(config.policy, "__struct_fields__", ()))
+    return options
 
 
 def _filled(
@@ -73,9 +151,10 @@ def _filled(
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
     filled: dict[str, Any] = {}
+    own = _own_options(config)
     for variable, (field, read) in variables.items():
         text = environ.get(variable, "").strip()
-        if not text or getattr(config, field) is not None:
+        if not text or getattr(config, field) is not None or field in own:
             continue
         try:
             filled[field] = read(text)

@@ -16,7 +16,7 @@ import msgspec
 
 from llmsession.errors import InvalidConfig, InvalidInput, error_text
 
-__all__ = ["FunctionSchema", "plain_function", "schema_of"]
+__all__ = ["FunctionSchema", "check_can_run", "plain_function", "schema_of"]
 
 _REFUSED = {
     inspect.Parameter.VAR_POSITIONAL: "*",
@@ -35,10 +35,23 @@ class FunctionSchema(NamedTuple):
 
 def plain_function(function: Callable[..., Any]) -> Any:
     """The function behind a method, a partial or an object with ``__call__``."""
+    if inspect.isfunction(function):  # as nearly every tool is
+        return function
     function = _without_partials(function)
     if inspect.isfunction(function) or inspect.ismethod(function) or inspect.isbuiltin(function):
         return function
     return type(function).__call__
+
+
+def check_can_run(function: Any, where: str) -> None:
+    """Raises InvalidConfig for what a tool cannot run; *where* begins the message."""
+    if not callable(function):
+        raise InvalidConfig(f"{where}: run cannot be called")
+    plain = plain_function(function)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        kind = "an async generator" if inspect.isasyncgenfunction(plain) else "a generator"
+        why = "its body would never run; return the whole result instead of yielding parts of it"
+        raise InvalidConfig(f"{where}: the function is {kind} function, {why}")
 
 
 def _without_partials(function: Any) -> Any:
@@ -56,6 +69,7 @@ def schema_of(function: Callable[..., Any]) -> FunctionSchema:
         raise InvalidConfig(f"a tool is made of a function, not of {type(function).__name__}")
     plain = plain_function(function)
     name = _name(function)
+    check_can_run(function, f"tool {name!r}")
     parameters = _parameters(function, name)
     arguments = _struct_of(name, parameters, _hints(_annotated(function), name))
     return FunctionSchema(

@@ -30,15 +30,18 @@ from llmsession.turns.records import InterruptPolicy, Seed
 
 from .commands import IfBusy
 from .config import Recovery, Tool, WhenBusy
+from .function_schema import check_can_run
 from .labels import MAX_LABEL_CHARS, RESERVED
 
 __all__ = [
+    "MAX_LISTED",
     "checked_choice",
     "checked_filter",
     "checked_flag",
     "checked_if_busy",
     "checked_labels",
     "checked_number",
+    "checked_page",
     "checked_policy",
     "checked_recovery",
     "checked_seconds",
@@ -49,11 +52,13 @@ __all__ = [
     "checked_text",
     "checked_tools",
     "checked_user_body",
-    "checked_wait",
     "checked_when_busy",
     "turn_or_moment",
     "turn_or_none_before",
 ]
+
+MAX_LISTED = 1000
+"""The most sessions in one page of a list or a search, embedded and remote."""
 
 _IF_BUSY: tuple[str, ...] = get_args(IfBusy)
 _WHEN_BUSY: tuple[str, ...] = get_args(WhenBusy)
@@ -76,7 +81,7 @@ def checked_user_body(content: Content) -> msgspec.Raw:
     """The JSON blocks of a user message. Raises InvalidMessage for content that a user message
     cannot have, and for a plain dict of an unknown type: a new type of the provider's is passed as
     an OpaqueBlock."""
-    if isinstance(content, Sequence) and not isinstance(content, str):
+    if not isinstance(content, str) and isinstance(content, Sequence):
         for index, block in enumerate(content):
             if isinstance(block, Mapping):
                 _check_type(block.get("type"), index)
@@ -121,13 +126,6 @@ def checked_session_id(session_id: object) -> str:
         rule = f"is not 1 to {MAX_ID_CHARS} printable characters"
         raise InvalidInput(f"session id {session_id!r} {rule}")
     return session_id
-
-
-def checked_wait(name: str, seconds: Any) -> float:
-    """*seconds*, the parameter *name*. Raises InvalidInput for what is no time to wait."""
-    if not _is_number(seconds) or not seconds >= 0:  # also for NaN
-        raise InvalidInput(f"{name} is {seconds!r}; it is a number of seconds, 0 or more")
-    return float(seconds)
 
 
 @refusing
@@ -263,11 +261,19 @@ def checked_number(value: Any, name: str, *, minimum: int = 0, maximum: int = 10
     return number
 
 
+def checked_page(value: Any) -> int:
+    """*value*, the limit of a page of sessions. Raises InvalidInput."""
+    return checked_number(value, "limit", minimum=1, maximum=MAX_LISTED)
+
+
 @refusing
-def checked_seconds(value: Any, name: str) -> float:
-    """*value*, a finite number of seconds. Raises InvalidInput."""
-    if not _is_number(value) or not abs(value) < 1e15:
-        raise InvalidInput(f"{name} is {value!r}; it is a number of seconds")
+def checked_seconds(
+    value: Any, name: str, *, minimum: float = -1e15, maximum: float = 1e15
+) -> float:
+    """*value*, a number of seconds from *minimum* to *maximum*. Raises InvalidInput."""
+    if not _is_number(value) or not minimum <= value <= maximum:  # NaN is neither
+        least = f", {minimum:g} or more" if minimum >= 0 else ""
+        raise InvalidInput(f"{name} is {value!r}; it is a number of seconds{least}")
     return float(value)
 
 
@@ -299,8 +305,8 @@ def checked_tools(tools: Any) -> tuple[Tool, ...]:
     for index, tool in enumerate(tools):
         if not isinstance(tool, Tool) or not isinstance(tool.name, str):
             raise InvalidInput(f"tools[{index}] is no Tool with a name")
-        if tool.run is not None and not callable(tool.run):
-            raise InvalidInput(f"tools[{index}] ({tool.name}): run cannot be called")
+        if tool.run is not None:
+            check_can_run(tool.run, f"tools[{index}] ({tool.name})")
         if tool.deadline_s is not None and not checked_seconds(tool.deadline_s, "deadline_s") > 0:
             raise InvalidInput(f"tools[{index}] ({tool.name}): deadline_s must be greater than 0")
     return tuple(tools)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from contextlib import suppress
 from typing import Literal
 
@@ -90,6 +91,11 @@ class SqliteFile:
         self._cipher: Cipher | None = None
         self._inodes: dict[str, _Inode] = {}
         """Of the file, and of its WAL while the writer has it open."""
+        self._held: weakref.finalize[..., SqliteFile] | None = None
+        """Closes a descriptor of the file, where the system has one that neither reads nor locks.
+        While it is open, no other file gets the number (inode) of this one, also where SQLite has
+        no connection: after an error all may be closed. macOS, which has no such descriptor, gives
+        no number twice."""
         self._is_lost = False
         self._lock = threading.Lock()
 
@@ -143,6 +149,11 @@ class SqliteFile:
                 # SQLite would delete the WAL by its name, and it may be the new file's.
                 db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             db.close(True)
+
+    def release(self) -> None:
+        """Nobody opens another connection: the file need not be told from a later one any more."""
+        if self._held is not None:
+            self._held()
 
     def note_wal(self) -> None:
         """The WAL that is beside the file now is the one to be there until ``forget_wal``. To be
@@ -211,12 +222,21 @@ class SqliteFile:
                         break
                 # Outside of the transaction: a passphrase takes a while.
                 locked = lock(self._key)
-            inode = _inode(self.path)
-            if inode is not None and self._vfs is None:  # else a file system of tests
-                self._inodes[self.path] = inode
+            if self._vfs is None:  # else a file system of tests
+                self._hold()
             return cipher
         finally:
             db.close()
+
+    def _hold(self) -> None:
+        if self._held is None and _ONLY_HOLD:
+            # Closing any other descriptor of a file frees the locks that SQLite has on it.
+            with suppress(OSError):
+                held = os.open(self.path, _ONLY_HOLD | os.O_CLOEXEC)
+                self._held = weakref.finalize(self, os.close, held)
+        inode = _inode(self.path)
+        if inode is not None:
+            self._inodes[self.path] = inode
 
     def _bring_up(self, db: apsw.Connection, locked: tuple[Cipher, str] | None) -> Cipher:
         """Make the tables, or bring them up to date. *locked* is for a file that is still empty."""
@@ -296,6 +316,7 @@ class SqliteFile:
 
 
 _Inode = tuple[int, int]
+_ONLY_HOLD = getattr(os, "O_PATH", 0)
 
 
 def _inode(path: str) -> _Inode | None:

@@ -174,6 +174,7 @@ class SqliteStore:
         StoreError, ``Lost``."""
         await self._readers.close()
         await self._writer.close()
+        self._file.release()
 
 
 def _index_next(

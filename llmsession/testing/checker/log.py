@@ -189,11 +189,12 @@ class CompactionRules(Rules):
 
     def _check_stream(self, record: r.Record) -> None:
         """A reply is bound to the prefix that it was asked for under."""
+        if self._last is not None and record.at < self._last.at:
+            # The wall clock was put back in between: from here on it does not say what came first.
+            self._last = None
         reply = getattr(record, "reply", None)
         if reply is None or self._last is None or reply.started_at >= self._last.at:
             return
-        if record.at < self._last.at:
-            return  # the wall clock was put back in between: it does not say what came first
         text = f"it was applied while a reply of turn {r.turn_of(record)} streamed"
         self._violations.add(9, text, seqs=[self._last.seq, record.seq])
 

@@ -11,7 +11,7 @@ import msgspec
 from llmsession.compaction.rules.check import Checker
 from llmsession.errors import SessionError
 from llmsession.session.handles.session import LLMSession, live_state
-from llmsession.session.manager import SessionManager
+from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.values.outcome import (
     Closed,
     CompactionOutcome,
@@ -155,7 +155,7 @@ class Recorder:
     def note_end(self, manager: SessionManager, closed: Closed) -> None:
         """Record what ``close`` said, and which works of the session are really running."""
         suffix = f" in {closed.session}"
-        running = tuple(name for name in manager.running_works if name.endswith(suffix))
+        running = tuple(name for name in runtime_of(manager).running_works if name.endswith(suffix))
         self.note(
             Ended(
                 session=closed.session,

@@ -22,7 +22,7 @@ from llmsession.turns.blocks import (
     split_blocks,
 )
 from llmsession.turns.messages import Message
-from llmsession.turns.reply import Reply, committed_blocks
+from llmsession.turns.reply import Reply, can_go_on, committed_blocks
 from llmsession.turns.stop import Follow, stop_rule
 from llmsession.turns.usage import Usage
 
@@ -99,14 +99,17 @@ def _read_turn(position: int, messages: tuple[Message, ...]) -> RecordedTurn:
     opening = _said(groups[0], left_out)
     steps: list[RecordedStep] = []
     played = list(groups[0])
+    replies_at_end: list[Sequence[msgspec.Raw]] = []
     for count, (reply, *answers) in enumerate(groups[1:], 2):
         step = _read_step(reply, answers, left_out)
         steps.append(step)
         played += [reply, *answers]
-        if _ends_turn(step):
+        replies_at_end = [*replies_at_end, split_blocks(reply.body)]
+        if _ends_turn(step, replies_at_end):
             left_out["unplayed_reply"] += len(groups) - count
             played[-1:] = [_as_committed(reply)]
             break
+        replies_at_end = [] if answers else replies_at_end
     return RecordedTurn(
         position=position,
         messages=tuple(played),
@@ -163,14 +166,14 @@ def _read_step(reply: Message, answers: Sequence[Message], left_out: Counter[str
     )
 
 
-def _ends_turn(step: RecordedStep) -> bool:
+def _ends_turn(step: RecordedStep, replies_at_end: Sequence[Sequence[msgspec.Raw]]) -> bool:
     match stop_rule(step.reply.stop_reason or ("tool_use" if step.calls else "end_turn")).follow:
         case Follow.COMMIT | Follow.RUN_TOOLS:
             return not step.calls and not step.steer
         case Follow.COMMIT_CUT:
             return not step.steer
         case Follow.CONTINUE:
-            return False
+            return not (step.calls or step.steer or can_go_on(replies_at_end))
         case _:
             return True
 

@@ -21,6 +21,7 @@ from llmsession.errors import (
     StoreError,
 )
 from llmsession.session.handles.session import LLMSession, Turn, live_state
+from llmsession.session.manager import runtime_of
 from llmsession.session.values.config import SessionConfig
 from llmsession.session.values.outcome import Closed, TurnOutcome
 from llmsession.transport.interface import SessionInterface
@@ -119,7 +120,7 @@ class SimClient(Client):
         for host in self._hosts:
             if host.is_up and holder is not None:
                 incarnation = await host.incarnation()
-                if incarnation.manager.owner == holder:
+                if runtime_of(incarnation.manager).owner == holder:
                     self.home = host.number
 
     async def move(self, how: str) -> None:
@@ -141,7 +142,7 @@ class SimClient(Client):
         """Drop the handle, and have idle sessions evicted."""
         incarnation = await self._hosts[self.home].incarnation()
         incarnation.handles.pop(self.name, None)
-        await incarnation.within(incarnation.manager.evict_idle)
+        await incarnation.within(runtime_of(incarnation.manager).evict_idle)
 
     # Asking.
 

@@ -118,6 +118,12 @@ def words(random: Random, chars: int) -> str:
 GRACE_S = 0.1
 
 
+def _compaction(policy: str, **settings: Any) -> CompactionConfig:
+    """Of *settings* those that *policy* takes: one has a low mark, the other has modes."""
+    settings.pop("mode" if policy == "balanced" else "low")
+    return CompactionConfig(policy=policy, **settings)
+
+
 def random_config(random: Random, tools: Sequence[Tool], *, may_crash: bool) -> SessionConfig:
     """A configuration with short limits and small windows. Where the process *may_crash*, recovery
     varies too, and a model may write the summaries."""
@@ -139,7 +145,7 @@ def random_config(random: Random, tools: Sequence[Tool], *, may_crash: bool) -> 
         tool_deadline_s=0.15,
         grace_s=GRACE_S,
         queue_limit=random.choice((3, 32)),
-        compaction=CompactionConfig(
+        compaction=_compaction(
             policy=random.choice(("balanced", "balanced", "swap_tool_results")),
             schedule=random.choice(("cache", "at_once")),
             threshold=random.choice((0.3, 0.5)),

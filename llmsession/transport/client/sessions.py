@@ -14,6 +14,7 @@ import msgspec
 from llmsession.compaction.summaries.digest import DIGEST_CHARS
 from llmsession.errors import (
     InvalidConfig,
+    InvalidInput,
     InvalidMessage,
     SessionClosed,
     SessionExists,
@@ -38,13 +39,14 @@ from llmsession.session.handles.turn import text_or_raise
 from llmsession.session.log.words import parse_query
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.commands import IfBusy, checked_command_id
-from llmsession.session.values.config import store_config
+from llmsession.session.values.config import Unbound, store_config
 from llmsession.session.values.validation import (
     checked_filter,
     checked_flag,
     checked_if_busy,
     checked_labels,
     checked_number,
+    checked_page,
     checked_policy,
     checked_recovery,
     checked_seed,
@@ -106,6 +108,21 @@ def _retrieve(answer: asyncio.Future[msgspec.Raw]) -> None:
         answer.exception()
 
 
+_EMBEDDED_ONLY = {
+    "tenant": "the token says whose a session is",
+    "tools": "the service binds callables; answer the calls of other tools yourself, with"
+    " submit_tool_results",
+    "unbound": "the service binds callables, and leaves the calls of other tools to you",
+}
+
+
+def _check_embedded_only(**values: object) -> None:
+    """Raises InvalidInput for a parameter that a remote session does not have."""
+    for name, value in values.items():
+        if value is not None:
+            raise InvalidInput(f"{name} is for embedded sessions only: {_EMBEDDED_ONLY[name]}")
+
+
 def _new_id() -> str:
     return uuid.uuid4().hex
 
@@ -133,11 +150,14 @@ class RemoteManager:
         labels: Mapping[str, str] | None = None,
         seed: Seed | str | None = None,
         command_id: str | None = None,
+        tenant: str | None = None,
     ) -> RemoteSession:
-        """As ``SessionManager.create``. Callables cannot be sent: InvalidConfig."""
+        """As ``SessionManager.create``. Callables cannot be sent: InvalidConfig. *tenant* is for
+        embedded sessions only: InvalidInput."""
+        _check_embedded_only(tenant=tenant)
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
-        config = config.checked()
+        config = config.sent()
         _check_no_callables(config.tools)
         opened = await self._perform(
             w.Create,
@@ -150,9 +170,17 @@ class RemoteManager:
         return RemoteSession(self._link, opened)
 
     async def open(
-        self, session_id: str, *, takeover: bool = False, recovery: Recovery | None = None
+        self,
+        session_id: str,
+        *,
+        takeover: bool = False,
+        recovery: Recovery | None = None,
+        tools: Sequence[Tool] | None = None,
+        unbound: Unbound | None = None,
     ) -> RemoteSession:
-        """As ``SessionManager.open``; callables are bound by the service."""
+        """As ``SessionManager.open``; callables are bound by the service. *tools* and *unbound*
+        are for embedded sessions only: InvalidInput."""
+        _check_embedded_only(tools=tools, unbound=unbound)
         opened = await self._perform(
             w.Open,
             session=checked_session_id(session_id),
@@ -168,8 +196,12 @@ class RemoteManager:
         *,
         labels: Mapping[str, str] | None = None,
         recovery: Recovery | None = None,
+        tenant: str | None = None,
+        unbound: Unbound | None = None,
     ) -> RemoteSession:
-        """As ``SessionManager.open_or_create``. Callables cannot be sent: InvalidConfig."""
+        """As ``SessionManager.open_or_create``. Callables cannot be sent: InvalidConfig. *tenant*
+        and *unbound* are for embedded sessions only: InvalidInput."""
+        _check_embedded_only(tenant=tenant, unbound=unbound)
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         _check_no_callables(config.checked().tools)
@@ -182,9 +214,9 @@ class RemoteManager:
     async def list(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """As ``SessionManager.list``; at most 1,000 at once."""
+        """As ``SessionManager.list``."""
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit = checked_number(limit, "limit")
+        limit = checked_page(limit)
         return await self._perform(w.ListSessions, after=after, limit=limit, filter=filter)
 
     async def search(
@@ -195,9 +227,9 @@ class RemoteManager:
         limit: int = 100,
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
-        """As ``SessionManager.search``; at most 1,000 sessions at once."""
+        """As ``SessionManager.search``."""
         filter, after = checked_filter(filter), checked_text(after, "after")
-        limit, query = checked_number(limit, "limit"), checked_text(query, "query")
+        limit, query = checked_page(limit), checked_text(query, "query")
         parse_query(query)
         return await self._perform(
             w.SearchSessions, query=query, after=after, limit=limit, filter=filter

@@ -81,6 +81,7 @@ class GrpcServer:
         from .decoding import DecodingInterceptor
 
         keep_grpc()
+        self._service.check_entered()
         limits = self._service.admission.limits
         max_calls = limits.connections + limits.open_requests_per_connection
         server = self._server = grpc.aio.server(

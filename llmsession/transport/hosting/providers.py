@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from llmsession.errors import InvalidConfig, SessionError
 from llmsession.providers import (
@@ -13,7 +14,9 @@ from llmsession.providers import (
     ReplayProvider,
     RoutedProvider,
 )
-from llmsession.transcripts import read
+from llmsession.session.core.session_log import default_logger
+from llmsession.session.values.environment import SUMMARY_PROVIDER_VARIABLE
+from llmsession.transcripts import left_out, read
 
 from .config import ProviderTable, ServerConfig
 
@@ -31,10 +34,13 @@ NO_PROVIDER = (
 
 
 def make_providers(
-    config: ServerConfig, environ: Mapping[str, str]
+    config: ServerConfig, environ: Mapping[str, str], logger: Any | None = None
 ) -> tuple[Provider, Provider | None]:
-    """The provider that answers, and the one for summaries if that is another. Without a table of
-    providers, those that *environ* has a key for. It reads files.
+    """The provider that answers, and the one for summaries if that is another: the ``summariser``
+    of *config*, else the one that ``LLMSESSION_SUMMARY_PROVIDER`` names. Without a table of
+    providers, those that *environ* has a key for. It reads files. If the reader of a recording
+    leaves out calls, results or messages with content, *logger* gets a warning ``replay.left_out``
+    that counts them.
 
     Raises InvalidConfig for a key that is not there, two providers for the same models, and what
     a provider or a recording is refused for.
@@ -42,7 +48,8 @@ def make_providers(
     tables = config.providers or _from_keys(environ)
     if not tables:
         raise InvalidConfig(NO_PROVIDER)
-    providers = {name: _make(name, table, environ) for name, table in tables.items()}
+    log = default_logger() if logger is None else logger
+    providers = {name: _make(name, table, environ, log) for name, table in tables.items()}
     routes: dict[str, Provider] = {}
     for name, table in tables.items():
         for prefix in table.models or ("",):
@@ -50,10 +57,24 @@ def make_providers(
                 models = f"models that begin with {prefix!r}" if prefix else "all models"
                 raise InvalidConfig(f"providers.{name}: another one is for {models} already")
             routes[prefix] = providers[name]
-    summariser = providers[config.summariser] if config.summariser is not None else None
+    summariser = _summariser(config, environ, providers)
     if list(routes) == [""] and len(providers) == 1:
         return routes[""], summariser
     return RoutedProvider(routes), summariser
+
+
+def _summariser(
+    config: ServerConfig, environ: Mapping[str, str], providers: Mapping[str, Provider]
+) -> Provider | None:
+    if config.summariser is not None:
+        return providers[config.summariser]
+    name = environ.get(SUMMARY_PROVIDER_VARIABLE, "").strip()
+    if name and name not in providers:
+        known = ", ".join(sorted(providers))
+        raise InvalidConfig(
+            f"{SUMMARY_PROVIDER_VARIABLE}: there is no provider {name!r}; there is {known}"
+        )
+    return providers[name] if name else None
 
 
 def default_model(config: ServerConfig, environ: Mapping[str, str]) -> str | None:
@@ -81,11 +102,11 @@ def _from_keys(environ: Mapping[str, str]) -> dict[str, ProviderTable]:
     return {"openai": ProviderTable(kind="openai")} if has["openai"] else {}
 
 
-def _make(name: str, table: ProviderTable, environ: Mapping[str, str]) -> Provider:
+def _make(name: str, table: ProviderTable, environ: Mapping[str, str], log: Any) -> Provider:
     where = f"providers.{name}"
     try:
         if table.file is not None:
-            return _replay(table, Path(table.file))
+            return _replay(table, Path(table.file), log)
         variable = table.key_env or KEYS[table.kind]
         key = environ.get(variable) or None
         # A server of the user's own may need no key; the vendors' servers need one.
@@ -98,7 +119,9 @@ def _make(name: str, table: ProviderTable, environ: Mapping[str, str]) -> Provid
         raise InvalidConfig(f"{where}: {error}") from error
 
 
-def _replay(table: ProviderTable, file: Path) -> Provider:
+def _replay(table: ProviderTable, file: Path, log: Any) -> Provider:
+    if file.exists() and not file.is_file():  # reading a named pipe could wait for ever
+        raise InvalidConfig(f"{file} is not a file")
     try:
         written = file.read_bytes()
     except OSError as error:
@@ -106,6 +129,10 @@ def _replay(table: ProviderTable, file: Path) -> Provider:
     conversations = read(written)
     if len(conversations) != 1:
         raise InvalidConfig(f"{file} has {len(conversations)} conversations; a replay plays one")
+    missing = left_out(conversations)
+    if missing.count:
+        fields = {"left_out": missing.count, "parts": missing.parts, "reasons": missing.reasons}
+        log.warning("replay.left_out", file=str(file), **fields)
     return ReplayProvider(
         conversations[0].messages,
         delta_chars=table.delta_chars,

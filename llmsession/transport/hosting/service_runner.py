@@ -67,7 +67,7 @@ class ServiceRunner:
             from .tracing import Tracing
 
             observers.append(Tracing())
-        provider, summariser = make_providers(config, environ)
+        provider, summariser = make_providers(config, environ, self._log)
         self._manager = SessionManager(
             provider=provider,
             summariser=summariser,

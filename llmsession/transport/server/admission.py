@@ -22,10 +22,13 @@ from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.config import load_config
+from llmsession.session.values.validation import MAX_LISTED
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
 
 from ..wire import messages as w
+from ..wire.errors import to_wire
+from ..wire.framing import command_in, encode
 from . import tenancy
 from .access import Authenticator, Credentials
 from .intake import IncomingBytes, PendingHellos, ReadingTurns
@@ -44,7 +47,7 @@ __all__ = ["Admission", "Client", "Observer"]
 
 MAX_LOGGED_CHARS = 200
 """Of what was wrong with a frame: the text may quote the frame."""
-MAX_LISTED = 1000
+TOO_MANY = "too many commands a second"
 _SUSPECT = (KeyReused, SessionNotFound)
 """Errors of a client that repeats the commands of others, or asks for their sessions."""
 
@@ -104,6 +107,10 @@ class Admission:
         self._on_tick: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop
         self._rates: dict[object, RateLimit] = {}
+        error = to_wire(Overloaded(TOO_MANY, retry_after_s=1 / (limits.commands_per_s or 1)), id=0)
+        self._too_many = encode(error).split(b'"id":0', 1)
+        """The refusal of a command past the rate: what stands before and behind its id."""
+        self._too_many[0] += b'"id":'
         self.incoming = IncomingBytes(limits.incoming_bytes, limits.incoming_bytes_per_client)
         self.turns = ReadingTurns()
         self.pending_hellos = PendingHellos(
@@ -183,11 +190,27 @@ class Admission:
             client.slow_down(rate.exceed())
         return wait_s
 
+    def refuse(self, client: Client, frame: bytes) -> bytes | None:
+        """The answer to the command in *frame* where *client* is past its rate; None where the
+        frame has to be read. It costs little: only the command's type and id are read."""
+        rate = self._rates.get(client.rate_key)
+        command = command_in(frame) if rate is not None and rate.is_dry else None
+        if rate is None or command is None:
+            return None
+        kind, id = command
+        client.slow_down(rate.exceed())
+        self.commands += 1
+        self.overloaded += 1
+        if self._observer is not None:
+            self._observer.answered(kind, Overloaded.__name__)
+        before, after = self._too_many
+        return b"%b%d%b" % (before, id, after)
+
     def check(self, client: Client, command: w.Command[Any]) -> None:
         """Raises Overloaded where a limit is reached."""
         wait_s = self.count_frame(client)
         if wait_s is not None:
-            raise Overloaded("too many commands a second", retry_after_s=wait_s)
+            raise Overloaded(TOO_MANY, retry_after_s=wait_s)
         limit = self.limits.open_requests_per_connection
         # It counts itself.
         check_limit(client.open_requests - 1, limit, "commands wait for their answers")

@@ -166,6 +166,10 @@ class Connection:
     def _decode(self, frame: bytes) -> None:
         if len(frame) > self.max_frame_bytes:
             raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
+        refusal = self._admission.refuse(self, frame) if self.authenticated else None
+        if refusal is not None:
+            self.outbox.put(refusal)
+            return
         self._frame_bytes = len(frame)
         self._read(decode_from_client(frame))
 

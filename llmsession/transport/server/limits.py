@@ -33,11 +33,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame that is too large is a protocol error. None is no limit.
 
     ``commands_per_s`` is of one client: of a tenant, or of a connection where there are none; a
-    burst may be twice that. Every frame counts, also pings, empty lines and wrong commands: those
-    are not answered ``Overloaded``, but read no faster. ``outgoing_bytes`` is what may wait for a
-    connection that does not read, beside one message that is larger than that alone. ``max_lag_s``
-    is how late the event loop may run before sends and new sessions are refused; interrupts never
-    are.
+    burst may be twice that. Every frame counts, also pings and empty lines. A command past that is
+    answered ``Overloaded`` before its fields are read; other frames are read no faster.
+    ``outgoing_bytes`` is what may wait for a connection that does not read, beside one message that
+    is larger than that alone. ``max_lag_s`` is how late the event loop may run before sends and new
+    sessions are refused; interrupts never are.
     """
 
     connections: int = 4096
@@ -108,6 +108,13 @@ class RateLimit:
             return (1 - self._tokens) / self._per_s
         self._tokens -= 1
         return None
+
+    @property
+    def is_dry(self) -> bool:
+        """Would ``take`` find no token now?"""
+        if self._per_s is None or self._tokens >= 1:
+            return False
+        return self._tokens + (self._clock() - self._filled_at) * self._per_s < 1
 
     def exceed(self) -> float:
         """Count one frame that found no token. Returns in how many seconds the next frame is due,

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from llmsession.errors import Overloaded
+from llmsession.errors import InvalidInput, Overloaded
 from llmsession.session import SessionManager
+from llmsession.session.manager import runtime_of
+from llmsession.session.stats import count_live, live_stats
 
 from ..wire.messages import ServiceSnapshot, ServiceStatistics
 from . import tenancy
@@ -57,10 +59,12 @@ class Service:
         self._welcomed: set[Connection] = set()
         self._all_gone = asyncio.Event()
         self._swept_time = 0.0
+        self._entered = False
         self._connected = self._refused = self._previews_lost = 0
 
     async def __aenter__(self) -> Service:
         self.admission.begin(self._sweep)
+        self._entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -68,9 +72,16 @@ class Service:
 
     # For transports.
 
+    def check_entered(self) -> None:
+        """Raises InvalidInput before it is entered: it would answer nobody."""
+        if not self._entered:
+            raise InvalidInput("enter the Service first: async with Service(...) as service")
+
     def connect(self, peer: str, wake: Callable[[], None], token: str | None = None) -> Connection:
         """A new client, which has yet to say hello; *token* counts where its hello has none.
-        Raises Overloaded past a limit: of connections, or of those of *peer* without a hello."""
+        Raises Overloaded past a limit: of connections, or of those of *peer* without a hello; and
+        InvalidInput before the service is entered."""
+        self.check_entered()
         connection = Connection(
             self.admission,
             peer,
@@ -193,11 +204,12 @@ class Service:
         def is_visible(session: str) -> bool:
             return tenancy.is_visible(tenant, session)
 
-        live, running = self.manager.count_live(is_visible)
+        actors = runtime_of(self.manager).actors
+        live, running = count_live(actors, is_visible)
         limit = max(0, min(limit, MAX_SNAPSHOT_SESSIONS))
         return ServiceSnapshot(
             service=self.statistics() if tenant is None else None,
             live=live,
             running=running,
-            sessions=tuple(self.manager.live_stats(limit, is_visible)),
+            sessions=tuple(live_stats(actors, limit, is_visible)),
         )

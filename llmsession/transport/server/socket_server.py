@@ -107,6 +107,7 @@ class SocketServer:
         return str(Address("tcp", host=host, port=port))
 
     async def __aenter__(self) -> SocketServer:
+        self._service.check_entered()
         if self._address.scheme == "unix":
             listener, self._file = await asyncio.to_thread(_bind_unix, self._address.path)
             self._server = await asyncio.start_unix_server(

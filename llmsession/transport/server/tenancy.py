@@ -100,7 +100,7 @@ def is_visible(tenant: str | None, session: str) -> bool:
 async def check_tenant(manager: SessionManager, session: str, tenant: str | None) -> None:
     """Raises SessionNotFound for a session of another tenant, as for one that does not exist.
     Without a tenant every session is visible. Acquires nothing."""
-    if tenant is not None and tenant_of((await manager.store.row(session)).labels) != tenant:
+    if tenant is not None and tenant_of((await manager.row(session)).labels) != tenant:
         raise SessionNotFound(session)
 
 

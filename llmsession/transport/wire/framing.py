@@ -17,6 +17,7 @@ from . import messages as w
 __all__ = [
     "LineReader",
     "brief",
+    "command_in",
     "decode_from_client",
     "decode_from_server",
     "decode_lenient",
@@ -38,6 +39,13 @@ _encoder = msgspec.json.Encoder()
 class _Numbered(msgspec.Struct):
     id: int
 
+
+class _Envelope(_Numbered):
+    type: str
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_COMMAND_TYPES = frozenset(w.tag_of(kind) for kind in w.COMMANDS)
 
 _numbered = msgspec.json.Decoder(_Numbered)
 
@@ -86,13 +94,25 @@ def decode_from_client(frame: bytes) -> w.FromClient | w.Error:
         frame.decode()
         message = decode_lenient(_from_client, frame)
     except msgspec.ValidationError as error:
-        wrong = InvalidInput(f"the command is wrong: {brief(error)}")
-        return w.Error(id=_id_of(frame, wrong), code=type(wrong).__name__, message=str(wrong))
+        # Anybody can send many of these, so no second exception is made.
+        wrong = f"the command is wrong: {brief(error)}"
+        return w.Error(id=_id_of(frame, wrong), code=InvalidInput.__name__, message=wrong)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the frame is no JSON text: {error}") from error
     if isinstance(message, w.Command) and not 0 <= message.id <= w.MAX_ID:
         raise ProtocolError(f"the command's id is {message.id}, not 0 to {w.MAX_ID}")
     return message
+
+
+def command_in(frame: bytes) -> tuple[str, int] | None:
+    """The type and the id of the command in *frame*, whose other fields are not read. None where
+    ``decode_from_client`` has to say what it is."""
+    try:
+        envelope = _envelope.decode(frame)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    is_command = envelope.type in _COMMAND_TYPES and 0 <= envelope.id <= w.MAX_ID
+    return (envelope.type, envelope.id) if is_command else None
 
 
 def brief(wrong: object) -> str:
@@ -106,10 +126,9 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
     in every text. Raises msgspec.DecodeError, and its ValidationError for another type."""
     try:
         return decoder.decode(text)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        if b"\\ud" not in text and b"\\uD" not in text:
+    except msgspec.DecodeError as error:
+        is_text = isinstance(error, msgspec.ValidationError)
+        if is_text or (b"\\ud" not in text and b"\\uD" not in text):
             raise
     try:
         return decoder.decode(encode_json(json.loads(text)))
@@ -117,11 +136,11 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
         raise msgspec.DecodeError(str(error)) from error
 
 
-def _id_of(frame: bytes, wrong: InvalidInput) -> int:
+def _id_of(frame: bytes, wrong: str) -> int:
     try:
         number = _numbered.decode(frame).id
     except (msgspec.MsgspecError, RecursionError):
-        raise ProtocolError(f"the frame is no message: {wrong}") from wrong
+        raise ProtocolError(f"the frame is no message: {wrong}") from None
     if not 0 <= number <= w.MAX_ID:
         raise ProtocolError(f"the command's id is {number}, not 0 to {w.MAX_ID}")
     return number

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from rich.console import Console
 
 from llmsession import ProviderError, StepRestarted, TextDelta
 from llmsession.cli.chat import chat as chat_file
+from llmsession.cli.chat import recording as recording_file
 from llmsession.cli.chat.view import TurnView, split_paragraphs
 from llmsession.testing import ScriptedProvider, say
 from llmsession.transcripts import write_own
-from tests.cli.stores import Run
+from tests.cli.stores import Ran, Run
 from tests.testing.conversations import recording, text, tool_loop
 
 ESC, CTRL_C, CTRL_D, ENTER = "\x1b", "\x03", "\x04", "\r"
@@ -104,6 +105,20 @@ def talk(tmp_path: Path) -> Iterator[Any]:
     yield start
     for terminal in opened:
         terminal.close()
+
+
+@pytest.fixture
+def piped(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """``piped("--store", "memory:", lines="hi\\n")``: a chat that reads *lines* from a pipe, of
+    somebody who has no key. In the process of the tests."""
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+
+    def chat(*arguments: object, lines: str = "") -> Ran:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        return run("chat", *arguments)
+
+    return chat
 
 
 @pytest.fixture
@@ -202,56 +217,83 @@ def test_a_kept_session_is_gone_on_with(talk: Any, walk: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
-def test_without_a_key_the_two_ways_on_are_named_in_one_line(provider: str) -> None:
-    done = _run("--provider", provider)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+def test_without_a_key_the_two_ways_on_are_named_in_one_line(
+    piped: Callable[..., Ran], provider: str
+) -> None:
+    line = piped("--provider", provider).refusal
     assert f"set {provider.upper()}_API_KEY" in line
     assert "--provider openai --base-url" in line
 
 
 @pytest.mark.parametrize("variable", ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"])
 def test_what_else_the_sdk_takes_instead_of_a_key_will_do(
-    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    piped: Callable[..., Ran], variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    done = _run()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "model claude" in done.stdout
+    done = piped()
+    assert (done.code, done.err) == (0, "")
+    assert "model claude" in done.out
 
 
-def test_a_server_without_a_scheme_is_refused_before_the_first_line() -> None:
-    done = _run("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
-    assert done.returncode == 2
-    assert "base_url has to begin with http://" in done.stderr
+def test_a_server_without_a_scheme_is_refused_before_the_first_line(
+    piped: Callable[..., Ran],
+) -> None:
+    done = piped("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
+    assert "has to begin with http://" in done.refusal
 
 
-def test_replay_without_a_recording_and_a_recording_without_replay_are_refused() -> None:
-    assert "needs the FILE" in _run("--provider", "replay").stderr
-    assert "--provider replay" in _run("some.jsonl").stderr
+def test_replay_without_a_recording_and_a_recording_without_replay_are_refused(
+    piped: Callable[..., Ran],
+) -> None:
+    assert "needs the FILE" in piped("--provider", "replay").refusal
+    assert "--provider replay" in piped("some.jsonl").refusal
 
 
 def test_without_a_terminal_lines_are_read_as_they_come(walk: Path) -> None:
-    done = _run("--provider", "replay", str(walk), "--delay-ms", "0", lines="go\n/context\n")
+    chat = [sys.executable, "-m", "llmsession", "chat"]
+    done = subprocess.run(
+        [*chat, "--provider", "replay", walk, "--delay-ms", "0"],
+        capture_output=True, text=True, input="go\n/context\n", timeout=150, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "→ " in done.stdout
     assert "the model is sent" in done.stdout
 
 
+def test_what_the_reader_leaves_out_of_a_recording_is_counted_on_stderr(
+    piped: Callable[..., Ran], tmp_path: Path
+) -> None:
+    said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": role, "content": words} for role, words in said]))
+    done = piped("--provider", "replay", str(path), "--delay-ms", "0", lines="a\n")
+    missing = "1 of 5 calls, results and messages (20.0%) left out: system 1"
+    assert (done.code, done.err) == (0, f"llmsession: {path}: {missing}\n")
+
+
+def test_a_recording_of_several_conversations_says_that_only_the_first_is_played(
+    walk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(recording_file, "read", lambda _: [tool_loop()] * 3)
+    recording_file.Recording(walk, delay_s=0)
+    said = f"llmsession: {walk}: 3 conversations; only the first one is played\n"
+    assert capsys.readouterr().err == said
+
+
 def test_sessions_are_kept_in_the_users_folder_which_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    piped: Callable[..., Ran], run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("LLMSESSION_STORE", raising=False)
-    done = _run("--session", "mine")
+    done = piped("--session", "mine")
     kept = tmp_path / "llmsession" / "sessions.db"
-    assert f"kept in sqlite:{kept}" in done.stdout
+    assert f"kept in sqlite:{kept}" in done.out
     assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
-    listed = _run(command=("list", "--json", "--store", f"sqlite:{kept}"))
-    assert json.loads(listed.stdout)["session"] == "mine"
-    assert "kept nowhere" in _run("--store", "memory:").stdout
+    (listed,) = run("list", "--json", "--store", f"sqlite:{kept}").figures
+    assert listed["session"] == "mine"
+    assert "kept nowhere" in piped("--store", "memory:").out
 
 
 def test_a_prompt_from_a_pipe_that_fails_is_exit_code_1(
@@ -332,15 +374,3 @@ def shown_by(view: TurnView) -> str:
     console = Console(width=60, height=10, file=screen)
     console.print(view.waiting())
     return screen.getvalue()
-
-
-def _run(
-    *arguments: str, lines: str = "", command: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "llmsession", *(command or ("chat", *arguments))],
-        capture_output=True, text=True, input=lines, env=environment, timeout=150, check=False,
-    )  # fmt: skip

@@ -311,7 +311,7 @@ def test_a_port_that_is_in_use_is_one_line_and_exit_2(folder: Path) -> None:
         ),
         ("--store", "sqlite:no/where.db", "no/where.db"),
         ("--listen", "tcp://0.0.0.0:1", "needs TLS and tokens, or --insecure if"),
-        ("--grpc", "0.0.0.0:1", "llmsession: 0.0.0.0:1 can be reached from other machines"),
+        ("--grpc", "0.0.0.0:1", "llmsession: --grpc: 0.0.0.0:1 can be reached from other machines"),
     ],
     ids=["a socket that cannot be made", "a store that cannot be opened", "no TLS", "gRPC"],
 )  # fmt: skip

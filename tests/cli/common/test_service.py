@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -53,17 +54,18 @@ def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
     )
 
 
-def talked(address: str, session: str, *lines: str) -> str:
-    """What ``chat`` printed, in a process of its own, as those who pipe into it see it."""
-    said = "".join(f"{line}\n" for line in lines)
-    done = process("chat", "--connect", address, "--session", session, input=said)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def talked(run_there: Run, session: str, *lines: str) -> str:
+    """What ``chat`` printed, as those who pipe into it see it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        done = run_there("chat", "--session", session)
+    assert (done.code, done.err) == (0, "")
+    return done.out
 
 
-def test_a_chat_lives_in_the_service_and_goes_on_there(address: str, run_there: Run) -> None:
-    assert "the first answer" in talked(address, "talk", "hello there", "/usage")
-    again = talked(address, "talk", "and then?")
+def test_a_chat_lives_in_the_service_and_goes_on_there(run_there: Run) -> None:
+    assert "the first answer" in talked(run_there, "talk", "hello there", "/usage")
+    again = talked(run_there, "talk", "and then?")
     assert "> hello there" in again  # what was said before
     assert "the second answer" in again
 
@@ -121,8 +123,8 @@ def test_what_the_operations_page_says_for_a_trial_works() -> None:
     assert "2 turns" in done.stdout
 
 
-def test_a_chat_asks_the_model_that_the_service_has_for_who_names_none(address: str) -> None:
-    assert "model recorded" in talked(address, "unnamed", "hello")
+def test_a_chat_asks_the_model_that_the_service_has_for_who_names_none(run_there: Run) -> None:
+    assert "model recorded" in talked(run_there, "unnamed", "hello")
 
 
 def test_a_chat_with_a_service_that_has_no_model_asks_for_one(run: Run) -> None:
@@ -137,7 +139,7 @@ def test_a_chat_with_a_service_that_has_no_model_asks_for_one(run: Run) -> None:
 
 
 def test_a_session_is_deleted_at_the_service_after_asking(address: str, run_there: Run) -> None:
-    talked(address, "short", "hello")
+    talked(run_there, "short", "hello")
     asked = process("delete", "short", "--connect", address, stdin=subprocess.DEVNULL)
     assert asked.returncode == 2
     assert "nothing was deleted" in asked.stderr
@@ -151,7 +153,7 @@ def test_top_shows_a_line_for_each_session_and_totals(
     address: str, run_there: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    talked(address, "watched", "hello")
+    talked(run_there, "watched", "hello")
     looked = run_there("top", "--once", "--interval", "0.05")
     assert (looked.code, looked.err) == (0, "")
     (line,) = (line for line in looked.out.splitlines() if "watched" in line)
@@ -167,8 +169,8 @@ def test_top_shows_a_line_for_each_session_and_totals(
     assert look["service"]["connections"] == 1
 
 
-def test_top_is_a_live_view_until_ctrl_c(address: str) -> None:
-    talked(address, "viewed", "hello")
+def test_top_is_a_live_view_until_ctrl_c(address: str, run_there: Run) -> None:
+    talked(run_there, "viewed", "hello")
     environ = os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
     arguments = ["-m", "llmsession", "top", "--connect", address, "--interval", "0.1"]
     child = pexpect.spawn(
@@ -294,7 +296,7 @@ def test_a_token_in_a_file_lets_its_tenant_in_to_its_own_sessions(
         run_there = at(address, run)
         assert "token" in run_there("list").refusal
         monkeypatch.setenv("LLMSESSION_TOKEN", "anna-has-this-token")
-        talked(address, "hers", "hello")
+        talked(run_there, "hers", "hello")
         monkeypatch.delenv("LLMSESSION_TOKEN")
         (hers,) = run_there(*look, tmp_path / "anna").figures
         assert [line["figures"]["session"] for line in hers["sessions"]] == ["anna/hers"]

@@ -7,9 +7,11 @@ from llmsession.compaction.policies.prefixes import (
     cut_at_least,
     cut_at_most,
     latest_cut,
+    note_behind_earlier,
     request_starts,
     summary_plan,
 )
+from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.turns.records import PrefixSummary
 from llmsession.turns.request import Profile
@@ -114,3 +116,19 @@ def test_nothing_before_where_the_summary_ends_is_asked_for_again() -> None:
     assert summary_plan("p", View(), built.messages, budget, upto=0) is None
     view = View(prefix_summaries=(PrefixSummary(4, "told"),))
     assert summary_plan("p", view, built.messages, budget, upto=4) is None
+
+
+def test_a_note_in_place_of_a_summary_stands_behind_the_newest_summary_that_is_none() -> None:
+    def note(first: int) -> str:
+        return f"[mark: from {first}]"
+
+    def told(*texts: str) -> View:
+        summaries = (PrefixSummary(2 * n, introduced(t)) for n, t in enumerate(texts, 1))
+        return View(prefix_summaries=tuple(summaries))
+
+    assert note_behind_earlier(View(), "[mark:", note) == "[mark: from 0]"
+    assert note_behind_earlier(told("[mark: x]"), "[mark:", note) == "[mark: from 0]"
+    expected = "goals\n\n[mark: from 4]"
+    assert note_behind_earlier(told("old", "goals"), "[mark:", note) == expected
+    later = told("old", "goals", "goals\n\n[mark: from 4]")
+    assert note_behind_earlier(later, "[mark:", note) == expected

@@ -101,6 +101,9 @@ BROKEN: dict[str, Broken] = {
     "v2: the last message is the assistant's": broken(
         request(user("a"), assistant("b")), "V2 messages[1]",
         fault="The conversation must end with a user message."),
+    "v2: words behind a compaction are a prefill": broken(
+        request(user("a"), assistant({"type": "compaction", "content": "s"}, "b")),
+        "V2 messages[1]", fault="The conversation must end with a user message."),
     "v2: a prefill has a trailing space": broken(
         request(user("a"), assistant("b ")), "V2 messages[1]", profile=PREFILL),
     "v3: results come behind text": broken(

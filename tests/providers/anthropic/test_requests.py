@@ -219,7 +219,7 @@ def test_every_body_is_valid_equal_for_equal_requests_and_the_request_but_for_br
             for each in decoded["messages"]
         ),
     )
-    assert check_request(marked, Profile(), paused=False) == ()
+    assert check_request(marked, Profile()) == ()
 
     def bare(value: Any) -> Any:
         if isinstance(value, dict):

@@ -69,7 +69,12 @@ class FakeSession:
 
     @property
     def state(self) -> Any:
-        return SimpleNamespace(context_messages=lambda: self.messages, view="v", reported=None)
+        return SimpleNamespace(
+            context_messages=lambda: self.messages,
+            view="v",
+            reported=None,
+            suggests_new_session=False,
+        )
 
     @property
     def builder(self) -> Any:

@@ -350,7 +350,6 @@ async def test_a_paused_turn_is_sent_on_and_its_pauses_count_on() -> None:
         limits=limits,
         then=[paused("three"), paused("four")],
     ) as on:
-        on.pauses = True
         outcome = await the_turn(on).outcome()
         assert (outcome.stop_reason, outcome.text) == ("pause_turn", "four")
         assert [tag.step for tag in on.provider.tags] == [3, 4]
@@ -361,7 +360,6 @@ async def test_a_pause_beside_calls_is_counted_as_none_after_a_crash_either() ->
     tools = [Tool(name="quick", run=Quick())]
     script = [call("quick", id="c").stopping("pause_turn"), never()]
     async with resumed(script, tools=tools, limits=limits, then=[paused("one"), "done"]) as on:
-        on.pauses = True
         assert await the_turn(on).text() == "done"
 
 

@@ -168,7 +168,7 @@ class Cuts:
     def _check_requests(self, player: Player) -> None:
         for request in player.provider.requests:
             profile = player.provider.profile("m")
-            assert check_request(request, profile, paused=True) == ()
+            assert check_request(request, profile) == ()
             assert unpaired(request_pairs(request)) == []
         assert unpaired(said(player.conversation)) == []
 

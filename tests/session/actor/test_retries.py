@@ -18,6 +18,7 @@ from llmsession import (
     TurnFailed,
     TurnLimits,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import Scripted, call, never, say, think
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import Quick, lasting, stage
@@ -261,7 +262,7 @@ async def test_a_silent_stream_that_ignores_its_cancellation_holds_no_turn() -> 
             assert await on.say("hello") == "whole"
         assert await on.say("and now?") == "next"
         assert [m.text for m in on.session.conversation()][1::2] == ["whole", "next"]
-        assert on.manager.running_works == ("stream of turn 1 in s",)
+        assert runtime_of(on.manager).running_works == ("stream of turn 1 in s",)
         await anyio.sleep(1_000)
 
 

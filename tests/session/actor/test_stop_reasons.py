@@ -85,9 +85,37 @@ async def test_a_paused_reply_is_kept_as_it_is_and_the_turn_goes_on(reason: str)
 
 
 @pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
-async def test_a_reply_may_be_paused_without_any_server_tool(reason: str) -> None:
+async def test_a_pause_without_a_server_tool_ends_the_turn_and_keeps_what_was_said(
+    reason: str,
+) -> None:
     async with stage([say("wait").stopping(reason), "done"]) as on:
-        on.pauses = True
+        outcome = await on.outcome("hello")
+        assert (outcome.status, outcome.stop_reason, outcome.text) == ("committed", reason, "wait")
+        assert await on.say("go on") == "done"
+
+
+async def test_a_pause_behind_a_paused_search_is_sent_on_without_a_search_of_its_own() -> None:
+    script = [SEARCH.stopping("pause_turn"), say("so far").stopping("pause_turn"), "done"]
+    async with stage(script) as on:
+        assert await on.say("hello") == "done"
+
+
+async def test_a_pause_behind_results_is_no_pause_of_the_search_before_them() -> None:
+    searched = SEARCH + call("t", id="c")
+    async with stage([searched, say("wait").stopping("pause_turn")], tool=Quick()) as on:
+        outcome = await on.outcome("hello")
+        assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")
+
+
+async def test_a_steer_goes_on_behind_a_pause_without_a_server_tool() -> None:
+    async with stage([say("wait").stopping("pause_turn").slow(0.1), "done"]) as on:
+        turn = await on.begin("hello")
+        await on.session.send("and this", when_busy="steer")
+        assert await turn.text() == "done"
+
+
+async def test_a_pause_without_words_is_asked_again() -> None:
+    async with stage([say("").stopping("pause_turn"), "done"]) as on:
         assert await on.say("hello") == "done"
 
 

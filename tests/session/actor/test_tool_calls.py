@@ -21,6 +21,7 @@ from llmsession import (
     ToolUse,
     TurnNotOpen,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import ScriptedProvider, call, say
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolResultBlock
@@ -164,7 +165,7 @@ async def test_a_thread_that_outlives_its_interrupt_is_named_until_it_ends() -> 
             outcome = await on.session.interrupt()
             assert outcome.turns[0].still_running == ("tool t c in s",)
             assert on.session.status().still_running == ("tool t c in s",)
-            assert on.manager.running_works == ("tool t c in s",)
+            assert runtime_of(on.manager).running_works == ("tool t c in s",)
         finally:
             tool.release.set()
         while on.session.status().still_running:  # noqa: ASYNC110  # it ends in a thread
@@ -183,7 +184,7 @@ async def test_leaving_the_manager_waits_for_a_thread_that_its_interrupt_left_be
         assert closed.still_running == ("tool t c in s",)
         threading.Timer(0.5, tool.release.set).start()
     assert tool.ended.is_set()
-    assert on.manager.running_works == ()
+    assert runtime_of(on.manager).running_works == ()
 
 
 @pytest.mark.real_time
@@ -200,7 +201,7 @@ async def test_a_thread_that_never_ends_holds_the_manager_for_thread_wait_s_and_
         assert not tool.ended.is_set()
         (entry,) = [entry for entry in entries if entry["event"] == "threads.left"]
         assert (entry["works"], entry["log_level"]) == (["tool t c in s"], "warning")
-        assert manager.running_works == ()
+        assert runtime_of(manager).running_works == ()
     finally:
         tool.release.set()
 

@@ -14,7 +14,6 @@ from llmsession.turns.receipts import settled_text
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
 from tests.session.actors import Quick, SwallowingCancellation, Waiting, lasting, settled, stage
-from tests.session.probes import only_new_garbage
 
 
 def calls_for_ever(request: Request, tag: StepTag) -> ScriptedReply:
@@ -109,11 +108,10 @@ async def test_an_ended_turn_is_not_kept_in_memory_by_its_deadlines() -> None:
     script = [call("mine", id="only_in_this_test"), "done"]
     limits = TurnLimits(max_seconds=5000)
     tools = [Tool(name="mine")]
-    with only_new_garbage():
-        async with stage(script, tools=tools, limits=limits) as on:
-            turn = await on.offered("work")
-            assert len(its_runs()) == 1
-            await on.submit(only_in_this_test="1")
-            await turn.text()
-            await settled()
-            assert its_runs() == []
+    async with stage(script, tools=tools, limits=limits) as on:
+        turn = await on.offered("work")
+        assert len(its_runs()) == 1
+        await on.submit(only_in_this_test="1")
+        await turn.text()
+        await settled()
+        assert its_runs() == []

@@ -51,7 +51,8 @@ IMAGES: list[dict[str, Any]] = [IMAGE] * 60  # over any budget here, and nothing
 
 def small(**changes: Any) -> dict[str, Any]:
     """A window that a long message fills, and nothing that is compacted unasked below that."""
-    kept = CompactionConfig(**{"threshold": 0.99, "schedule": "at_once", **changes})
+    threshold = {} if "policy" in changes else {"threshold": 0.99}
+    kept = CompactionConfig(**{**threshold, "schedule": "at_once", **changes})
     return {"window_tokens": 40_000, "max_tokens": 10_000, "compaction": kept, "tools": tools()}
 
 

@@ -61,6 +61,23 @@ async def test_under_the_schedule_of_the_cache_every_policy_waits() -> None:
         assert max(sizes(on)) > 15
 
 
+async def test_a_plan_that_is_held_is_made_again_as_the_context_grows() -> None:
+    def read(request: Request, tag: StepTag) -> Scripted:
+        reply = call("t", id=f"c{tag.turn}") if tag.step == 1 else say(f"done {tag.turn}")
+        return warm(reply, request)
+
+    compaction = CompactionConfig(policy="last_n_messages", schedule="cache")
+    room: dict[str, Any] = {"window_tokens": 40_000, "max_tokens": 10_000}
+    async with stage(read, tools=tools(), compaction=compaction, **room) as on:
+        for number in range(9):
+            await on.say(f"message {number}")
+        # The first one would have left two messages out, and never paid back.
+        first = (await applied(on))[0]
+        assert first.trigger == "pays_back"
+        assert first.figures["used_tokens"] < 0.92 * first.figures["limit_tokens"]
+        assert first.tokens_after < first.tokens_before // 2
+
+
 class Reminder(CheckedPolicy, frozen=True, kw_only=True):
     """Puts the number of messages at the end of each request, and frees nothing."""
 

@@ -25,6 +25,7 @@ from llmsession import (
     TurnEnded,
 )
 from llmsession.session.handles.session import live_state
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
 from llmsession.turns import records as r
 from tests.session.actors import Quick, Stage, same_as_its_log, stage
@@ -114,7 +115,7 @@ class RandomSession:
             "forget": lambda: session.forget(turn, when_busy=busy),
             "store": lambda: session.store_compact_summaries({pick(calls): "the caller's"}),
             "configure": lambda: session.configure(system=str(number)),
-            "evict": manager.evict_idle,
+            "evict": runtime_of(manager).evict_idle,
         }
         name = pick(ACTION_NAMES)
         if name == "clear" and number % 5:

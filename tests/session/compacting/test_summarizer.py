@@ -24,6 +24,7 @@ from llmsession import (
 )
 from llmsession.compaction.view.summary_wording import SUMMARY_TITLE
 from llmsession.session.compacting.summarizer import RETRY_AFTER_S
+from llmsession.session.manager import runtime_of
 from llmsession.session.values.config import SummariserConfig
 from llmsession.testing.scripted import Script, ScriptedProvider, never, say, think
 from llmsession.turns import records as r
@@ -125,7 +126,7 @@ async def test_one_that_hangs_holds_no_turn_up() -> None:
         async with compacting(on) as outcomes:
             await settled()
             started = anyio.current_time()
-            assert "summary of s" in on.manager.running_works
+            assert "summary of s" in runtime_of(on.manager).running_works
             assert on.session.status().jobs == ("compaction",)
             assert await on.say("meanwhile") == "answer 7"
             assert anyio.current_time() - started < 1.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llmsession import CompactionConfig
+from llmsession.compaction.policies.registry import takes
 from llmsession.testing.scripted import Scripted, call
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import settled, stage
@@ -26,7 +29,8 @@ def long_turns(request: Request, tag: StepTag) -> Scripted:
 
 
 def small(name: str) -> CompactionConfig:
-    return CompactionConfig(policy=name, schedule="at_once", keep_recent_turns=1)
+    recent: dict[str, Any] = {"keep_recent_turns": 1} if takes(name, "keep_recent_turns") else {}
+    return CompactionConfig(policy=name, schedule="at_once", **recent)
 
 
 @pytest.mark.parametrize("name", NAMES)

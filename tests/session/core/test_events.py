@@ -21,6 +21,7 @@ from llmsession import (
     ToolUse,
 )
 from llmsession.session.core import subscriptions
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
 from tests.session.actors import Quick, faulty_stage, first, meanwhile, settled, stage
@@ -183,7 +184,7 @@ async def test_subscribers_survive_the_eviction_of_their_session() -> None:
         await on.say("hello")
         head = on.session.status().seq
         del on.session
-        assert await on.manager.evict_idle() == 1
+        assert await runtime_of(on.manager).evict_idle() == 1
         on.session = await on.manager.open("s")
         await on.say("again")
         last = on.session.status().seq

@@ -22,6 +22,7 @@ from llmsession import (
 )
 from llmsession.errors import RecordDamaged
 from llmsession.session.handles.session import live_state
+from llmsession.session.manager import runtime_of
 from llmsession.store.protocol import Lease, Store
 from llmsession.testing.scripted import ScriptedProvider, block, call, never, say, think
 from llmsession.turns import records as r
@@ -476,7 +477,7 @@ async def test_nobody_is_answered_before_it_is_out_of_the_log() -> None:
                 assert done == []
                 assert on.session.status().jobs == ("redaction",)
                 assert on.session.conversation() == ()
-                assert await on.manager.evict_idle() == 0
+                assert await runtime_of(on.manager).evict_idle() == 0
             finally:
                 store.hold_back.set()
         assert done == ["purge", "after"]

@@ -32,9 +32,9 @@ async def test_what_is_forgotten_leaves_the_summaries_that_are_a_part_of_the_res
 
 
 async def test_an_interrupted_turn_takes_its_summary_with_it() -> None:
-    calls = block({"type": "compaction", "content": "so far"}) + say("wait")
+    search = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
+    calls = block({"type": "compaction", "content": "so far"}) + say("wait") + search
     async with stage(["first", calls.stopping("pause_turn"), say("x").hanging()]) as s:
-        s.pauses = True
         await s.say("one")
         turn = await s.session.send("two")
         async for event in turn:

@@ -21,6 +21,7 @@ from llmsession import (
 )
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
+from llmsession.session.manager import runtime_of
 from llmsession.store.protocol import Lease, Owner, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transcripts import Conversation
@@ -53,7 +54,7 @@ class Years:
             self.days = day
             await (await session.send(f"{name} on day {day}")).text()
         del session
-        await self.manager.evict_idle()
+        await runtime_of(self.manager).evict_idle()
 
     async def names(self) -> list[str]:
         return [row.session for row in await self.manager.list()]
@@ -120,7 +121,7 @@ async def test_what_was_said_too_long_ago_is_forgotten() -> None:
         assert b"day 10" not in bodies
         assert contents(fold("s", await log_of(on.store, "s"))) == contents(live_state(session))
         del session
-        await on.manager.evict_idle()
+        await runtime_of(on.manager).evict_idle()
         assert await on.apply(old(15)) == RetentionReport(dry_run=False)  # there is no more
 
 
@@ -236,7 +237,7 @@ async def test_a_fork_forgets_what_it_has_of_its_parent_by_when_it_was_said() ->
         fork = await session.fork(session_id="f")
         await (await fork.send("new")).text()
         del session, fork
-        await on.manager.evict_idle()
+        await runtime_of(on.manager).evict_idle()
         assert (await on.apply(old(30), day=80)).forgotten == {"f": 1, "s": 1}
         assert len((await on.manager.open("f")).conversation()) == 2
 

@@ -25,6 +25,7 @@ from llmsession import (
     Usage,
 )
 from llmsession.session.handles.session import live_state
+from llmsession.session.manager import runtime_of
 from llmsession.store.protocol import Lease, Owner, StoredRecord, this_process
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import call, never, say, think
@@ -277,7 +278,7 @@ async def test_a_repeated_fork_is_the_same_fork() -> None:
         name = fork.id
         del fork, again
         gc.collect()
-        await on.manager.evict_idle()
+        await runtime_of(on.manager).evict_idle()
         assert (await on.session.fork(command_id="k")).id == name
         assert len(await on.manager.list()) == 2
 

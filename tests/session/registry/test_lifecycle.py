@@ -25,6 +25,7 @@ from llmsession import (
     StoreError,
     Tool,
 )
+from llmsession.session.manager import runtime_of
 from llmsession.store.protocol import Lease, Owner
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, never, say
@@ -78,16 +79,16 @@ async def test_an_evicted_session_comes_back_with_the_same_history() -> None:
 
 async def test_a_session_that_is_held_or_busy_is_not_evicted() -> None:
     async with stage([say("a reply").slow(1)]) as on:
-        assert await on.manager.evict_idle() == 0
+        assert await runtime_of(on.manager).evict_idle() == 0
         turn = await on.session.send("go")
         del on.session
-        assert await on.manager.evict_idle() == 0  # the turn runs
+        assert await runtime_of(on.manager).evict_idle() == 0  # the turn runs
         assert await turn.text() == "a reply"
         gc.collect()
-        assert await on.manager.evict_idle() == 0  # the turn's handle holds it
+        assert await runtime_of(on.manager).evict_idle() == 0  # the turn's handle holds it
         del turn
         gc.collect()
-        assert await on.manager.evict_idle() == 1
+        assert await runtime_of(on.manager).evict_idle() == 1
 
 
 async def test_a_session_that_nobody_holds_is_evicted_after_its_idle_time() -> None:
@@ -137,7 +138,7 @@ async def test_an_idle_session_has_no_task() -> None:
         await settled()
         names = [task.name or "" for task in anyio.get_running_tasks()]
         assert not [name for name in names if name == "llmsession s"]
-        assert on.manager.running_works == ()
+        assert runtime_of(on.manager).running_works == ()
 
 
 async def test_close_interrupts_what_is_open_and_names_what_still_runs() -> None:
@@ -157,7 +158,7 @@ async def test_leaving_the_manager_waits_for_a_tool_that_ignores_its_cancellatio
     tool = SwallowingCancellation(50)
     with lasting(50, abs=1):
         async with in_tool(tool) as (on, _):
-            assert on.manager.running_works != ()
+            assert runtime_of(on.manager).running_works != ()
     assert tool.ended.is_set()
 
 
@@ -169,7 +170,7 @@ async def test_leaving_the_manager_leaves_no_task_behind() -> None:
             await session.send("go")
             session.subscribe()
         await settled()
-        assert len(on.manager.running_works) == 5
+        assert len(runtime_of(on.manager).running_works) == 5
     after = {task.id for task in anyio.get_running_tasks()}
     assert after <= before
     assert on.provider.opened == on.provider.closed == 5
@@ -457,7 +458,7 @@ async def test_a_session_is_opened_again_only_when_its_release_is_over() -> None
         await on.say("hello")
         on.let_go()
         async with anyio.create_task_group() as group:
-            group.start_soon(on.manager.evict_idle)
+            group.start_soon(runtime_of(on.manager).evict_idle)
             await settled()
             group.start_soon(on.manager.open, "s")
             await settled()
@@ -600,7 +601,7 @@ async def test_a_manager_is_entered_in_one_task_and_left_in_another() -> None:
     await _in_a_task_of_its_own(partial(manager.__aexit__, None, None, None))
     assert tool.cancelled
     assert (await turn.outcome()).stop_reason == "closed"
-    assert (manager.live, manager.running_works) == ((), ())
+    assert (manager.live, runtime_of(manager).running_works) == ((), ())
     with pytest.raises(SessionClosed):
         await manager.create(config)
 

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from llmsession import CompactionConfig, InvalidConfig, MemoryStore, SessionConfig, SessionManager
+from llmsession import (
+    CompactionConfig,
+    InvalidConfig,
+    MemoryStore,
+    SessionConfig,
+    SessionManager,
+    SummariserConfig,
+)
+from llmsession.providers import AnthropicProvider, OpenAIProvider, Provider
 from llmsession.session.values.environment import (
     COMPACTION_VARIABLES,
     SIZE_VARIABLES,
@@ -16,11 +24,13 @@ from llmsession.testing.scripted import ScriptedProvider
 
 SET = {
     "LLMSESSION_COMPACTION": "on",
-    "LLMSESSION_POLICY": "swap_tool_results",
+    "LLMSESSION_POLICY": "balanced",
     "LLMSESSION_THRESHOLD": "0.7",
+    "LLMSESSION_THRESHOLD_TOKENS": "30_000",
     "LLMSESSION_LOW": "0.4",
     "LLMSESSION_WARNING": "0.85",
     "LLMSESSION_CAP_CHARS": "20_000",
+    "LLMSESSION_SUMMARY_MODEL": "small",
     "LLMSESSION_WINDOW_TOKENS": "50000",
     "LLMSESSION_MAX_TOKENS": "5000",
 }
@@ -35,12 +45,13 @@ def test_what_is_open_is_filled_and_what_is_said_stays() -> None:
     filled = with_environment(SessionConfig(model="m"), SET)
     assert (filled.window_tokens, filled.max_tokens) == (50_000, 5_000)
     assert filled.compaction == CompactionConfig(
-        enabled=True, policy="swap_tool_results", threshold=0.7, low=0.4, warning=0.85,
-        cap_chars=20_000,
+        enabled=True, policy="balanced", threshold=0.7, threshold_tokens=30_000, low=0.4,
+        warning=0.85, cap_chars=20_000, summariser=SummariserConfig(model="small"),
     )  # fmt: skip
     said = CompactionConfig(
-        enabled=False, policy="balanced", threshold=0.6, low=0.2, warning=0.5, cap_chars=9
-    )
+        enabled=False, policy="balanced", threshold=0.6, threshold_tokens=9, low=0.2, warning=0.5,
+        cap_chars=9, summariser=SummariserConfig(model="other"),
+    )  # fmt: skip
     config = SessionConfig(model="m", window_tokens=9_000, max_tokens=900, compaction=said)
     assert with_environment(config, SET) is config
     assert (
@@ -72,7 +83,8 @@ async def test_a_session_is_created_with_it() -> None:
     async with manager_in(SET) as manager:
         session = await manager.create(SessionConfig(model="m"))
         assert session.status().budget_tokens == 45_000
-        assert session.config.compaction.policy == "swap_tool_results"
+        assert session.config.compaction.threshold == 0.7
+        assert session.config.compaction.summariser == SummariserConfig(model="small")
         other = await manager.create(SessionConfig(model="m", window_tokens=20_000))
         assert other.status().budget_tokens == 15_000
 
@@ -103,6 +115,38 @@ async def test_the_environment_of_another_manager_changes_nothing() -> None:
     async with manager_in({"LLMSESSION_WINDOW_TOKENS": "9000"}, store) as manager:
         session = await manager.open("s")
         assert session.status().budget_tokens == 45_000
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("anthropic", AnthropicProvider), ("openai", OpenAIProvider)]
+)
+async def test_it_names_the_provider_of_summaries_where_the_program_does_not(
+    name: str, kind: type[Provider]
+) -> None:
+    environ = {"LLMSESSION_SUMMARY_PROVIDER": name, f"{name.upper()}_API_KEY": "sk-1"}
+    async with manager_in(environ) as manager:
+        assert isinstance(manager._runtime._summariser, kind)
+    own = ScriptedProvider(["hi"])
+    manager = SessionManager(provider=ScriptedProvider([]), summariser=own, environ=environ)
+    async with manager:
+        assert manager._runtime._summariser is own
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"LLMSESSION_SUMMARY_PROVIDER": "magic"}, "is 'magic': use anthropic or openai"),
+        ({"LLMSESSION_SUMMARY_PROVIDER": "openai"}, "is 'openai': no key"),
+        ({"LLMSESSION_SUMMARY_PROVIDER": "anthropic"}, "is 'anthropic': no key"),
+    ],
+)
+def test_a_provider_of_summaries_that_cannot_be_is_named_with_its_variable(
+    environ: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(InvalidConfig, match=f"LLMSESSION_SUMMARY_PROVIDER {told}"):
+        manager_in(environ)
 
 
 async def test_it_is_read_once_for_a_manager(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import pytest
 
-from llmsession import InvalidConfig, InvalidInput, SessionConfig, Tool, ToolCallable, tool
+from llmsession import (
+    InvalidConfig,
+    InvalidInput,
+    SessionConfig,
+    SessionManager,
+    Tool,
+    ToolCallable,
+    tool,
+)
+from llmsession.testing import ScriptedProvider
 from llmsession.testing.scripted import call
 from tests.session.actors import stage
 
@@ -245,3 +255,51 @@ def test_a_tool_needs_a_deadline_that_its_calls_can_meet() -> None:
         hasty = Tool(name="hasty", deadline_s=deadline_s)
         with pytest.raises(InvalidConfig, match=r"'hasty': deadline_s is .* greater than 0"):
             SessionConfig(model="recorded", tools=(hasty,)).checked()
+
+
+def _steps() -> Iterator[int]:
+    yield 1
+
+
+async def _parts(line: str) -> AsyncIterator[str]:
+    yield line
+
+
+class _Stepping:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+GENERATORS: list[tuple[Any, str]] = [
+    (_steps, "a generator"), (_parts, "an async generator"),
+    (functools.partial(_parts, "x"), "an async"),
+    (_Stepping(), "a generator"), (_Stepping().__call__, "a generator"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "kind"), GENERATORS)
+async def test_a_generator_function_is_no_tool_wherever_it_is_given(
+    function: Any, kind: str
+) -> None:
+    said = rf"the function is {kind}.* return the whole result instead of yielding parts"
+    with pytest.raises(InvalidConfig, match=said):
+        Tool.of(function)
+    bare = Tool(name="t", run=function)
+    config = SessionConfig(model="m", tools=[bare])
+    with pytest.raises(InvalidConfig, match=said):
+        config.checked()
+    with pytest.raises(InvalidConfig, match=said):
+        SessionManager(provider=ScriptedProvider([]), tools=[bare])
+    async with SessionManager(provider=ScriptedProvider([])) as manager:
+        with pytest.raises(InvalidConfig, match=said):
+            await manager.create(config)
+        await manager.create(SessionConfig(model="m"), session_id="s")
+        with pytest.raises(InvalidConfig, match=said):
+            await manager.open("s", tools=[bare])
+
+
+def test_an_option_that_the_decorator_does_not_have_is_one_clear_error() -> None:
+    options: Any = {"nope": 1}
+    said = "^@tool has no option 'nope'; it has name, description, deadline_s$"
+    with pytest.raises(InvalidConfig, match=said):
+        tool(**options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,6 +144,37 @@ def test_commits_are_synchronous_and_in_a_wal(tmp_path: Path) -> None:
     assert reader.readonly("main")
     reader.close()
     db.close()
+
+
+def test_a_file_that_was_replaced_while_no_connection_was_open_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    file = module.SqliteFile(str(path))
+    file.writer()[0].close()  # as after an error
+    number, content = path.stat().st_ino, path.read_bytes()
+    # A file system gives the number of a file that is gone to the next one.
+    for _ in range(20):
+        path.unlink()
+        path.write_bytes(content)
+        if path.stat().st_ino == number:
+            break
+    with pytest.raises(StoreError, match="replaced or deleted"):
+        file.writer()
+    file.release()
+
+
+def test_releasing_a_file_frees_no_lock_of_another_store_in_the_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.db")
+    first, second = module.SqliteFile(path), module.SqliteFile(path)
+    db, _ = first.writer()
+    second.writer()[0].close()
+    db.execute("BEGIN IMMEDIATE")
+    second.release()
+    probe = "import apsw, sys; apsw.Connection(sys.argv[1]).execute('BEGIN IMMEDIATE')"
+    command = [sys.executable, "-c", probe, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BusyError" in done.stderr
+    db.close()
+    first.release()
 
 
 async def test_a_relative_path_stays_one_file_when_the_process_changes_its_folder(

@@ -352,6 +352,15 @@ def test_a_wall_clock_that_was_put_back_is_no_reply_that_streamed() -> None:
     assert broken(with_log(lambda records: replaced(records, 6, at=5.0))) == set()
 
 
+def test_a_wall_clock_that_passes_its_old_time_again_says_nothing_of_a_reply_either() -> None:
+    # Back to 4.0 behind the compaction at 5.0, and past it again with the last reply.
+    def change(records: Sequence[r.Record]) -> list[r.Record]:
+        applied = replaced(replaced(records, 6, at=5.0), 7, at=4.0)
+        return [*applied[:8], *(msgspec.structs.replace(each, at=6.0) for each in applied[8:])]
+
+    assert broken(with_log(change)) == set()
+
+
 # 10: requests are projections
 
 

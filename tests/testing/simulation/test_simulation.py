@@ -217,7 +217,7 @@ def test_a_users_tools_and_policy_are_used() -> None:
             tools=[Tool(name="look", run=look)],
             window_tokens=6000,
             max_tokens=500,
-            compaction=CompactionConfig(policy="swap_tool_results", threshold=0.3, low=0.1),
+            compaction=CompactionConfig(policy="swap_tool_results", threshold=0.3),
         )
 
     parts = UserParts(

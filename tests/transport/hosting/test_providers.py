@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog import get_logger
+from structlog.testing import capture_logs
 
 from llmsession import InvalidConfig
 from llmsession.providers import AnthropicProvider, OpenAIProvider, ReplayProvider, RoutedProvider
@@ -30,6 +34,23 @@ def test_without_tables_those_answer_that_there_is_a_key_for() -> None:
     assert isinstance(both.provider_for("claude-x"), AnthropicProvider)
     assert isinstance(both.provider_for("gpt-x"), OpenAIProvider)
     assert summariser is None
+
+
+def test_the_environment_names_the_provider_of_summaries_where_the_file_does_not() -> None:
+    keys = ANTHROPIC | OPENAI
+    _, summariser = make_providers(
+        ServerConfig(), keys | {"LLMSESSION_SUMMARY_PROVIDER": "anthropic"}
+    )
+    assert isinstance(summariser, AnthropicProvider)
+    tables: dict[str, Any] = {
+        "a": {"kind": "anthropic"},
+        "b": {"kind": "openai", "models": ["gpt"]},
+    }
+    asked = load_server_config(None, {}, {"providers": tables, "summariser": "b"})
+    _, summariser = make_providers(asked, keys | {"LLMSESSION_SUMMARY_PROVIDER": "a"})
+    assert isinstance(summariser, OpenAIProvider)
+    with pytest.raises(InvalidConfig, match=r"there is no provider 'c'; .* a, b"):
+        make_providers(config(**tables), keys | {"LLMSESSION_SUMMARY_PROVIDER": "c"})
 
 
 def test_without_a_key_there_is_nobody() -> None:
@@ -96,3 +117,21 @@ def test_who_names_no_model_gets_that_of_the_configuration_or_of_the_first_provi
     assert default_model(config(local=local, opus=opus), {}) is None
     assert default_model(config(played=played, claude=claude), {}) == "recorded"
     assert default_model(config(played=played | {"models": ["talk"]}), {}) == "talk"
+
+
+def test_what_the_reader_leaves_out_of_a_replay_is_counted_in_the_log(tmp_path: Path) -> None:
+    said = [("user", "a"), ("assistant", "b"), ("system", "c"), ("user", "d"), ("assistant", "e")]
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": role, "content": words} for role, words in said]))
+    with capture_logs() as lines:
+        make_providers(config(old={"kind": "replay", "file": str(path)}), {}, get_logger())
+    assert lines == [
+        {"event": "replay.left_out", "log_level": "warning", "file": str(path), "left_out": 1,
+         "parts": 5, "reasons": {"system": 1}},
+    ]  # fmt: skip
+
+
+def test_a_recording_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidConfig, match=r"pipe is not a file$"):
+        make_providers(config(old={"kind": "replay", "file": str(tmp_path / "pipe")}), {})

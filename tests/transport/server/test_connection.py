@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from llmsession import MemoryStore, SessionManager, Store, StoreError, records
+from llmsession.session.manager import runtime_of
 from llmsession.store.protocol import AppendResult, Batch, StoredRecord
 from llmsession.testing.scripted import Script, ScriptedProvider, call, say
 from llmsession.transport import Connection, Limits, Service
@@ -108,7 +109,7 @@ async def test_one_call_is_answered_without_the_outbox() -> None:
 
 async def test_frames_of_one_session_are_begun_in_order_though_it_is_cold() -> None:
     async with bare(lambda request, tag: "ok") as on:
-        await on.service.manager.evict_idle()
+        await runtime_of(on.service.manager).evict_idle()
         for number in range(30):
             on.say(w.Send(id=number, session="s", content=msgspec.Raw(b'"%d"' % number)))
             if number == 19:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from llmsession import connect
+from llmsession.session.manager import runtime_of
 from llmsession.transport import Limits, Service
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.framing import decode_from_server
@@ -218,7 +219,7 @@ async def test_a_peer_that_has_said_all_may_still_read_its_answers(tmp_path: Pat
 async def test_a_peer_that_leaves_at_once_is_done_as_it_said(tmp_path: Path) -> None:
     async with wire(tmp_path) as on:
         async with on.peer() as peer:
-            await on.service.manager.evict_idle()
+            await runtime_of(on.service.manager).evict_idle()
             await peer.say(b'{"type":"send","id":1,"session":"s","content":"bye"}\n')
         session = await on.service.manager.open("s")
         async with asyncio.timeout(15):

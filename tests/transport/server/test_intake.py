@@ -17,6 +17,7 @@ from llmsession.testing.scripted import never
 from llmsession.transport import Connection, Credentials, Limits
 from llmsession.transport.grpc.client import channel_options
 from llmsession.transport.server import backlog, intake
+from llmsession.transport.server import connection as connection_module
 from llmsession.transport.server.intake import (
     FREE_BYTES,
     IncomingBytes,
@@ -28,7 +29,7 @@ from llmsession.transport.server.limits import HELLO_FRAMES, RateLimit
 from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
-from llmsession.transport.wire.framing import decode_from_server, encode
+from llmsession.transport.wire.framing import decode_from_client, decode_from_server, encode
 from tests.transport.places import CONFIG, address_of, serving, until
 from tests.transport.server.test_connection import Bare, bare
 from tests.transport.server.test_fuzz import HELLO, Raw
@@ -323,3 +324,39 @@ async def silent_at(address: str) -> Callable[[], Any]:
     else:
         peer = Raw(*await asyncio.open_connection(parsed.host, parsed.port))
     return peer.close
+
+
+async def test_a_command_past_the_rate_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with bare(limits=Limits(commands_per_s=10.0)) as on:
+        connection, read = on.connection, list[bytes]()
+
+        def noting(frame: bytes) -> Any:
+            read.append(frame)
+            return decode_from_client(frame)
+
+        monkeypatch.setattr(connection_module, "decode_from_client", noting)
+        for id in range(60):
+            connection.receive(b'{"type":"status","session":"none","color":1,"id":%d}' % id)
+        refused = [decode_from_server(frame) for frame in iter(connection.take, None)]
+        too_many = [m for m in refused if isinstance(m, w.Error) and m.code == "Overloaded"]
+        assert len(too_many) == 60 - len(read) >= 30
+        assert {m.id for m in too_many} <= set(range(60))
+        assert all(m.retryable and m.retry_after_s == 0.1 for m in too_many)
+        assert on.service.admission.overloaded == len(too_many)
+        # What is no command is answered as ever.
+        connection.receive(b'{"type":"ping"}')
+        assert [type(decode_from_server(f)) for f in iter(connection.take, None)] == [w.Pong]
+
+
+def test_a_rate_that_is_dry_fills_again() -> None:
+    now = [50.0]
+    rate = RateLimit(10.0, lambda: now[0])
+    assert [rate.take() for _ in range(20)] == [None] * 20
+    assert rate.is_dry
+    assert rate.is_dry  # asking takes nothing
+    now[0] += 0.1001
+    assert not rate.is_dry
+    assert rate.take() is None
+    assert not RateLimit(None, lambda: now[0]).is_dry

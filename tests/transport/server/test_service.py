@@ -25,12 +25,15 @@ from llmsession import (
     Overloaded,
     SessionConfig,
     SessionInUse,
+    SessionManager,
     SessionMoved,
     connect,
     records,
 )
+from llmsession.session.manager import runtime_of
+from llmsession.testing import ScriptedProvider
 from llmsession.testing.scripted import Script, never, say
-from llmsession.transport import Limits, Service, SocketServer
+from llmsession.transport import GrpcServer, Limits, Service, SocketServer
 from llmsession.transport.server import socket_server
 from llmsession.transport.wire import messages as w
 from tests.transport.places import CONFIG, place_at, serving, unserved, until
@@ -40,6 +43,20 @@ pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
 
 # Limits.
+
+
+@pytest.mark.parametrize("transport", [SocketServer, GrpcServer])
+async def test_a_service_that_was_not_entered_says_so_where_it_is_used(
+    transport: Any, tmp_path: Path
+) -> None:
+    async with SessionManager(provider=ScriptedProvider([])) as manager:
+        service = Service(manager)
+        with pytest.raises(InvalidInput, match=r"^enter the Service first: async with Service"):
+            service.connect("peer", lambda: None)
+        address = f"unix:{tmp_path / 's'}" if transport is SocketServer else "grpc://127.0.0.1:0"
+        with pytest.raises(InvalidInput, match=r"^enter the Service first: async with Service"):
+            async with transport(service, address):
+                pass
 
 
 async def test_too_many_connections_are_refused_with_a_hint() -> None:
@@ -249,7 +266,7 @@ async def test_a_session_that_nobody_uses_is_let_go_and_comes_back(monkeypatch: 
         await session.read_status()
         service = place.service
         await until(lambda: service.statistics().sessions == 0)
-        await place.manager.evict_idle()
+        await runtime_of(place.manager).evict_idle()
         assert place.manager.live == ()
         assert await (await session.send("hi")).text() == "one"
 

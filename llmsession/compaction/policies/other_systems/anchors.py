@@ -24,6 +24,7 @@ from ..prefixes import (
     cut_at_least,
     cut_at_most,
     latest_cut,
+    note_behind_earlier,
     request_starts,
 )
 from ..registry import register
@@ -175,7 +176,8 @@ class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
     injected item, and the projection's prefix stays the same bytes until the next one. If the
     user's newest message is covered, an injected item repeats it behind the summary, word for
     word. One with images or documents is not covered. With ``notes_omission`` a summary that
-    fails leaves a note in place of what it was to stand for: nothing of it is told then.
+    fails, or that no model is there for, leaves a note in place of what it was to stand for,
+    behind an earlier summary: nothing else of it is told then.
     """
 
     name: ClassVar[str] = "append_only_projection"
@@ -201,5 +203,6 @@ class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
         cut = keep_recent_messages(messages, keep, view.start)
         latest = latest_cut(view, messages, budget, pins=True)
         upto = 0 if cut is None else min(cut, latest)
-        fallback = OMISSION_NOTE if self.notes_omission else ""
+        note = note_behind_earlier(view, OMISSION_NOTE, lambda _: OMISSION_NOTE)
+        fallback = note if self.notes_omission else ""
         return self.summary(view, messages, budget, upto, fallback=fallback, pins=True)

@@ -24,6 +24,7 @@ from ..prefixes import (
     cut_at_least,
     cut_at_most,
     latest_cut,
+    note_behind_earlier,
     request_starts,
 )
 from ..registry import register
@@ -97,13 +98,16 @@ def is_triggered(trigger: str, value: float | None, used_tokens: int, limit_toke
     return trigger == "remaining_tokens" and limit_tokens - used_tokens <= int(value)
 
 
+_STUB = "[Metadata summary:"
+
+
 def metadata_stub(messages: Sequence[Message]) -> str:
     """What can be said of *messages* without a summariser: how many, whose, which tools."""
     kinds = Counter(
         "ai" if m.is_assistant else "human" if has_own_words(m) else "tool" for m in messages
     )
     counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ("human", "ai", "tool") if kinds[kind])
-    stub = f"[Metadata summary: {len(messages)} messages ({counted})]"
+    stub = f"{_STUB} {len(messages)} messages ({counted})]"
     tools = list(dict.fromkeys(call.name for m in messages for call in m.tool_calls))
     return f"{stub}\n[Tools used: {', '.join(tools)}]" if tools else stub
 
@@ -123,6 +127,16 @@ def tool_failures(messages: Sequence[Message]) -> str:
     return "\n".join([FAILURES_TITLE, *newest]) if newest else ""
 
 
+def _without_failures(text: str) -> str:
+    """*text* without the failures that an earlier summary has: they are listed anew behind it."""
+    lines = text.split("\n")
+    if FAILURES_TITLE not in lines:
+        return text
+    first = lines.index(FAILURES_TITLE)
+    rest = next((at for at in range(first + 1, len(lines)) if not lines[at].startswith("- ")), None)
+    return "\n".join(lines[:first] + ([] if rest is None else lines[rest:])).strip()
+
+
 @register
 class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
     """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
@@ -130,7 +144,8 @@ class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
 
     ``trigger`` and ``trigger_value``: see ``is_triggered``. With ``max_recent_tokens`` whole
     turns are recent as long as they come to at most that; the latest always is, also with
-    ``keep_turns`` 0. Where no summary comes, one line says how many messages there were. Not
+    ``keep_turns`` 0. Where no summary comes, a line says how many messages there were, behind
+    an earlier summary if there is one. Not
     copied: an empty summary was taken for progress and asked for until the recursion limit.
     """
 
@@ -153,6 +168,9 @@ class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
         min_messages = self.trigger_value or 0
         if self.trigger == "messages_to_refine" and 0 < pruned < min_messages:
             return None
+        stub = note_behind_earlier(
+            view, _STUB, lambda first: metadata_stub(messages[first : max(first, upto)])
+        )
         return self.summary(
             view,
             messages,
@@ -160,7 +178,7 @@ class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
             upto,
             instructions=_CHECKPOINT,
             appendix=tool_failures(messages[:upto]),
-            fallback=metadata_stub(messages[:upto]),
+            fallback=_without_failures(stub),
         )
 
     def _first_kept(self, view: View, messages: Sequence[Message], budget: Budget) -> int:

@@ -217,11 +217,7 @@ class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
         target = _target(messages, budget)
         if draft.used <= target:
             return None
-        before = draft.used
-        if not budget.profile.thinking_opens_tool_loop and view.thinking_from < len(messages):
-            draft.drop_thinking()
-            draft.drops_thinking = draft.used < before
-        thinking = before - draft.used
+        thinking = draft.strip_thinking()
         requests = [index for index, message in enumerate(messages) if has_own_words(message)]
         anchors = never_left_out(messages) | set(requests[:1])
         texts = _shrink(draft, anchors, target)

@@ -17,11 +17,14 @@ from llmsession.errors import InvalidConfig
 from llmsession.turns.messages import Message
 
 from ..base import WaitingPolicy
+from ..composing import absorb_all, pipeline
 from ..drafts import Draft, summary_cut
 from ..limits import Count, Fraction, portion, reached
 from ..prefixes import request_starts
 from ..registry import register
 from ..spans import spans_between
+from ..strip_thinking import StripThinking
+from .reads import FileReadDedupe
 
 __all__ = ["Action", "Hybrid7060", "Hybrid608090", "hybrid_action", "hybrid_budget"]
 
@@ -29,6 +32,9 @@ MAX_OUT_TOKENS = 16_000
 RESERVE_TOKENS = 40_000
 SUMMARY_TOKENS = 2_000
 _DUE_SHARE = 0.20
+
+_CHEAPER = pipeline(FileReadDedupe(), StripThinking())
+"""What is left out before anybody's words are."""
 
 Action: TypeAlias = Literal["none", "truncate", "condense"]
 
@@ -72,10 +78,15 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
     """``hybrid_60_80_90``: from 60 % on the oldest 30 % of the messages are left out, from 80 %
     on all but the newest five turns become a summary, from 90 % on a new session is suggested.
 
+    What costs nothing goes first: older reads of a file that was read again, and thinking. Only if
+    what is left is at 60 % still, messages are left out, and at 80 % still, summarised. The new
+    session is suggested by what there was before: ``suggest_new_session`` in the figures of the
+    record, and ``context.warning`` of the next request.
+
     The shares are of its own budget for the history, ``hybrid_budget``. They are taken of what is
     shown; what is cut is counted over all messages, so that nothing is cut twice without new
     ones. Measured again after a summary, what is at 60 % still is cut, too; and over the budget
-    the oldest messages go until it holds. A summary that fails changes nothing.
+    the oldest messages go until it holds. Where a model writes no summary, rules do.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -105,6 +116,8 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
         action, warns = hybrid_action(history, room, shares)
         if action == "none":
             return None
+        ran = absorb_all(draft, _CHEAPER.policies())
+        action, _ = hybrid_action(draft.used - (budget.used_tokens - history), room, shares)
         if action == "condense" and not draft.condense(self._turns_cut(draft), SUMMARY_TOKENS):
             action = "truncate"
         left = draft.used - (budget.used_tokens - history)
@@ -113,9 +126,10 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
         limit = budget.used_tokens - history + room
         if draft.used > limit:
             draft.keep_newest(limit)
+        did = ", ".join([*ran, *([] if action == "none" else [action])])
         text = "; a new session is suggested" if warns else ""
         return draft.plan(
-            self.name, f"{action} at {history:,} of {room:,} tokens{text}",
+            self.name, f"{did} at {history:,} of {room:,} tokens{text}",
             suggest_new_session=int(warns),
         )  # fmt: skip
 
@@ -133,8 +147,8 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
     """``hybrid_70_60``, the rival preset: from 70 % on a summary stands for the oldest 60 % of
     the messages, the newest 40 % are as they were.
 
-    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. A
-    summary that fails changes nothing. Raises InvalidConfig, naming what cannot be.
+    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. Where
+    a model writes no summary, rules do. Raises InvalidConfig, naming what cannot be.
     """
 
     name: ClassVar[str] = "hybrid_70_60"
@@ -150,7 +164,7 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
         if known is None or not reached(known[1], known[0], self.condense_at):
             return None
         room, history = known
-        oldest = portion(len(messages), self.fold_share)
+        oldest = draft.start + portion(len(messages) - draft.start, self.fold_share)
         folds = draft.condense(summary_cut(draft, oldest), SUMMARY_TOKENS)
         limit = budget.used_tokens - history + room
         if draft.used > limit:

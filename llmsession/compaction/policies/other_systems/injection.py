@@ -103,6 +103,7 @@ class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "memory_injection"
     exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
+    injects: ClassVar[bool] = True
 
     memories: tuple[str, ...] = ()
     relevant: tuple[str, ...] = ()
@@ -161,6 +162,7 @@ class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "focus_chain"
     exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
+    injects: ClassVar[bool] = True
 
     checklist: str = ""
     every: Count = REMIND_EVERY
@@ -211,6 +213,7 @@ class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "context_providers"
     exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
+    injects: ClassVar[bool] = True
 
     items: tuple[ContextItem, ...] = ()
     item_chars: int = ITEM_CHARS

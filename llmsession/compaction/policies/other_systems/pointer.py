@@ -23,13 +23,20 @@ from ..base import CheckedPolicy
 from ..counting import sizes_in_budget
 from ..drafts import Draft
 from ..limits import Count, Fraction, portion
-from ..prefixes import beside_tokens, cut_at_least, latest_cut, summary_plan
+from ..prefixes import (
+    beside_tokens,
+    cut_at_least,
+    latest_cut,
+    note_behind_earlier,
+    summary_plan,
+)
 from ..registry import register
 
 __all__ = ["PointerSummary", "threshold_of"]
 
 UNKNOWN_THRESHOLD_TOKENS = 50_000
-EMERGENCY_NOTE = "[Emergency compression: {count} messages archived due to size]"
+_EMERGENCY = "[Emergency compression:"
+EMERGENCY_NOTE = f"{_EMERGENCY} {{count}} messages archived due to size]"
 
 _RULES_SURVIVE = (
     "End with a part 'Constraints and Established Rules': whatever the user laid down for the rest"
@@ -53,9 +60,10 @@ class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
     Less is kept, half as much each time and ``max_iterations`` times at most, until the context
     is within ``safe`` of the threshold; the user's newest message stays whatever it costs. The
     limit is what the window leaves beside a reply. Where the request has to fit now and no summary
-    comes, its emergency note stands there. Not copied: with everything within ``recent``, all was
-    summarised and no message remained; its hard cap at 90 % of the threshold lies below where it
-    begins; a pointer to a message that is not there cannot be: views are clamped.
+    comes, its emergency note stands there, behind an earlier summary. Not copied: with everything
+    within ``recent``, all was summarised and no message remained; its hard cap at 90 % of the
+    threshold lies below where it begins; a pointer to a message that is not there cannot be:
+    views are clamped.
     """
 
     name: ClassVar[str] = "pointer_summary"
@@ -89,6 +97,9 @@ class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
             if beside + sum(sizes[upto:]) <= safe:
                 break
         forced = budget.trigger in ("window", "overflow")
+        note = note_behind_earlier(
+            view, _EMERGENCY, lambda first: EMERGENCY_NOTE.format(count=max(0, upto - first))
+        )
         plan = summary_plan(
             self.name,
             view,
@@ -97,7 +108,7 @@ class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
             upto=upto,
             max_tokens=cap,
             instructions=_RULES_SURVIVE,
-            fallback=EMERGENCY_NOTE.format(count=upto) if forced else "",
+            fallback=note if forced else "",
             figures={"iterations": iterations},
         )
         if must_wait(view, messages, budget.profile, budget.committed):

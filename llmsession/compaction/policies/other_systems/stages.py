@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
-
-import msgspec
+from typing import ClassVar, NamedTuple
 
 from llmsession.compaction.planning.boundaries import newest_request, newest_that_fit
-from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.cap import cap_text, other_blocks, result_text
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig, InvalidRequest
 from llmsession.turns.blocks import TextBlock, ToolResultBlock
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from ..base import ThresholdPolicy, WaitingPolicy
+from ..base import ThresholdPolicy
+from ..composing import Pipeline, Stage
 from ..drafts import Draft, cut_ranges, live_tail, never_left_out, summary_cut
 from ..limits import Amount, Fraction, check_fraction, portion
-from ..registry import make_policy, register
+from ..registry import register
 from .reads import drop_duplicate_reads, saved_enough
 
-__all__ = ["FourStage", "MiddlewarePipeline", "Stage", "shows_pairs", "window_fractions"]
+__all__ = ["FourStage", "MiddlewarePipeline", "window_fractions"]
 
 RESULT_CLEARED = "[Tool result cleared]"
 READ_BELOW = "[File {path} - refer to latest read below]"
@@ -228,36 +226,17 @@ def _cut(draft: Draft, part: _Part, max_chars: int) -> bool:
     return False
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered policy as a part of a pipeline. What a required one raises is raised; where
-    another one fails, it is as if it were not there, and the plan's reason names it."""
-
-    policy: str
-    options: dict[str, Any] = {}
-    required: bool = False
-
-
-INJECTING = ("memory_injection", "context_providers", "focus_chain")
-"""They come first: what is injected has to be counted by what compacts."""
-
-
 @register
-class MiddlewarePipeline(WaitingPolicy, frozen=True, kw_only=True):
-    """``middleware_pipeline``: policies, one after the other, in the order given.
+class MiddlewarePipeline(Pipeline, frozen=True, kw_only=True):
+    """``middleware_pipeline`` (Open WebUI): a ``pipeline`` that injects memories, drops reads of
+    files that were read again, masks what was consumed and folds spans.
 
-    Each is asked if it is due by what the ones before it left; where a plan was asked for, all
-    are. What each shows is looked at: calls and results together, a person's word first; one that
-    breaks that has failed. A stage that wants a summary is the last one that runs, because what
-    comes after has to see it. Exempt from G7: a stage may inject, as ``memory_injection`` does
-    in the default order; and from G3: what one stage leaves may be more work for an earlier one.
-
-    Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
-    that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
-    breaks pairs.
+    As there the stages and their order are data. What they may be, what is due and what a failure
+    means is as in ``pipeline``, also the rules that it is exempt from. ``plan`` raises what a
+    required stage does.
     """
 
     name: ClassVar[str] = "middleware_pipeline"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
 
     stages: tuple[Stage, ...] = (
         Stage(policy="memory_injection"),
@@ -265,74 +244,3 @@ class MiddlewarePipeline(WaitingPolicy, frozen=True, kw_only=True):
         Stage(policy="mask_consumed"),
         Stage(policy="basic_fold", required=True),
     )
-
-    def __post_init__(self) -> None:
-        if not self.stages:
-            raise InvalidConfig("a pipeline needs stages")
-        compacts = ""
-        for stage in self.stages:
-            make_policy(stage.policy, stage.options)
-            if stage.policy not in INJECTING:
-                compacts = stage.policy
-            elif compacts:
-                raise InvalidConfig(f"stage {stage.policy!r} has to stand before {compacts!r}")
-
-    def _policies(self) -> list[Policy]:
-        return [make_policy(stage.policy, stage.options) for stage in self.stages]
-
-    def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is any stage due that compacts?"""
-        return any(
-            policy.due(used_tokens, limit_tokens)
-            for policy in self._policies()
-            if policy.name not in INJECTING
-        )
-
-    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What all stages do together; None if that is nothing."""
-        draft = Draft(view, messages, budget)
-        ran: list[str] = []
-        for stage, policy in zip(self.stages, self._policies(), strict=True):
-            try:
-                plan = _stage_plan(policy, draft)
-            except Exception as error:  # a policy may be anybody's code
-                if stage.required:
-                    raise
-                ran.append(f"{policy.name} failed ({type(error).__name__})")
-                continue
-            if plan is not None:
-                draft.absorb(plan)
-                ran.append(policy.name)
-                if plan.summary_request is not None:
-                    break
-        return draft.plan(self.name, f"stages: {', '.join(ran)}")
-
-
-def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
-    budget = msgspec.structs.replace(draft.budget, used_tokens=draft.used)
-    if budget.trigger == "threshold" and not policy.due(draft.used, budget.limit_tokens):
-        return None
-    plan = policy.plan(draft.shown, draft.messages, budget)
-    if plan is not None:
-        after = draft.shown.applied(plan, len(draft.messages))
-        if not shows_pairs(after, draft.messages):
-            raise InvalidRequest(f"stage {policy.name!r} parts calls from their results")
-    return plan
-
-
-def shows_pairs(view: View, messages: Sequence[Message]) -> bool:
-    """Does *view* show each call with its results, and a person's word first?"""
-    begins = view.prefix_summary is not None
-    for index in range(view.start, len(messages)):
-        if not view.shows(index):
-            continue
-        message = messages[index]
-        if not begins:
-            begins = message.is_user or any(item.at == index for item in view.injected)
-            if not begins:
-                return False
-        if message.tool_results and index and not view.shows(index - 1):
-            return False
-        if message.tool_calls and index + 1 < len(messages) and not view.shows(index + 1):
-            return False
-    return True

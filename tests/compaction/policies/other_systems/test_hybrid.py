@@ -9,7 +9,7 @@ from llmsession.compaction.policies import Hybrid7060, Hybrid608090
 from llmsession.compaction.policies.other_systems.hybrid import hybrid_action, hybrid_budget
 from llmsession.compaction.view.plan import Plan
 from llmsession.turns.messages import Message
-from tests.compaction.conversations import Talk, required
+from tests.compaction.conversations import Talk, required, text, thinking_block
 from tests.compaction.policies.plans import PLAIN, budget_for, filled, plan_of, visible
 
 WIDE = replace(PLAIN, window_tokens=1_000_000)
@@ -138,3 +138,49 @@ def test_the_rival_folds_the_oldest_60_percent_and_the_next_fold_takes_the_summa
     assert again.summary_request is not None
     assert (again.summary_request.first, again.summary_request.upto) == (12, 24)
     assert again.summary_request.earlier == required(view.prefix_summary).text
+
+
+# What costs nothing goes first.
+
+
+def reads(count: int, size: int = 1_000) -> list[Message]:
+    """So many turns that read the same file."""
+    built = Talk()
+    for number in range(count):
+        built.ask().call("read_file", f"{number}" + "x" * size, path="a.py")
+    return built.messages
+
+
+def test_reads_of_a_file_that_was_read_again_go_before_messages_do() -> None:
+    messages = reads(10)
+    plan = required(at_share(Hybrid608090(), messages, 85))
+    assert len(plan.shown_results) == 9
+    assert (plan.omitted, plan.summary_request) == ((), None)
+    assert plan.reason.split("; ")[1].startswith("file_read_dedupe at ")
+
+
+def test_thinking_goes_before_messages_do() -> None:
+    built = Talk()
+    for _ in range(8):
+        built.ask("x" * 100)
+        built.add("assistant", [thinking_block("t" * 2_000), text("y" * 100)])
+    plan = required(at_share(Hybrid608090(), built.messages, 85))
+    assert plan.drops_thinking
+    assert (plan.omitted, plan.summary_request) == ((), None)
+    assert "strip_thinking at " in plan.reason
+
+
+def test_what_is_left_at_60_or_80_percent_still_is_cut_or_summarised() -> None:
+    messages = [*reads(2, 300), *turns(10)]
+    plan = required(at_share(Hybrid608090(), messages, 85))
+    assert len(plan.shown_results) == 1
+    assert plan.summary_request is not None
+    plan = required(at_share(Hybrid608090(), [*reads(3, 600), *turns(10)], 85))
+    assert plan.summary_request is None
+    assert plan.omitted != ()
+
+
+def test_a_new_session_is_suggested_by_what_there_was_before_reads_went() -> None:
+    plan = required(at_share(Hybrid608090(), reads(10), 95))
+    assert plan.summary_request is None
+    assert plan.figures == {"suggest_new_session": 1}

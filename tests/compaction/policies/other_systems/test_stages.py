@@ -15,11 +15,11 @@ from llmsession.compaction.policies import (
     register,
     registry,
 )
+from llmsession.compaction.policies.composing import shows_pairs
 from llmsession.compaction.policies.other_systems.stages import (
     READ_BELOW,
     RESULT_CLEARED,
     TRUNCATED,
-    shows_pairs,
     window_fractions,
 )
 from llmsession.compaction.view.plan import Plan

@@ -48,6 +48,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "v2: a paused turn ends with the assistant": body(
         HI, assistant("let me see", server_use("s1")), model=NEW
     ),
+    "v2: a turn that was paused behind a search that is over ends with the assistant": body(
+        HI, assistant(server_use("s1"), server_result("s1"), "so"), assistant("far"), model=NEW
+    ),
     "v2: a compaction request ends with the assistant": body(
         HI, assistant("hello"), model=NEW, compaction=SUMMARIZE
     ),

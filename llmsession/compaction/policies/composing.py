@@ -1,0 +1,182 @@
+"""Policies made of policies: each goes on from what the one before it left, all in one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.schedule import (
+    Fill,
+    fill_of,
+    injects,
+    is_due,
+    waits_for_cache,
+)
+from llmsession.compaction.view.plan import Plan
+from llmsession.compaction.view.view import View
+from llmsession.errors import InvalidConfig, InvalidRequest
+from llmsession.turns.messages import Message
+
+from .base import WaitingPolicy
+from .drafts import Draft
+from .registry import make_policy, register, settings_of
+
+__all__ = ["Pipeline", "Stage", "absorb_all", "pipeline", "shows_pairs"]
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered policy as a part of a pipeline. What a required one raises is raised; where
+    another one fails, it is as if it were not there, and the plan's reason names it."""
+
+    policy: str
+    options: dict[str, Any] = {}
+    required: bool = False
+
+
+@register
+class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
+    """``pipeline``: policies, one after the other, in the order given. ``pipeline()`` makes one of
+    names and values; by default older reads of a file go first, then ``balanced``.
+
+    Each is asked if it is due by what the ones before it left; where a plan was asked for, all
+    are; where only what is injected may be due, only those that inject. What each shows is looked
+    at: calls and results together, a person's word first; one that breaks that has failed. A stage
+    that wants a summary is the last one that runs, because what comes after has to see it.
+
+    Stages that inject stand first, so that what compacts counts what they add, and they inject
+    into every request that they say they do. Exempt from G7: a stage may inject; and from G3: what
+    one stage leaves may be more work for an earlier one.
+
+    Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
+    that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
+    breaks pairs.
+    """
+
+    name: ClassVar[str] = "pipeline"
+    exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
+
+    stages: tuple[Stage, ...] = (
+        Stage(policy="file_read_dedupe"),
+        Stage(policy="balanced", required=True),
+    )
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise InvalidConfig("a pipeline needs stages")
+        compacts = ""
+        for stage in self.stages:
+            if not injects(make_policy(stage.policy, stage.options)):
+                compacts = stage.policy
+            elif compacts:
+                raise InvalidConfig(f"stage {stage.policy!r} has to stand before {compacts!r}")
+
+    def policies(self) -> list[Policy]:
+        """The stages' policies, in order."""
+        return [make_policy(stage.policy, stage.options) for stage in self.stages]
+
+    @property
+    def injects(self) -> bool:  # type: ignore[override]  # it depends on the stages
+        """Does any stage put texts into requests?"""
+        return any(map(injects, self.policies()))
+
+    @property
+    def waits_for_cache(self) -> bool:  # type: ignore[override]  # it depends on the stages
+        """Do all stages? One that injects changes the view, and a held plan is outdated then."""
+        return all(waits_for_cache(policy, None) for policy in self.policies())
+
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is any stage due that compacts?"""
+        full = Fill(used_tokens=used_tokens, limit_tokens=limit_tokens, messages=0)
+        return self.due_for(full)
+
+    def due_for(self, fill: Fill) -> bool:
+        """Is any stage due that compacts, by all that it may ask?"""
+        return any(is_due(policy, fill) for policy in self.policies() if not injects(policy))
+
+    def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What all stages do together; None if that is nothing."""
+        draft = Draft(view, messages, budget)
+        ran: list[str] = []
+        for stage, policy in zip(self.stages, self.policies(), strict=True):
+            try:
+                plan = _stage_plan(policy, draft)
+            except Exception as error:  # a policy may be anybody's code
+                if stage.required:
+                    raise
+                ran.append(f"{policy.name} failed ({type(error).__name__})")
+                continue
+            if plan is not None:
+                draft.absorb(plan)
+                ran.append(policy.name)
+                if plan.summary_request is not None:
+                    break
+        return draft.plan(self.name, f"stages: {', '.join(ran)}")
+
+
+def pipeline(*policies: str | Stage | Policy) -> Pipeline:
+    """A policy that runs *policies* one after the other: registered names, values, or a ``Stage``
+    where one is required or has options by name.
+
+    Raises InvalidConfig as ``Pipeline`` does, and for a value of a class that is not registered.
+    """
+    return Pipeline(stages=tuple(map(_stage, policies)))
+
+
+def _stage(policy: str | Stage | Policy) -> Stage:
+    if isinstance(policy, Stage):
+        return policy
+    if isinstance(policy, str):
+        return Stage(policy=policy)
+    name, options = settings_of(policy)
+    # As they come back from a log or a file: a tuple is a list there.
+    return Stage(policy=name, options=msgspec.json.decode(msgspec.json.encode(options)))
+
+
+def absorb_all(draft: Draft, policies: Sequence[Policy]) -> list[str]:
+    """Let *draft* take over what each of *policies* changes, due or not; the names of those that
+    changed something. For policies of ours, which raise nothing and want no summary."""
+    ran: list[str] = []
+    for policy in policies:
+        plan = policy.plan(draft.shown, draft.messages, draft.budget_now())
+        if plan is not None:
+            draft.absorb(plan)
+            ran.append(policy.name)
+    return ran
+
+
+def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
+    budget = draft.budget_now()
+    if not injects(policy):
+        count, limit = len(draft.messages), budget.limit_tokens
+        fill = fill_of(draft.shown, count, used_tokens=draft.used, limit_tokens=limit)
+        if budget.trigger == "injection" or (
+            budget.trigger == "threshold" and not is_due(policy, fill)
+        ):
+            return None
+    plan = policy.plan(draft.shown, draft.messages, budget)
+    if plan is not None:
+        after = draft.shown.applied(plan, len(draft.messages))
+        if not shows_pairs(after, draft.messages):
+            raise InvalidRequest(f"stage {policy.name!r} parts calls from their results")
+    return plan
+
+
+def shows_pairs(view: View, messages: Sequence[Message]) -> bool:
+    """Does *view* show each call with its results, and a person's word first?"""
+    begins = view.prefix_summary is not None
+    for index in range(view.start, len(messages)):
+        if not view.shows(index):
+            continue
+        message = messages[index]
+        if not begins:
+            begins = message.is_user or any(item.at == index for item in view.injected)
+            if not begins:
+                return False
+        if message.tool_results and index and not view.shows(index - 1):
+            return False
+        if message.tool_calls and index + 1 < len(messages) and not view.shows(index + 1):
+            return False
+    return True
