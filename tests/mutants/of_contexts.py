@@ -172,6 +172,31 @@ a job that gained too little starts again with every request (invariant 9)
     session/compacting/test_compaction.py
     test_a_job_that_gained_too_little_is_not_tried_again_with_every_request
 
+in session/compacting/compactor.py, by compaction/live/test_live_vectors.py
+a policy is not told the model's window (docs/policies.md)
+    -             limit_tokens=core.budget_tokens,
+    -             window_tokens=core.window_tokens,
+    +             limit_tokens=core.budget_tokens,
+    test_each_request_is_what_the_system_would_have_sent
+
+in compaction/policies/other_systems/anchors.py, by compaction/live/test_live_vectors.py
+Jan's share is taken of the limit (docs/policies.md)
+    - return self.due(fill.used_tokens, fill.window) or fill.is_over
+    + return self.due(fill.used_tokens, fill.limit_tokens)
+    test_each_request_is_what_the_system_would_have_sent
+
+in compaction/policies/other_systems/truncation.py, by compaction/live/test_live_vectors.py
+the question of a turn that is condensed is lost (docs/policies.md)
+    -             pinned=pin_of(messages, upto),
+    +             pinned=None,
+    test_each_request_is_what_the_system_would_have_sent
+
+in compaction/policies/other_systems/masking.py, by compaction/live/test_live_vectors.py
+pressure is measured by the limit, without a reserve (docs/policies.md)
+    - return reached(used_tokens, _effective(budget, reserve), threshold)
+    + return reached(used_tokens, budget.limit_tokens, threshold)
+    test_each_request_is_what_the_system_would_have_sent
+
 in compaction/planning/policy.py, by compaction/planning/test_policy.py
 a plan that frees nothing is worth it (invariant 9)
     - return gain > 0 and gain >= min_gain * plan.tokens_before
