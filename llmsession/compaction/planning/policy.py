@@ -25,6 +25,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """The estimated size of the whole request, system text and tools included."""
     limit_tokens: int
     """What we allow ourselves, below the model's window."""
+    window_tokens: int = 0
+    """The model's window, the room for the reply included; 0 where nobody says."""
     summaries: Mapping[str, str] = {}
     """Call id -> its precomputed summary, without a header."""
     profile: Profile
@@ -38,6 +40,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     trigger: Trigger = "threshold"
     """Why a plan is asked for: "threshold" where the policy itself is due, "injection" where it is
     not, but may have something to inject."""
+
+    @property
+    def window(self) -> int:
+        """The model's window, or the limit where nobody says how large that is."""
+        return self.window_tokens or self.limit_tokens
 
     def scaled(self, tokens: int) -> int:
         """*tokens* by characters, in the tokens of ``used_tokens``."""

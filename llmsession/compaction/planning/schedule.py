@@ -42,11 +42,25 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
     """The estimated size of the whole request, system text and tools included."""
     limit_tokens: int
     """What we allow ourselves, below the model's window."""
+    window_tokens: int = 0
+    """The model's window, the room for the reply included; 0 where nobody says."""
     messages: int
     """How many messages are shown themselves; a summary is none."""
 
+    @property
+    def window(self) -> int:
+        """The model's window, or the limit where nobody says how large that is."""
+        return self.window_tokens or self.limit_tokens
 
-def fill_of(view: View, count: int, *, used_tokens: int, limit_tokens: int) -> Fill:
+    @property
+    def is_over(self) -> bool:
+        """Is more used than the limit?"""
+        return self.used_tokens > self.limit_tokens > 0
+
+
+def fill_of(
+    view: View, count: int, *, used_tokens: int, limit_tokens: int, window_tokens: int = 0
+) -> Fill:
     """How full a context of *count* messages is that *view* shows. It costs nothing that grows with
     the conversation but the ranges that are left out."""
     start = view.start
@@ -54,6 +68,7 @@ def fill_of(view: View, count: int, *, used_tokens: int, limit_tokens: int) -> F
     return Fill(
         used_tokens=used_tokens,
         limit_tokens=limit_tokens,
+        window_tokens=window_tokens,
         messages=max(0, count - start - omitted),
     )
 

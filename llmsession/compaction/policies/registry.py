@@ -15,6 +15,7 @@ __all__ = [
     "check_shared",
     "lowered",
     "make_policy",
+    "policy_kinds",
     "policy_names",
     "register",
     "settings_of",
@@ -52,6 +53,11 @@ def register(policy: P) -> P:
 def policy_names() -> tuple[str, ...]:
     """The names that a configuration may use, in the order of their registration."""
     return tuple(_POLICIES)
+
+
+def policy_kinds() -> tuple[type[Any], ...]:
+    """The registered classes, in the order of their registration."""
+    return tuple(_POLICIES.values())
 
 
 def _kind(name: str) -> type[Any]:
@@ -104,7 +110,9 @@ def lowered(policy: Policy, threshold_tokens: int, limit_tokens: int) -> Policy:
     settings = msgspec.structs.asdict(cast(msgspec.Struct, policy))
     if "threshold" not in settings or "threshold_tokens" in settings or limit_tokens <= 0:
         return policy
-    share = max(_LEAST_SHARE, threshold_tokens / limit_tokens)
+    # Where a reserve is set aside, the threshold is a share of what is left.
+    left_tokens = limit_tokens * (1 - settings.get("reserve", 0))
+    share = max(_LEAST_SHARE, threshold_tokens / left_tokens)
     if share >= settings["threshold"]:
         return policy
     changes = {"threshold": share}

@@ -65,8 +65,11 @@ DUE: list[tuple[Policy, int, int]] = [
     (BudgetProjection(), 10_000, 9_000),
     (SidecarProjection(), 200_000, 180_000),
     (SidecarProjection(), 128_000, 115_200),
-    *[(kind(), 10_000, 8_000) for kind in (MaskConsumed, PressureFading, PositionClear)],
-    *[(kind(), 10_001, 8_001) for kind in (MaskConsumed, PressureFading, PositionClear)],
+    (PositionClear(), 10_000, 8_000),
+    (PositionClear(), 10_001, 8_001),
+    # Four fifths of what a reserve of 5 % leaves.
+    *[(kind(), 10_000, 7_600) for kind in (MaskConsumed, PressureFading)],
+    *[(kind(), 10_001, 7_601) for kind in (MaskConsumed, PressureFading)],
     (StaleReadBatching(), 10, 4_096),
     (LlmSummary(), 10_000, 7_501),
     (recency("pruned"), 10_000, 9_501),

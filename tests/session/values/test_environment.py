@@ -22,6 +22,8 @@ from llmsession.session.values.environment import (
 )
 from llmsession.testing.scripted import ScriptedProvider
 
+FIRST = (AnthropicProvider(api_key="unused"), OpenAIProvider(api_key="unused"))
+"""The first provider of a process imports its SDK, which would stop a running event loop."""
 SET = {
     "LLMSESSION_COMPACTION": "on",
     "LLMSESSION_POLICY": "balanced",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.schedule import Fill
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -94,13 +95,18 @@ def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
     return min(max(max_tokens, -(-left_tokens * 20 // 100)), 15_000)
 
 
+def _is_reached(used_tokens: int, left_tokens: int, max_tokens: int) -> bool:
+    threshold = left_tokens - compaction_buffer(left_tokens, max_tokens)
+    return threshold > 0 and used_tokens >= threshold
+
+
 @register
 class AutoCompactThreshold(SummaryPolicy, frozen=True, kw_only=True):
     """Continue's command line: from the threshold on everything becomes one summary, but the
     user's newest message and what has just arrived.
 
-    The limit is the window less a reply of ``max_tokens``; where that is not given, the reply
-    that leaves such a limit. It is never due where no threshold is left. A newest message that
+    A reply takes ``max_tokens``, or what the session keeps for it; where nobody says how much that
+    is, 35 % of the window. It is never due where no threshold is left. A newest message that
     stands before the last one is said once more behind the summary, word for word (an injected
     item); one with images or documents ends it. Not copied: the newest messages were
     dropped from the source of the summary, and the user's own went with the rest.
@@ -111,11 +117,18 @@ class AutoCompactThreshold(SummaryPolicy, frozen=True, kw_only=True):
     max_tokens: int | None = None
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is the threshold reached?"""
+        """Is the threshold of a window that leaves *limit_tokens* beside its reply reached?"""
         # A reply of 35 % leaves 65 %.
         reply = self.max_tokens or min(-(-limit_tokens * 35 // 65), 64_000)
-        threshold = limit_tokens - compaction_buffer(limit_tokens, reply)
-        return threshold > 0 and used_tokens >= threshold
+        return _is_reached(used_tokens, limit_tokens, reply)
+
+    def due_for(self, fill: Fill) -> bool:
+        """Is the threshold reached?"""
+        if not fill.window_tokens:
+            return self.due(fill.used_tokens, fill.limit_tokens)
+        reply = self.max_tokens or fill.window_tokens - fill.limit_tokens
+        left_tokens = min(fill.limit_tokens, fill.window_tokens - reply)
+        return _is_reached(fill.used_tokens, left_tokens, reply)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """One summary of all that may go."""
@@ -155,9 +168,9 @@ def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int 
 
 @register
 class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
-    """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the limit
-    all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where somebody
-    asks for it.
+    """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the
+    window all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where
+    somebody asks for it.
 
     Its events are our log and view: a compaction is a prefix summary, a prompt or reminder an
     injected item, and the projection's prefix stays the same bytes until the next one. If the
@@ -176,9 +189,13 @@ class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
     notes_omission: bool = False
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is the threshold reached?"""
+        """Is the threshold of a window of *limit_tokens* reached?"""
         threshold = preflight_threshold(limit_tokens, self.ratio, self.reserve_tokens)
         return limit_tokens > 0 and used_tokens >= threshold
+
+    def due_for(self, fill: Fill) -> bool:
+        """Is the threshold reached, or the limit exceeded?"""
+        return self.due(fill.used_tokens, fill.window) or fill.is_over
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary of all but the newest messages; None for less than two."""

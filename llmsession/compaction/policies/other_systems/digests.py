@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from llmsession.compaction.planning.boundaries import has_own_words, newest_that_fit, turns_from
 from llmsession.compaction.planning.policy import Budget, planned
+from llmsession.compaction.planning.schedule import Fill
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.turns.messages import Message
@@ -223,16 +224,20 @@ class UnionPreserveCompress(SummaryPolicy, frozen=True, kw_only=True):
     default_window_tokens: Count = 128_000
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is strictly more than the threshold used?"""
+        """Is strictly more than the threshold of a window of *limit_tokens* used?"""
         return used_tokens > compress_threshold(self._window(limit_tokens), self.ratio)
 
-    def _window(self, limit_tokens: int) -> int:
-        return limit_tokens if limit_tokens > 0 else self.default_window_tokens
+    def due_for(self, fill: Fill) -> bool:
+        """Is strictly more than the threshold used, or than the limit?"""
+        return self.due(fill.used_tokens, fill.window) or fill.is_over
+
+    def _window(self, window_tokens: int) -> int:
+        return window_tokens if window_tokens > 0 else self.default_window_tokens
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """A summary of the group; at least the first message always is one."""
         sizes = sizes_in_budget(view, messages, budget)
-        window = self._window(budget.limit_tokens)
+        window = self._window(budget.window)
         keep = kept_tokens(window, self.ratio, self.keep_ratio, self.keep_cap)
         suffix = cut_at_least(messages, max(1, newest_that_fit(sizes, keep)))
         latest = latest_cut(view, messages, budget, pins=True)

@@ -152,6 +152,9 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
         anchors |= never_left_out(messages)
         # What comes first opens a turn, and a context begins with that.
         anchors.add(next(index for index, size in enumerate(sizes) if size or index in anchors))
+        # The notices so far are written anew.
+        notices = [item.text for item in draft.view.injected if item.text.startswith(_NOTICE)]
+        room += sum(map(draft.text_tokens, notices))
         room -= draft.used - sum(sizes) + sum(sizes[index] for index in anchors)
         newest = newest_request(messages) or 0
         suffix = tail = live_tail(messages)

@@ -23,7 +23,7 @@ from llmsession.turns.messages import Message
 
 from ..base import ThresholdPolicy, WaitingPolicy
 from ..drafts import Draft
-from ..limits import Count, Fraction, portion
+from ..limits import Count, Fraction, portion, reached
 from ..registry import register
 
 __all__ = [
@@ -43,7 +43,8 @@ HEAD_PERCENT = 70
 SNAP_CHARS = 200
 """A cut moves to the end of a line that is at most so far away."""
 BANDS = ((800, 1_000), (850, 500), (900, 200), (990, 50))
-"""From so many thousandths of the limit on, so many thousandths of the budget are left."""
+"""From so many thousandths of the budget on, so many thousandths of it are left for results."""
+_LOWEST_PRESSURE = BANDS[0][0] / 1_000
 MIN_BAND_TOKENS = 1_024
 RESULT_PERCENT, MAX_RESULT_CHARS, MIN_RESULT_CHARS = 30, 400_000, 200
 INPUT_PERCENT, MAX_INPUT_CHARS = 15, 200_000
@@ -109,6 +110,12 @@ def _effective(budget: Budget, reserve: float) -> int:
     return max(0, limit - portion(limit, reserve) - budget.frame_tokens)
 
 
+def _has_pressure(budget: Budget, reserve: float, threshold: float) -> bool:
+    """Do the messages take at least the share *threshold* of what they may take?"""
+    used_tokens = budget.used_tokens - budget.frame_tokens
+    return reached(used_tokens, _effective(budget, reserve), threshold)
+
+
 def _results(draft: Draft, end: int) -> list[_Result]:
     return [
         _Result(index, result)
@@ -134,9 +141,10 @@ class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
     """``mask_consumed``: of results that the model has read, and written something after, only
     head and tail are shown; the older, the less. Where there is a summary, that is shown.
 
-    A result that nothing was written after is never touched. Markers: ``[truncated: N chars
-    exceeded M limit]``. Not copied: masking the same result again to another length, which
-    rewrites the prompt's prefix each time. It frees what it can.
+    It begins at ``threshold`` of what the messages may take: the limit less ``reserve``, the system
+    text and the tools. A result that nothing was written after is never touched. Markers:
+    ``[truncated: N chars exceeded M limit]``. Not copied: masking the same result again to another
+    length, which rewrites the prompt's prefix each time. It frees what it can.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -146,8 +154,16 @@ class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
     reserve: Fraction = 0.05
     min_chars: Count = 300
 
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Could the threshold be reached? How large the system text is, is for the plan to see."""
+        return reached(
+            used_tokens, limit_tokens - portion(limit_tokens, self.reserve), self.threshold
+        )
+
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to shorten now; None if all that is read is short."""
+        """What to shorten now; None if all that is read is short, or the pressure is low."""
+        if not _has_pressure(budget, self.reserve, self.threshold):
+            return None
         draft = Draft(view, messages, budget)
         consumed = _results(draft, _read_until(messages))
         tokens = _effective(budget, self.reserve)
@@ -171,6 +187,7 @@ class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
     """``pressure_fading``: the fuller the context, the shorter each tool result, the oldest most;
     also long inputs of calls.
 
+    The pressure is the share that messages use of what they may take, as for ``mask_consumed``.
     Every result counts, the newest too, which keeps the most. Markers: ``[truncated: N chars
     exceeded M limit]``. Not copied: fading a result a second time when the pressure rises; what
     it shows is fixed when it fades, so that the prompt's prefix stays. It frees what it can.
@@ -179,15 +196,23 @@ class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "pressure_fading"
-    due_from: ClassVar[float] = BANDS[0][0] / 1_000
 
     reserve: Fraction = 0.05
 
+    def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Could the lowest pressure be reached? How large the system text is, is for the plan to
+        see."""
+        left_tokens = limit_tokens - portion(limit_tokens, self.reserve)
+        return reached(used_tokens, left_tokens, _LOWEST_PRESSURE)
+
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What fades now; None if all of it is short enough for this pressure."""
+        if not _has_pressure(budget, self.reserve, _LOWEST_PRESSURE):
+            return None
         draft = Draft(view, messages, budget)
         effective = _effective(budget, self.reserve)
-        tokens = fading_tokens(effective, budget.used_tokens, budget.limit_tokens)
+        used_tokens = budget.used_tokens - budget.frame_tokens
+        tokens = fading_tokens(effective, used_tokens, effective)
         results = _results(draft, len(messages))
         faded = 0
         for number, (index, result) in enumerate(results):

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from llmsession.compaction.planning.boundaries import is_safe_cut
 from llmsession.compaction.planning.policy import Budget, planned
+from llmsession.compaction.planning.schedule import Fill
+from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
@@ -24,7 +26,7 @@ from ..base import WaitingPolicy
 from ..counting import kept_before_tokens, sizes_in_budget, sizes_in_quarters
 from ..drafts import Draft
 from ..limits import Count, Fraction, Whole, portion
-from ..prefixes import cut_at_most
+from ..prefixes import cut_at_most, latest_cut, pin_of
 from ..registry import register
 from ..spans import Span, pinned, spans_between
 from .reads import drop_duplicate_reads, saved_enough
@@ -97,15 +99,19 @@ class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
     window_tokens: Count | None = None
-    """The model's window; None takes the limit for it."""
+    """The model's window; None: that of the session, or the limit."""
     min_saving: Fraction = 0.30
 
-    def _allowed(self, limit_tokens: int) -> int:
-        return adaptive_limit_tokens(self.window_tokens or limit_tokens)
+    def _allowed(self, window_tokens: int) -> int:
+        return adaptive_limit_tokens(self.window_tokens or window_tokens)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is as much used as is allowed?"""
+        """Is as much used as is allowed in a window of *limit_tokens*?"""
         return limit_tokens > 0 and used_tokens >= self._allowed(limit_tokens)
+
+    def due_for(self, fill: Fill) -> bool:
+        """Is as much used as is allowed, or more than the limit?"""
+        return self.due(fill.used_tokens, fill.window) or fill.is_over
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """Which copies of files to replace and what to leave out; None if there is too little."""
@@ -115,7 +121,7 @@ class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
         saved_chars = drop_duplicate_reads(draft)
         done = "older reads of files read again left out"
         if not saved_enough(saved_chars, whole_chars, self.min_saving):
-            crowded = budget.used_tokens > 2 * self._allowed(budget.limit_tokens)
+            crowded = budget.used_tokens > 2 * self._allowed(budget.window)
             keep: Keep = "quarter" if crowded or budget.trigger == "overflow" else "half"
             self._truncate(draft, keep)
             done = f"{keep} of the messages behind the first pair kept"
@@ -246,15 +252,23 @@ class NondestructiveTruncate(WaitingPolicy, frozen=True, kw_only=True):
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
     window_tokens: Count | None = None
-    """The model's window; None takes the limit for it."""
+    """The model's window; None: that of the session, or the limit."""
     max_tokens: Count | None = None
-    """The reply's room; None is 8,192 tokens."""
+    """The reply's room; None: that of the session, or 8,192 tokens."""
     fraction: Fraction = 0.5
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is more used than is allowed in a window of *limit_tokens*?"""
+        return self.due_for(Fill(used_tokens=used_tokens, limit_tokens=limit_tokens, messages=0))
+
+    def due_for(self, fill: Fill) -> bool:
         """Is more used than is allowed?"""
-        allowed = condense_limit_tokens(self.window_tokens or limit_tokens, self.max_tokens)
-        return limit_tokens > 0 and used_tokens > allowed
+        return fill.limit_tokens > 0 and fill.used_tokens > self.allowed(fill)
+
+    def allowed(self, known: Fill | Budget) -> int:
+        """How much may be used."""
+        reply = self.max_tokens or max(0, known.window - known.limit_tokens)
+        return condense_limit_tokens(self.window_tokens or known.window, reply)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to hide; None if there is too little."""
@@ -283,16 +297,19 @@ SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 6, 250, 6_000
 
 @register
 class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
-    """All that is older than the newest request becomes one summary, from Roo's condensing.
-    Markers: that of ``nondestructive_truncate``.
+    """All but the open step becomes one summary, from Roo's condensing. Markers: that of
+    ``nondestructive_truncate``.
+
+    If the newest request stands before that step, it is said once more behind the summary, word
+    for word (an injected item); one with images or documents ends what is folded.
 
     It begins at ``percent`` of the window (``profile_percent``, if it is not -1), and above
     ``condense_limit_tokens`` in any case. Where there is nothing to fold, or that is not enough,
     half of the steps that are shown is hidden, too. A rewind to before it takes the summary
     away, and what it stood for is shown again; of several the newest is shown. Not copied:
-    folding the newest request; workflows and file signatures beside the summary; and doing
-    anything with a summary that is empty. Exempt from G3: as the original, each plan hides one
-    share.
+    folding the newest request and the open step; workflows and file signatures beside the summary;
+    and doing anything with a summary that is empty. Exempt from G3: as the original, each plan
+    hides one share.
 
     Raises InvalidConfig, naming what cannot be.
     """
@@ -301,9 +318,9 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
     window_tokens: int | None = None
-    """The model's window; None takes the limit for it."""
+    """The model's window; None: that of the session, or the limit."""
     max_tokens: int | None = None
-    """The reply's room; None is 8,192 tokens."""
+    """The reply's room; None: that of the session, or 8,192 tokens."""
     percent: Count = 100
     profile_percent: Whole = -1
     fraction: float = 0.5
@@ -322,11 +339,15 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
         )
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
+        """Is the percentage of a window of *limit_tokens* reached, or more used than is allowed?"""
+        return self.due_for(Fill(used_tokens=used_tokens, limit_tokens=limit_tokens, messages=0))
+
+    def due_for(self, fill: Fill) -> bool:
         """Is the percentage reached, or more used than is allowed?"""
-        window = self.window_tokens or limit_tokens
+        window = self.window_tokens or fill.window
         percent = effective_percent(self.percent, self.profile_percent)
-        reached = limit_tokens > 0 and 100 * used_tokens >= percent * window
-        return reached or self._truncate().due(used_tokens, limit_tokens)
+        reached = fill.limit_tokens > 0 and 100 * fill.used_tokens >= percent * window
+        return reached or self._truncate().due_for(fill)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to fold and to hide; None if there is too little."""
@@ -338,13 +359,17 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
             MAX_SUMMARY_TOKENS,
             max(MIN_SUMMARY_TOKENS, budget.limit_tokens * SUMMARY_PERCENT // 100),
         )
-        summary_request = self._wanted(view, messages, limit)
+        summary_request = self._wanted(view, messages, budget, limit)
         sizes = sizes_in_budget(view, messages, budget)
-        gone = sum(sizes[: summary_request.upto]) - limit if summary_request else 0
+        gone = 0
+        if summary_request is not None:
+            repeated = summary_request.pinned
+            again = text_tokens_for(repeated.text, budget.profile) if repeated else 0
+            gone = sum(sizes[: summary_request.upto]) - limit - budget.scaled(again)
         if gone <= 0:
             summary_request, gone = None, 0
         spans: tuple[Span, ...] = ()
-        if truncate.due(budget.used_tokens - gone, budget.limit_tokens):
+        if budget.used_tokens - gone > truncate.allowed(budget):
             spans = _hidden(
                 view, messages, self.fraction, summary_request.upto if summary_request else 0
             )
@@ -355,14 +380,21 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
             view, messages, budget, summary_request=summary_request, spans=spans, gone=gone
         )
 
-    def _wanted(self, view: View, messages: Sequence[Message], limit: int) -> SummaryRequest | None:
-        """The summary of what is older than the newest request; None if that is one message, or
-        little more than the summary so far."""
-        upto = next(iter(pinned(messages)), 0)
-        earlier = view.prefix_summary.text if view.prefix_summary else ""
+    def _wanted(
+        self, view: View, messages: Sequence[Message], budget: Budget, limit: int
+    ) -> SummaryRequest | None:
+        """The summary of all before the open step; None if that is one message, or little more than
+        the summary so far."""
+        upto = latest_cut(view, messages, budget, pins=True)
         if upto - view.start < 2:
             return None
-        return SummaryRequest(first=view.start, upto=upto, max_tokens=limit, earlier=earlier)
+        return SummaryRequest(
+            first=view.start,
+            upto=upto,
+            max_tokens=limit,
+            earlier=view.prefix_summary.text if view.prefix_summary else "",
+            pinned=pin_of(messages, upto),
+        )
 
     def _folded(
         self,

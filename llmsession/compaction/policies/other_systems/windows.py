@@ -213,8 +213,8 @@ class KeepLastSequence(WaitingPolicy, frozen=True, kw_only=True):
     """The oldest messages go until the rest fits, from Continue's pruning.
 
     The last sequence always stays: the newest request, or a reply with the results of its calls.
-    The window is the limit, ``UNKNOWN_WINDOW_TOKENS`` where there is none. Not copied: Continue
-    may send a context that begins with an answer.
+    A window that nobody knows is the limit, or ``UNKNOWN_WINDOW_TOKENS``. Not copied: Continue may
+    send a context that begins with an answer, and leaves at most 1,000 tokens to the reply.
 
     Raises InvalidConfig for a ``max_tokens`` under 1.
     """
@@ -222,18 +222,29 @@ class KeepLastSequence(WaitingPolicy, frozen=True, kw_only=True):
     name: ClassVar[str] = "keep_last_sequence"
 
     max_tokens: Count | None = None
-    """The longest reply, if it is less than 1,000 tokens."""
+    """The longest reply, if it is less than 1,000 tokens; None: that of the session."""
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is there more than what fits?"""
+        """Is there more than what fits a window of *limit_tokens*?"""
         return used_tokens > input_budget_tokens(max(0, limit_tokens), self.max_tokens)
+
+    def due_for(self, fill: Fill) -> bool:
+        """Is there more than what fits?"""
+        return fill.used_tokens > self._most(fill)
+
+    def _most(self, known: Fill | Budget) -> int:
+        """What a request may hold: by Continue's rule, and never more than the limit."""
+        if not known.window_tokens:
+            return input_budget_tokens(max(0, known.limit_tokens), self.max_tokens)
+        reply = self.max_tokens or max(1, known.window_tokens - known.limit_tokens)
+        return min(known.limit_tokens, input_budget_tokens(known.window_tokens, reply))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to leave out, and the percentage of the room that is used then; None if all
         fits, or nothing more can go."""
         sizes = sizes_in_budget(view, messages, budget)
         rest = rest_tokens(sizes, budget)
-        limit = input_budget_tokens(max(0, budget.limit_tokens), self.max_tokens)
+        limit = self._most(budget)
         start = newest_that_fit(*beside_pins(sizes, pinned(messages), limit - rest))
         spans = left_out(messages, start, shown_from=view.start)
         window_tokens = rest + sum(sizes) - sum(sum(sizes[first:end]) for first, end in spans)

@@ -137,12 +137,21 @@ def test_every_result_fades_the_oldest_most_and_inputs_too() -> None:
 
 def test_a_faded_result_does_not_fade_again_under_more_pressure() -> None:
     built = Talk().ask().step("x" * 20_000, times=3)
-    plan = required(plan_of(PressureFading(), built.messages, 70_000))
+    plan = required(plan_of(PressureFading(), built.messages, 74_000))
     view = View().applied(plan, len(built.messages))
-    more = required(plan_of(PressureFading(), built.messages, 70_000, view, used=69_990))
+    more = required(plan_of(PressureFading(), built.messages, 74_000, view, used=69_990))
     assert "c1" in plan.shown_results
     assert set(more.shown_results) == {"c1", "c2", "c3"} - set(plan.shown_results)
     assert view.applied(more, len(built.messages)).shown_results["c1"] == plan.shown_results["c1"]
+
+
+def test_the_pressure_is_that_of_the_messages_on_what_they_may_take() -> None:
+    messages = Talk().ask().step("x" * 60_000, times=3).reply().messages
+    # Of the limit of 20,000 there are 5 % in reserve, and 1,000 are the system text and tools.
+    for policy in (MaskConsumed(), PressureFading()):
+        for used, has_plan in ((1_000 + 14_399, False), (1_000 + 14_400, True)):
+            plan = plan_of(policy, messages, 20_000, used=used, frame_tokens=1_000)
+            assert (plan is not None) is has_plan
 
 
 # position_clear.

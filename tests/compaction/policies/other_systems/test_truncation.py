@@ -24,9 +24,10 @@ from llmsession.compaction.policies.other_systems.truncation import (
 from llmsession.compaction.view.plan import Plan, SummaryRequest
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
+from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
-from tests.compaction.conversations import FRAME, Talk, required
+from tests.compaction.conversations import FRAME, Talk, image, required, text
 from tests.compaction.policies.plans import (
     PLAIN,
     budget_for,
@@ -249,9 +250,20 @@ def test_a_summary_that_is_fresh_is_left_alone() -> None:
     assert again.summary_request.earlier == required(view.prefix_summary).text
 
 
+def test_all_but_the_open_step_becomes_a_summary_and_the_request_is_repeated_behind_it() -> None:
+    messages = [*plain(*[1_000] * 8).messages, *long_turn(9, size=1_000)]
+    plan = required(plan_of(NondestructiveCondense(max_tokens=1), messages, 5_000))
+    wanted = required(plan.summary_request)
+    assert wanted.upto == len(messages) - 2
+    assert wanted.pinned == Injected(wanted.upto, messages[8].text)
+    assert plan.omitted == ()
+
+
 def test_where_a_summary_is_not_enough_half_of_the_open_turn_is_hidden_too() -> None:
     messages = [*plain(*[1_000] * 8).messages, *long_turn(9, size=1_000)]
     messages = [replace(each, id=f"m{at}") for at, each in enumerate(messages)]
+    # What is no text is not repeated behind a summary.
+    messages[8] = replace(messages[8], body=encode_blocks([text("look"), image()]))
     plan = required(plan_of(NondestructiveCondense(max_tokens=1), messages, 5_000))
     assert required(plan.summary_request).upto == 8
     assert plan.omitted == ((9, 15),)
