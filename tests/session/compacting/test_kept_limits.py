@@ -94,7 +94,8 @@ def limit_tokens(name: str, budget: int) -> int:
     low, high = 0, budget * 2
     while low < high:
         tokens = (low + high) // 2
-        fill = Fill(used_tokens=tokens, limit_tokens=budget, messages=0)
+        window = budget + 8_000
+        fill = Fill(used_tokens=tokens, limit_tokens=budget, window_tokens=window, messages=0)
         low, high = (low, tokens) if is_due(policy, fill) else (tokens + 1, high)
     return low
 
