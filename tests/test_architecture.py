@@ -90,6 +90,7 @@ IMPURE_CALLS = {"open", "input", "now", "utcnow", "today"}
 # Packages that one part may touch. The core waits with anyio alone, so that it runs on trio.
 HOMES = {
     "anthropic": {"providers"},
+    "botocore": {"providers"},
     "openai": {"providers"},
     "httpx": {"providers"},
     "httpx2": {"providers"},
@@ -100,7 +101,7 @@ HOMES = {
     "sqlite3": {"store", "transcripts"},  # transcripts: a file's bytes, in memory, nothing opened
     "yaml": {"transcripts"},
     "grpc": {"transport"},
-    "google": {"transport"},
+    "google": {"transport", "providers"},
     "grpc_health": {"transport"},
     "grpc_reflection": {"transport"},
     "grpc_status": {"transport"},

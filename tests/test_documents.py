@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from llmsession.compaction.policies import registry
+from llmsession.providers import counters_markdown
 from llmsession.session.compacting import machine as compaction_machine
 from llmsession.session.values import environment
 from llmsession.turns import machine as turn_machine
@@ -36,6 +37,8 @@ def test_the_tables_in_the_architecture_are_those_in_the_code(name: str, table: 
     [
         ("compaction", "environment", environment.table_markdown),
         ("compaction", "settings", registry.table_markdown),
+        ("providers", "counters", counters_markdown),
+        ("tokens", "counters", counters_markdown),
     ],
 )
 def test_the_tables_of_a_page_are_those_in_the_code(

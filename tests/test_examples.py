@@ -48,6 +48,18 @@ def test_under_trio_one_conversation_goes_on_while_another_is_interrupted(tmp_pa
     ]
 
 
+def test_memories_and_attached_files_are_in_the_request_and_not_in_the_history(
+    tmp_path: Path,
+) -> None:
+    lines = run("attach_context.py", tmp_path).splitlines()
+    assert lines[:4] == [
+        "<memory_context>", "[User Memory]", "- The user works in Lisbon.", "</memory_context>",
+    ]  # fmt: skip
+    attached = [line for line in lines if "<context_items>" in line]
+    assert ["return a + b" in line for line in attached] == [True, False]
+    assert lines[-1] == "4 messages in the history"
+
+
 # The web application, spoken to as a server does, so that its streams are really streamed.
 
 

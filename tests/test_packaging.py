@@ -30,11 +30,15 @@ UV = [sys.executable, "-m", "uv", "--quiet"]
 
 # What each extra is for, in a few lines that run with it and with nothing else.
 USES = {
+    "bedrock": "from llmsession.providers import BedrockTokens\n"
+    "BedrockTokens(region='us-east-1')\nimport botocore.session",
     "cassettes": "from llmsession.transcripts import read\nimport yaml",
     "cli": "from llmsession.cli.app import app\nfrom typer.main import get_command\n"
     "dict(get_command(app).commands)",
     "encryption": "from llmsession import SqliteStore\nSqliteStore('s.db', key='a passphrase')\n"
     "import cryptography",
+    "gemini": "from llmsession.providers import GeminiTokens\nGeminiTokens(api_key='k')\n"
+    "from google import genai",
     "grpc": "import llmsession.transport.grpc.server",
     "metrics": "from llmsession.transport.metrics import Metrics\nMetrics().page()",
     "openai": "from llmsession import OpenAIProvider\nOpenAIProvider(api_key='k')",

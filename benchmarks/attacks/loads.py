@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from llmsession.transport.wire.addresses import parse_address
 
-__all__ = ["ATTACKS", "PAID_S", "Attack", "Budget"]
+__all__ = ["ADMITTED", "ATTACKS", "WITHIN_THE_RATE", "Attack", "Budget"]
 
 HELLO = b'{"type":"hello","versions":[2]}\n'
 PING = b'{"type":"ping"}\n'
@@ -208,6 +208,8 @@ ATTACKS: Mapping[str, tuple[str, Attack]] = {
 }
 """By name: over which transport, and the load."""
 
-PAID_S: Mapping[str, float] = {"commands": 20e-6, "creations": 600e-6}
-"""The CPU seconds that each command of an attack may take which the service has admitted. Those are
-work that its rate allows to a client; what is refused has to be as cheap as any other frame."""
+WITHIN_THE_RATE = {"commands": 80e3}
+"""Attacks of which a part is work that the rate allows, and the bytes a second at which all of it
+is: what that costs is measured, and is no cost of the attack."""
+ADMITTED = frozenset({"creations"})
+"""Attacks that stay within the rate: all that they cost is work that a client may ask for."""

@@ -38,6 +38,7 @@ _PLACES = {
     "list": ("commands.sessions", "list_sessions"),
     "search": ("commands.sessions", "search"),
     "show": ("commands.sessions", "show"),
+    "label": ("commands.sessions", "label"),
     "delete": ("commands.sessions", "delete"),
     "import": ("commands.transfer", "import_files"),
     "export": ("commands.transfer", "export_sessions"),

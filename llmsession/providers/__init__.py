@@ -5,9 +5,13 @@ Absent: history; a provider sees what it is sent. The SDKs are imported where a 
 uses one is made.
 """
 
+from .anthropic.bedrock_tokens import BedrockTokens
 from .anthropic.provider import AnthropicProvider
+from .counting.counted_provider import CountedProvider
 from .counting.counter import CachedCounter, default_counter
 from .counting.counts import CharacterCounter, Count, Counter
+from .counting.gemini_tokens import GeminiTokens
+from .counting.table import Counted, table_markdown
 from .counting.tiktoken_counter import TiktokenCounter
 from .openai.provider import OpenAIProvider
 from .openai.requests import ChatDialect
@@ -15,14 +19,32 @@ from .protocol import Counting, Provider
 from .replay import ReplayProvider
 from .routing import RoutedProvider
 
+
+def counters_markdown() -> str:
+    """What counts for whom, as the table of docs/tokens.md and docs/providers.md."""
+    own = "with each provider's own endpoint"
+    return table_markdown((
+        Counted("Claude, of Anthropic, Vertex, Foundry", "claude-x", AnthropicProvider, own),
+        Counted("Claude on Bedrock", "claude-x", BedrockTokens, "with `CountTokens`", "bedrock"),
+        Counted("Gemini", "gemini-x", GeminiTokens, "with `countTokens`", "gemini"),
+        Counted("OpenAI, Azure", "gpt-4o", OpenAIProvider, own),
+        Counted("other servers that speak as OpenAI does", "other", OpenAIProvider, own),
+        Counted("recordings", "other", ReplayProvider, own),
+        Counted("several, by their models", "other", RoutedProvider, "as the one that answers"),
+    ))  # fmt: skip
+
+
 __all__ = [
     "AnthropicProvider",
+    "BedrockTokens",
     "CachedCounter",
     "CharacterCounter",
     "ChatDialect",
     "Count",
+    "CountedProvider",
     "Counter",
     "Counting",
+    "GeminiTokens",
     "OpenAIProvider",
     "Provider",
     "ReplayProvider",

@@ -10,7 +10,10 @@ from llmsession.turns.blocks import plain_text
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-__all__ = ["Counting", "Provider", "name_for"]
+__all__ = ["NOT_COUNTED", "Counting", "Provider", "name_for"]
+
+NOT_COUNTED = "not_counted"
+"""The code of the error of a provider that counts, but not for the model that it was asked for."""
 
 
 class Provider(Protocol):

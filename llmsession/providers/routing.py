@@ -9,7 +9,7 @@ from llmsession.errors import InvalidConfig, ProviderError
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
-from .protocol import Counting, Provider
+from .protocol import NOT_COUNTED, Counting, Provider
 
 __all__ = ["RoutedProvider"]
 
@@ -57,7 +57,7 @@ class RoutedProvider:
         that one does not count."""
         provider = self._answering(request)
         if not isinstance(provider, Counting):
-            raise ProviderError(f"{provider.name} counts no tokens", kind="fatal")
+            raise ProviderError(f"{provider.name} counts no tokens", kind="fatal", code=NOT_COUNTED)
         return await provider.count_tokens(request)
 
     def _answering(self, request: Request) -> Provider:

@@ -8,7 +8,6 @@ from .core.observers import SessionObserver
 from .core.subscriptions import Event, Lagged, Subscription
 from .handles.session import LLMSession, Turn
 from .manager import SessionManager
-from .operations.retention import Retention, RetentionReport
 from .operations.search import SearchHit, SearchPage
 from .values.config import (
     CompactionConfig,
@@ -23,6 +22,7 @@ from .values.config import (
     WhenBusy,
     tool,
 )
+from .values.history_limits import Forgotten, HistoryLimits
 from .values.outcome import (
     Closed,
     CompactionOutcome,
@@ -35,12 +35,15 @@ from .values.outcome import (
     TurnOutcome,
 )
 from .values.price_file import load_prices
+from .values.retention import Retention, RetentionReport
 
 __all__ = [
     "Closed",
     "CompactionConfig",
     "CompactionOutcome",
     "Event",
+    "Forgotten",
+    "HistoryLimits",
     "InterruptOutcome",
     "InterruptResult",
     "LLMSession",

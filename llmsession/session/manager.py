@@ -29,12 +29,14 @@ from .handles.session import LLMSession
 from .log.read_state import begun_rows, was_created_by, with_command
 from .operations.export import conversation_of
 from .operations.import_sessions import ConfigFor, import_many, import_one
-from .operations.retention import Retention, RetentionReport, apply_retention
+from .operations.listing import with_archived, with_titles
+from .operations.retention import RetentionSchedule, apply_retention, checked_interval
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
-from .values.labels import checked_tenant, new_session_id, with_tenant
+from .values.labels import checked_tenant, new_session_id, with_max_age, with_tenant
 from .values.outcome import Closed
+from .values.retention import Retention, RetentionReport
 from .values.validation import (
     checked_choice,
     checked_filter,
@@ -76,8 +78,16 @@ class SessionManager:
     threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
     them; what they do after that, they do beside a store that is closed.
 
+    *retention* are rules for how long sessions and their messages are kept: see docs/stores.md.
+    Sessions apply them when they are opened and when a turn has ended. A schedule applies them to
+    the whole store, page by page: when the manager is entered, and again *retention_every_s*
+    seconds after it was through, by default every hour. It also applies the age limits in
+    ``SessionConfig.retention`` to sessions that nobody has open. Without rules there is a schedule
+    only if *retention_every_s* is given.
+
     Raises InvalidConfig for invalid prices, budgets or tools, and for a provider of summaries that
-    the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*.
+    the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*,
+    rule or *retention_every_s*.
     """
 
     def __init__(
@@ -95,6 +105,8 @@ class SessionManager:
         environ: Mapping[str, str] | None = None,
         observers: Sequence[SessionObserver] = (),
         thread_wait_s: float = 10.0,
+        retention: Sequence[Retention] = (),
+        retention_every_s: float | None = None,
     ) -> None:
         self._runtime = Runtime(
             provider=provider,
@@ -109,12 +121,17 @@ class SessionManager:
             environ=environ,
             observers=observers,
             thread_wait_s=thread_wait_s,
+            retention=retention,
         )
+        every_s = checked_interval(retention_every_s, self._runtime.retention)
+        self._schedule = None if every_s is None else RetentionSchedule(self._runtime, every_s)
         self.store: Store = self._runtime.given_store
         """The store that it was made with."""
 
     async def __aenter__(self) -> SessionManager:
         await self._runtime.enter()
+        if self._schedule is not None:
+            self._schedule.start()
         return self
 
     async def __aexit__(
@@ -163,7 +180,10 @@ class SessionManager:
         created = r.SessionCreated(
             session=session,
             config=stored,
-            labels=with_tenant(checked_labels({} if labels is None else labels), tenant),
+            labels=with_max_age(
+                with_tenant(checked_labels({} if labels is None else labels), tenant),
+                config.max_age_s,
+            ),
             seed=checked_seed(seed),
         )
         created = with_command(created, command_id)
@@ -191,7 +211,9 @@ class SessionManager:
         numbers, unless two are the same. What a provider would refuse is repaired: calls and
         results are paired, and turns that begin with the assistant get a neutral user message in
         front. The log's ``source`` has a line for each repair and each note of the reader, and what
-        else the conversation holds. Signed thinking is kept, and not sent again.
+        else the conversation holds. Signed thinking is kept, and not sent again. The conversation's
+        ``summary`` stands for its first ``summary_upto`` messages in the context; a rewind to
+        before their end shows them again.
 
         Raises InvalidInput (also for what no repair makes valid, naming the rule), InvalidConfig
         (also without tools, if it holds calls), SessionExists, StoreError.
@@ -293,15 +315,28 @@ class SessionManager:
         return await self.open(session_id, **options)
 
     async def list(
-        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+        self,
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+        archived: bool | None = False,
+        titles: bool = False,
     ) -> Sequence[SessionRow]:
         """The sessions of the store that *filter* finds, ordered by id: at most *limit*, which is
-        1 to 1,000, with an id greater than *after*. Acquires nothing. Raises InvalidInput,
-        StoreError.
+        1 to 1,000, with an id greater than *after*. Acquires nothing.
+
+        Archived sessions are left out; *archived* True finds only these, and None all. With
+        *titles* each row has the session's title: see ``LLMSession.label``. Without a title that
+        was given, that is the beginning of the first request, for which the first records of its
+        log are read. Raises InvalidInput, StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
         limit = checked_page(limit)
-        return await begun_rows(self._runtime.store, after=after, limit=limit, filter=filter)
+        filter = with_archived(filter, archived)
+        store = self._runtime.store
+        rows = await begun_rows(store, after=after, limit=limit, filter=filter)
+        return await with_titles(store, rows) if checked_flag(titles, "titles") else rows
 
     async def search(
         self,

@@ -78,13 +78,17 @@ class SessionRow(msgspec.Struct, frozen=True):
     touched_at: float = 0.0
     labels: dict[str, str] = {}
     parent: str | None = None
+    title: str = ""
+    """Where it was asked for, as in ``SessionManager.list``: stores know no titles."""
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to find: those that have all of ``labels`` (None as a value matches any
-    value), with times at or after ``..._after`` and before ``..._before``. None is no limit."""
+    value) and no label named in ``without``, with times at or after ``..._after`` and before
+    ``..._before``. None is no limit."""
 
     labels: dict[str, str | None] = {}
+    without: tuple[str, ...] = ()
     created_after: float | None = None
     created_before: float | None = None
     touched_after: float | None = None
@@ -97,6 +101,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
                 name in row.labels and value in (None, row.labels[name])
                 for name, value in self.labels.items()
             )
+            and not any(name in row.labels for name in self.without)
             and _between(row.created_at, self.created_after, self.created_before)
             and _between(row.touched_at, self.touched_after, self.touched_before)
         )

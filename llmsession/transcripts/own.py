@@ -36,7 +36,9 @@ class _Header(msgspec.Struct, omit_defaults=True):
     parent: str = ""
     shared_turns: int = 0
     summary: str = ""
+    summary_upto: int = 0
     system: str = ""
+    archived: bool = False
 
 
 _OF_CONVERSATION = _Header.__struct_fields__[2:]

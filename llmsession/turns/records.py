@@ -474,11 +474,16 @@ class ConversationRewound(RecordBase, frozen=True, tag="conversation.rewound"):
 class ConversationForgotten(RecordBase, frozen=True, tag="conversation.forgotten"):
     """The history begins with turn ``before`` (0: it is empty). What was said before it is to
     be taken out of the log, and so are the turns in no history that were accepted before the
-    record ``edge``: ``records.redacted`` follows."""
+    record ``edge``: ``records.redacted`` follows. These are ``turns`` turns, with ``messages``
+    messages of the history. ``limits`` says how many of the turns exceeded which limit of retention
+    (``age``, ``messages``, ``tokens``); it is empty where a caller asked."""
 
     before: int
     generation: int
     edge: int
+    turns: int = 0
+    messages: int = 0
+    limits: dict[str, int] = {}
 
 
 class RecordsRedacted(RecordBase, frozen=True, tag="records.redacted"):

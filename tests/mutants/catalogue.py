@@ -11,7 +11,7 @@ from .of_commands import COMMANDS, INTERRUPTS, LANES
 from .of_contexts import COMPACTION, PROJECTION
 from .of_owners import OWNERS, STORES
 from .of_receipts import RECEIPTS, SPENDING
-from .of_records import DURABLE, FOLD, SUBSCRIBERS
+from .of_records import DURABLE, FOLD, RETENTION, SUBSCRIBERS
 from .of_tools import TOOLS
 from .of_transcripts import TRANSCRIPTS
 from .of_turns import BLOCKS, MACHINE, NAMING
@@ -30,6 +30,7 @@ CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "The mailbox, and modes of sending": LANES,
     "Command ids and refusals": COMMANDS,
     "Subscribers": SUBSCRIBERS,
+    "Retention": RETENTION,
     "Owners and recovery": OWNERS,
     "Stores": STORES,
     "Compaction": COMPACTION,

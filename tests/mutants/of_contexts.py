@@ -14,6 +14,11 @@ a compaction is applied while a reply streams (rule 9)
     test_a_compaction_is_not_applied_while_a_reply_streams
 
 in session/compacting/compactor.py, by session/compacting/test_compaction.py
+a plan whose moment has come is not foreseen (docs/compaction.md)
+    - return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
+    + return False
+    session/compacting/test_own_limits.py
+    test_a_session_says_whether_its_next_request_comes_behind_a_compaction
 a request is built while a compaction is on its way into the log (rule 9)
     - return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
     + return False
@@ -73,6 +78,18 @@ a plan that frees nothing is applied before a request (docs/compaction.md)
     -     return "injection" if adds else None
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
+
+in providers/counting/counter.py, by providers/counting/test_vendor_tokens.py
+a counter that fails is told each time (docs/tokens.md)
+    -         self._is_told = True
+    +         pass
+    test_a_session_counts_with_it_and_a_failure_is_told_once
+
+in providers/counting/gemini_tokens.py, by providers/counting/test_vendor_tokens.py
+Gemini counts no system text and no tools (docs/tokens.md)
+    - named = {"model": f"models/{model}", **whole}
+    + named = {"model": f"models/{model}", "contents": whole["contents"]}
+    test_gemini_counts_the_whole_request
 
 in session/values/config.py, by session/values/test_policy_settings.py
 a policy ignores a setting that it does not have (docs/compaction.md)
@@ -235,6 +252,55 @@ a model that fails once takes away what it wrote before (docs/summaries.md)
     - if mark not in s.text), None)
     + if False), None)
     test_a_summary_that_came_earlier_stays_before_the_text_of_one_that_did_not
+
+in session/compacting/compactor.py, by session/compacting/test_injection.py
+what a policy injected stays under another one (docs/policies.md)
+    - policy = with_stale_left_out(core.policy, core.state.view)
+    -             # Where
+    + policy = core.policy
+    +             # Where
+    test_under_another_policy_the_memories_are_gone_with_the_next_request
+nothing is injected where the provider clears results (docs/policies.md)
+    - schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
+    + schedule = core.config.compaction.schedule
+    +             if not self._is_automatic():
+    +                 return
+    test_where_the_provider_keeps_the_context_small_texts_are_injected_all_the_same
+
+in compaction/planning/boundaries.py, by session/compacting/test_injection.py
+a text at the end of the context voids the thinking before it (docs/policies.md)
+    - edge = min((item.at for item in changed), default=len(messages))
+    + edge = 0
+    test_a_list_at_the_end_voids_no_thinking
+a text behind the system text voids no thinking (invariant 4)
+    - edge = min((item.at for item in changed), default=len(messages))
+    + edge = len(messages)
+    test_a_change_of_memories_voids_thinking_that_is_bound_to_the_old_ones
+
+in session/core/request_builder.py, by session/compacting/test_injection.py
+memories cost nothing (docs/policies.md)
+    - return self._frame_tokens + self._tail_tokens + sums[-1]
+    + return self._frame_tokens + sums[-1]
+    test_what_is_injected_is_counted_once
+
+in compaction/policies/other_systems/injection.py, by session/compacting/test_injection.py
+a task list that is gone is still shown (docs/policies.md)
+    - return self.injected(view, messages, budget, [], "there is no task list any more")
+    + return None
+    test_an_edited_list_is_in_the_next_request_and_a_list_that_is_gone_in_none
+
+in session/log/state.py, by session/compacting/test_pipelines.py
+a new session is suggested with every request (docs/compaction.md)
+    - if record.suggests_new_session:
+    + if False:
+    test_the_hybrid_suggests_a_new_session_in_its_record_and_in_one_warning
+
+in compaction/policies/other_systems/hybrid.py, by session/compacting/test_pipelines.py
+the hybrid leaves out messages before old reads and thinking (docs/policies.md)
+    - ran = absorb_all(draft, _CHEAPER.policies)
+    + ran = []
+    +         absorb_all(draft, [])
+    test_the_hybrid_leaves_out_thinking_and_old_reads_before_messages
 
 in session/log/state.py, by session/compacting/test_compaction.py
 an abort does not clamp the view (invariant 3)

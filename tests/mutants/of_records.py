@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .mutant import read_mutants
 
-__all__ = ["DURABLE", "FOLD", "SUBSCRIBERS"]
+__all__ = ["DURABLE", "FOLD", "RETENTION", "SUBSCRIBERS"]
 
 FOLD = read_mutants(r"""
 in session/log/state.py, by session/actor/test_interrupts.py
@@ -193,8 +193,8 @@ a turn starts before its acceptance is durable (rule 5)
 
 in session/actor/history_commands.py, by session/test_slow_store.py
 a clear is answered before it is durable (rule 5)
-    - lambda: self._written(command))
-    + lambda: self._written(command))
+    - lambda: self._written(command, record))
+    + lambda: self._written(command, record))
     +         command.promise.set(None)
     test_a_command_is_answered_when_it_is_durable_and_not_before
 who forgets is answered before the words are out of the log (docs/security.md)
@@ -349,4 +349,62 @@ who joins in mid-stream misses the text so far (rule 10)
     - for preview in previews_so_far(run.builder, tag_of(run.turn)):
     + for preview in previews_so_far(run.builder, tag_of(run.turn))[:0]:
     test_who_joins_in_mid_stream_first_gets_the_steps_text_so_far
+""")
+
+RETENTION = read_mutants(r"""
+in session/log/history_cuts.py, by session/operations/test_history_limits.py
+a limit of messages cuts a turn in two (docs/stores.md)
+    -             if total > limit and start < end:
+    -                 return start
+    +             if total > limit and start < end:
+    +                 return first
+    test_whole_turns_go_and_nothing_of_a_turn_that_fits_for_any_history_and_limits
+the newest turn goes where it is too large by itself (docs/stores.md)
+    - if total > limit and start < end:
+    + if total > limit:
+    test_tokens_of_the_history_are_limited_and_the_newest_turn_stays_whatever_it_has
+
+in session/actor/history_commands.py, by session/operations/test_history_limits.py
+retention cuts while a turn is open (docs/stores.md)
+    - if self._may_exceed and not self._turns.runs and self.is_idle:
+    + if self._may_exceed and self.is_idle:
+    test_an_open_turn_is_never_cut_and_the_limits_come_after_it
+
+in session/registry/runtime.py, by session/operations/test_history_limits.py
+what is too old is in the history that open returns (docs/stores.md)
+    - if actor.history_commands.excess is not None:
+    + if False:
+    test_what_has_become_too_old_is_gone_when_open_returns
+
+in session/operations/retention.py, by session/operations/test_history_limits.py
+a step of the schedule deletes and reads without an end (docs/stores.md)
+    - if self._costly >= MAX_COSTLY:
+    + if self._costly < 0:
+    test_a_step_of_the_schedule_reads_few_logs_and_pauses_before_the_next
+the schedule takes a session that another manager holds (docs/stores.md)
+    - return self._seen is not None and is_other and await _is_dead(row) is False
+    + return False
+    test_the_schedule_leaves_a_session_to_another_manager_that_holds_it
+
+in session/values/labels.py, by session/operations/test_listing.py
+labels that are replaced take the title with them (docs/stores.md)
+    - return {**own, **{name: value for name, value in reserved.items() if value}}
+    + return own
+    test_a_session_has_the_title_that_it_was_given_or_that_of_its_first_request
+a fork of an archived session is archived (docs/stores.md)
+    - gone = (ARCHIVED_LABEL,) if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
+    + gone = () if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
+    test_an_archived_session_is_listed_if_it_is_asked_for_and_works_as_before
+
+in session/log/titles.py, by session/operations/test_listing.py
+what was forgotten stays the title (docs/stores.md)
+    - return given_title(state.labels, state.source) or _first_request(messages)
+    + return "secret"
+    test_what_is_forgotten_is_no_title
+
+in session/actor/configuration.py, by session/operations/test_history_limits.py
+a new age limit takes labels away that are being written (invariant 13)
+    - labels = with_max_age(self._core.labels, config.max_age_s)
+    + labels = with_max_age(self._core.state.labels, config.max_age_s)
+    test_labels_that_are_on_their_way_into_the_log_are_not_lost_to_a_new_age
 """)

@@ -17,6 +17,22 @@ bookkeeping counts as left out (docs/transcripts.md)
     + if note.what not in _NOTHING_LEFT_OUT
     test_bookkeeping_summaries_and_broken_links_are_not_left_out
 
+in session/operations/import_records.py, by session/operations/test_imported_summaries.py
+the summary in a file is not shown (docs/transcripts.md)
+    - if not text:
+    + if text:
+    test_it_is_shown_and_sent_in_place_of_what_it_stands_for
+an imported summary cuts a call off from its result (docs/transcripts.md)
+    - return max(cut for cut in safe_cuts(messages, 0, place))
+    + return place
+    test_no_call_is_cut_off_from_its_result_by_it
+
+in session/operations/export.py, by session/operations/test_imported_summaries.py
+an export forgets what the summary stands for (docs/transcripts.md)
+    - summary_upto=summary.upto if summary is not None else 0,
+    + summary_upto=0,
+    test_it_survives_an_export_and_an_import
+
 in cli/commands/replay.py, by cli/commands/test_replay.py
 a replay of a file that is read wrong exits with 0 (docs/transcripts.md)
     - if any(result.error is not None or result.left_out.is_too_much for result in replayed):

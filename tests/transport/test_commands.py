@@ -42,6 +42,8 @@ SESSION_CALLS: dict[str, tuple[type[w.Command[Any]], tuple[Any, ...], dict[str, 
     "read_usage": (w.UsageOf, (), {}),
     "read_open_calls": (w.OpenCalls, (), {}),
     "read_summary": (w.Summary, (), {}),
+    "read_will_compact": (w.WillCompact, (), {}),
+    "read_compact_summaries": (w.CompactSummaries, (), {}),
 }
 MANAGER_CALLS: dict[str, tuple[type[w.Command[Any]], tuple[Any, ...], dict[str, Any]]] = {
     "create": (w.Create, (CONFIG,), {}),

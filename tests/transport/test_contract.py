@@ -41,6 +41,7 @@ from llmsession import (
     UnknownToolCall,
     records,
 )
+from llmsession.compaction.policies import ContextItem, ContextProviders, pipeline
 from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import call, never, say
 from llmsession.transport import SessionInterface
@@ -430,6 +431,31 @@ async def test_a_configuration_is_changed_and_checked(at: At) -> None:
                 await session.configure(**wrong)
 
 
+async def test_a_policy_made_of_policies_is_configured_and_injects(at: At) -> None:
+    providers = ContextProviders()
+    memories = {"policy": "memory_injection", "options": {"memories": ["likes tea"]}}
+
+    def compaction(providers: ContextProviders) -> CompactionConfig:
+        stages = [memories, *msgspec.to_builtins(pipeline(providers, "balanced").stages)]
+        return CompactionConfig(policy="pipeline", options={"stages": stages})
+
+    async with at(lambda request, tag: say("fine")) as place:
+        session = await place.session(compaction=compaction(providers))
+        status = await session.read_status()
+        assert status.next_turn == TurnId("u", 1)
+        a_file = ContextItem(provider="file", id="a.py", name="a.py", content="x = 1")
+        attached = providers.attached(status, a_file)
+        await session.configure(compaction=compaction(attached))
+        await (await session.send("hello")).text()
+        context = await session.read_context()
+        assert "- likes tea" in (context.system or "")
+        assert "a.py\\nx = 1" in bytes(context.messages[0].body).decode()
+        assert (await session.read_status()).next_turn == TurnId("u", 2)
+        wrong = CompactionConfig(policy="pipeline", options={"stages": [{"policy": "no_such"}]})
+        with pytest.raises(InvalidConfig, match="there is no policy 'no_such'"):
+            await session.configure(compaction=wrong)
+
+
 async def test_a_session_that_cannot_work_is_not_made(at: At) -> None:
     async with at() as place:
         with pytest.raises(InvalidConfig, match="model is empty"):
@@ -453,6 +479,47 @@ async def test_sessions_are_found_by_what_they_say(at: At) -> None:
         assert (hit.turn, hit.role, hit.excerpt) == (1, "user", "how are you, B1?")
         with pytest.raises(InvalidInput, match="no word"):
             await place.sessions.search("?")
+
+
+async def test_compact_summaries_can_be_read_back_and_a_compaction_foreseen(at: At) -> None:
+    window = CompactionConfig(policy="last_n_messages", options={"n": 2})
+    script = [call("mine", id="c1"), "done", "two"]
+    async with at(script) as place:
+        config = SessionConfig(model="m", tools=({"name": "mine"},), compaction=window)
+        session = await place.sessions.create(config, session_id="a")
+        turn = await session.send("go")
+        async for event in turn:
+            if isinstance(event, ToolUse):
+                assert await session.read_compact_summaries() == {}
+                result = ToolResult("c1", "long", compact_summary="short")
+                await session.submit_tool_results([result])
+        assert await session.read_compact_summaries() == {"c1": "short"}
+        await session.store_compact_summaries({"c1": "shorter"})
+        assert await session.read_compact_summaries() == {"c1": "shorter"}
+        assert not await session.read_will_compact()
+        await (await session.send("more")).text()
+        assert await session.read_will_compact()
+        await session.clear()
+        assert await session.read_compact_summaries() == {}
+        assert not await session.read_will_compact()
+
+
+async def test_lists_have_titles_and_leave_out_the_archive_unless_it_is_asked_for(at: At) -> None:
+    async with at(["a"]) as place:
+        session = await place.sessions.create(CONFIG, session_id="a")
+        other = await place.sessions.create(CONFIG, session_id="b")
+        await (await session.send("what is it?")).outcome()
+        await other.label(title="mine")
+        rows = await place.sessions.list(titles=True)
+        assert [row.title for row in rows] == ["what is it?", "mine"]
+        assert [row.title for row in await place.sessions.list()] == ["", ""]
+        await other.label({"user": "7"}, archived=True)
+        assert [row.session for row in await place.sessions.list()] == ["a"]
+        (row,) = await place.sessions.list(archived=True, titles=True)
+        assert (row.session, row.title, row.labels["user"]) == ("b", "mine", "7")
+        assert len(await place.sessions.list(archived=None)) == 2
+        with pytest.raises(InvalidInput):
+            await other.label()
 
 
 async def test_sessions_are_listed_by_labels_and_deleted(at: At) -> None:

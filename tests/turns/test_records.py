@@ -110,7 +110,9 @@ RECORDS: dict[str, r.Record] = {
     ),
     "conversation.cleared": record(r.ConversationCleared, purge=True),
     "conversation.rewound": record(r.ConversationRewound),
-    "conversation.forgotten": record(r.ConversationForgotten, edge=9),
+    "conversation.forgotten": record(
+        r.ConversationForgotten, edge=9, turns=2, messages=5, limits={"age": 2}
+    ),
     "records.redacted": record(r.RecordsRedacted),
     "command.answered": record(r.CommandAnswered),
 }

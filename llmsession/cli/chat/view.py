@@ -112,6 +112,8 @@ class TurnView:
                 for answer in event.answers:
                     mark = "[red]✗[/]" if answer.is_error else "[green]←[/]"
                     self._line(f"{mark} {_brief_result(answer.content)}")
+            case r.CompactionApplied(trigger="injection"):
+                self._line(f"[dim]injected: {escape(event.reason)}[/]")
             case r.CompactionApplied():
                 freed = event.tokens_before - event.tokens_after
                 self._line(f"[dim]compacted: {freed:,} tokens freed ({escape(event.reason)})[/]")

@@ -18,7 +18,7 @@ import typer
 from llmsession.errors import InvalidConfig, InvalidInput, StoreError
 
 from ..common.collector import seldom_full_collections
-from ..common.stores import store_key
+from ..common.stores import parse_span, store_key
 
 if TYPE_CHECKING:
     from llmsession.transport.hosting.config import ServerConfig
@@ -66,6 +66,29 @@ def serve(
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="How long open turns may go on after SIGTERM."),
     ] = None,
+    retain_idle: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="Delete sessions without a record for so long: 90d."),
+    ] = None,
+    retain_sessions: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Keep so many sessions of each tenant, the newest."),
+    ] = None,
+    retain_age: Annotated[
+        str | None,
+        typer.Option(metavar="SPAN", help="Forget for good what was said longer ago."),
+    ] = None,
+    retain_messages: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Keep so many messages of a session; forget older ones."),
+    ] = None,
+    retain_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Keep so many tokens of a session; forget what is older."),
+    ] = None,
+    retain_every: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="How often: 1h, unless it is set.")
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other machines without TLS or tokens.")
     ] = False,
@@ -106,6 +129,15 @@ def serve(
     }
     if replay is None and replay_delay:
         raise InvalidInput("--replay-delay is for --replay")
+    limits: dict[str, float | None] = {
+        "delete_idle_s": None if retain_idle is None else parse_span(retain_idle, "--retain-idle"),
+        "forget_after_s": None if retain_age is None else parse_span(retain_age, "--retain-age"),
+        "every_s": None if retain_every is None else parse_span(retain_every, "--retain-every"),
+        "max_sessions": retain_sessions,
+        "max_messages": retain_messages,
+        "max_tokens": retain_tokens,
+    }
+    options["retention"] = {k: limit for k, limit in limits.items() if limit is not None} or None
     if replay is not None:
         table = {"kind": "replay", "file": replay, "delay_s": replay_delay}
         options["providers"] = {"replay": table}

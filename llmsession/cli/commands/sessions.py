@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -17,13 +17,19 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from llmsession.errors import InvalidInput, Refused
-from llmsession.session import SearchPage
+from llmsession.providers import ReplayProvider
+from llmsession.session import LLMSession, SearchPage, SessionManager
 from llmsession.session.core.account import usage_of
 from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
+from llmsession.session.log.titles import given_title
+from llmsession.session.operations.listing import with_archived, with_titles
 from llmsession.session.operations.search import search_sessions
+from llmsession.session.unfinished import has_open_turn
+from llmsession.session.values.history_limits import Forgotten
+from llmsession.session.values.labels import TITLE_LABEL
 from llmsession.session.values.outcome import SessionUsage
-from llmsession.session.values.validation import checked_filter
+from llmsession.session.values.validation import checked_filter, checked_labelling
 from llmsession.store import SessionFilter, SessionRow, Store
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner
@@ -49,7 +55,7 @@ from ..common.service import (
 from ..common.stores import KeyFile, parse_labels, parse_span, using_store
 from ..common.terminal import TerminalConsole, complain, neutral_line, say, say_json
 
-__all__ = ["delete", "list_sessions", "search", "show"]
+__all__ = ["delete", "label", "list_sessions", "search", "show"]
 
 PAGE = 500
 MIN_LABELS_WIDTH = 12
@@ -71,22 +77,28 @@ def list_sessions(
     idle: Annotated[
         str, typer.Option(metavar="SPAN", help="Only those without a record for so long: 90d.")
     ] = "0s",
+    archived: Annotated[bool, typer.Option("--archived", help="Archived ones as well.")] = False,
     key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
 ) -> None:
-    """The sessions of a store, or of a service, by id: when they were written to, by whom they are
-    held."""
+    """The sessions of a store, or of a service, by id: their titles, when they were written to, by
+    whom they are held."""
     service = service_at(connect, token_file, ca, store=store)
     idle_s = parse_span(idle, "--idle")
     before = datetime.now(UTC).timestamp() - idle_s if idle_s else None
     filter = checked_filter(SessionFilter(labels={**parse_labels(label)}, touched_before=before))
+    which = None if archived else False
     if service is not None:
-        rows = using_service(service, lambda there: _all_rows(partial(there.list, filter=filter)))
+        rows = using_service(
+            service,
+            lambda there: _all_rows(
+                partial(there.list, filter=filter, archived=which, titles=True)
+            ),
+        )
     else:
+        filter = with_archived(filter, which)
         rows = using_store(
-            a_store(store),
-            key_file,
-            lambda opened: _all_rows(partial(begun_rows, opened, filter=filter)),
+            a_store(store), key_file, lambda opened: _all_rows(partial(_titled, opened, filter))
         )
     if as_json:
         for row in rows:
@@ -97,21 +109,25 @@ def list_sessions(
         console.print("no sessions")
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("session", "records", "last record", "labels", "held by", "fork of"):
+    for title in ("session", "records", "last record", "title", "labels", "held by", "fork of"):
         # Ids and times are for copying: other cells are folded, and a terminal that is too narrow
         # for what is left has lines that are longer than it.
         table.add_column(
             title,
             justify="right" if title == "records" else "left",
-            no_wrap=title not in ("labels", "held by"),
+            no_wrap=title not in ("title", "labels", "held by"),
             overflow="fold",
-            min_width=MIN_LABELS_WIDTH if title == "labels" else len(title),
+            min_width=MIN_LABELS_WIDTH if title in ("title", "labels") else len(title),
         )
     for row in rows:
         table.add_row(*map(escape, _cells(row)))
     room = console.options.update(max_width=MAX_WIDTH)
     table.width = max(console.width, Measurement.get(console, room, table).minimum)
     console.print(table, crop=False, soft_wrap=table.width > console.width)
+
+
+async def _titled(store: Store, filter: SessionFilter, **page: Any) -> Sequence[SessionRow]:
+    return await with_titles(store, await begun_rows(store, filter=filter, **page))
 
 
 async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> list[SessionRow]:
@@ -123,11 +139,13 @@ async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> lis
 
 
 def _cells(row: SessionRow) -> tuple[str, ...]:
-    labels = " ".join(f"{name}={value}" for name, value in sorted(row.labels.items()))
+    named = (item for item in sorted(row.labels.items()) if item[0] != TITLE_LABEL)
+    labels = " ".join(f"{name}={value}" for name, value in named)
     holder = ""
     if row.owner and not _is_dead(row.owner):  # a tenant is told no process
         holder = f"pid {row.owner.pid}" if row.owner.pid else row.owner.name
-    cells = row.session, str(row.head), _moment(row.touched_at), labels, holder, row.parent or ""
+    moment, parent = _moment(row.touched_at), row.parent or ""
+    cells = row.session, str(row.head), moment, row.title, labels, holder, parent
     return tuple(map(neutral_line, cells))
 
 
@@ -151,6 +169,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Messages in the history; the others are the open turn's."""
     turns: int
     open: tuple[str, ...]
+    forgotten: Forgotten
 
 
 def show(
@@ -198,23 +217,22 @@ async def _read(store: Store, typed: str) -> tuple[SessionRow, SessionState]:
     return await store.row(session), await read_state(store, session)
 
 
-def _described(row: SessionRow) -> tuple[str, ...]:
-    """What the store says of a session."""
-    cells = _cells(row)
+def _described(row: SessionRow, title: str) -> tuple[str, ...]:
+    """What the store says of a session, and the *title* that it was given."""
+    session, _, moment, _, labels, holder, parent = _cells(row)
     lines = [
-        f"session {cells[0]}" + (f", fork of {cells[5]}" if cells[5] else ""),
-        f"  {row.head} records, the last {cells[2] or 'never'} UTC, epoch {row.epoch}",
+        f"session {session}" + (f", fork of {parent}" if parent else ""),
+        f"  {row.head} records, the last {moment or 'never'} UTC, epoch {row.epoch}",
     ]
-    if cells[3]:
-        lines.append(f"  labels {cells[3]}")
-    if cells[4]:
-        lines.append(f"  held by {cells[4]}")
+    lines += [f"  title {neutral_line(title)}"] if title else []
+    lines += [f"  labels {labels}"] if labels else []
+    lines += [f"  held by {holder}"] if holder else []
     return tuple(lines)
 
 
 def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
     return Shown(
-        headlines=_described(row),
+        headlines=_described(row, given_title(state.labels, state.source)),
         usage=usage_of(state, prices),
         messages=state.context_messages(),
         history=len(state.history),
@@ -223,14 +241,15 @@ def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
             _open_line(turn.number, turn.step if turn.started else 0)
             for turn in state.open.values()
         ),
+        forgotten=state.forgotten,
     )
 
 
 async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
     opened = await sessions.open(await id_at_service(sessions, session))
-    status = await opened.read_status()
+    status, row = await opened.read_status(), await sessions.row(opened.id)
     return Shown(
-        headlines=_described(await sessions.row(opened.id)),
+        headlines=_described(row, row.labels.get(TITLE_LABEL, "")),
         usage=await opened.read_usage(),
         messages=await opened.read_conversation(include_open=True),
         history=status.messages,
@@ -241,11 +260,21 @@ async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
             _open_line(status.turn.number, status.step),
             *((f"  {status.queued} more wait",) if status.queued else ()),
         ),
+        forgotten=status.forgotten,
     )
 
 
 def _open_line(turn: int, step: int) -> str:
     return f"  turn {turn} is open, {f'in step {step}' if step else 'not begun'}"
+
+
+def _forgotten_line(forgotten: Forgotten) -> str:
+    """What was erased for good, and why: ``age 3, messages 2``."""
+    asked = forgotten.turns - sum(forgotten.limits.values())
+    reasons = [f"{name} {turns}" for name, turns in forgotten.limits.items()]
+    reasons += [f"asked for {asked}"] if asked else []
+    said = f"{forgotten.turns} turns, {forgotten.messages} messages, the last time"
+    return f"  forgotten: {said} {_moment(forgotten.at)} UTC ({', '.join(reasons)})"
 
 
 def _headlines(report: Shown) -> Iterable[str]:
@@ -255,6 +284,8 @@ def _headlines(report: Shown) -> Iterable[str]:
         f"  {report.turns} turns, {report.history} messages;"
         f" {usage.total.prompt_tokens:,} tokens in, {usage.total.output_tokens:,} out"
     )
+    if report.forgotten.turns:
+        yield _forgotten_line(report.forgotten)
     if usage.models:
         yield f"  {cost_line(usage)}"
     for model, spent in sorted(usage.models.items()) if len(usage.models) > 1 else ():
@@ -358,6 +389,71 @@ async def _delete_there(there: ManagerInterface, sessions: list[str], force: boo
         say(f"deleted {session}")
 
 
+def label(
+    session: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a session, or its beginning.")
+    ],
+    *,
+    store: StoreOrNone = None,
+    connect: ConnectTo = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help='Its title in lists; "" is none of its own.')
+    ] = None,
+    archive: Annotated[
+        bool | None,
+        typer.Option("--archive/--unarchive", help="Leave it out of lists, or list it again."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Its labels from now on, all of them; again."),
+    ] = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Give a session a title or labels, archive it, or take it out of the archive. A session of a
+    store must not be in use."""
+    service = service_at(connect, token_file, ca, store=store)
+    labels = {**parse_labels(label)} if label else None
+    labels, title, archived = checked_labelling(labels, title, archive)
+    change = partial(_label, typed=session, labels=labels, title=title, archived=archived)
+    if service is not None:
+        changed = using_service(service, lambda there: change(there, find=id_at_service))
+    else:
+        changed = using_store(a_store(store), key_file, lambda opened: _label_cold(opened, change))
+    say(f"labelled {neutral_line(changed)}")
+
+
+async def _label(
+    sessions: Any, *, find: Callable[..., Awaitable[str]], typed: str, **changes: Any
+) -> str:
+    session = await sessions.open(await find(sessions, typed))
+    await session.label(**changes)
+    return str(session.id)
+
+
+async def _label_cold(store: Store, change: Callable[..., Awaitable[str]]) -> str:
+    # No model is asked: the session is only opened to be labelled.
+    async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
+
+        async def find(_: object, typed: str) -> str:
+            session = await id_in_store(store, typed)
+            if await has_open_turn(store, await store.row(session)):
+                raise Refused(f"a turn of session {session!r} is open; open it where it runs")
+            return session
+
+        return await change(_Openable(manager), find=find)
+
+
+class _Openable(NamedTuple):
+    """Opens sessions whose tools nobody binds here."""
+
+    manager: SessionManager
+
+    async def open(self, session: str) -> LLMSession:
+        return await self.manager.open(session, unbound="caller")
+
+
 def search(
     query: Annotated[
         str,
@@ -415,8 +511,9 @@ def _print_hits(page: SearchPage, *, as_json: bool) -> None:
             say_json(hit)
             continue
         side = "u" if hit.role == "user" else "a"
+        place = f"{side}{hit.turn}" if hit.messages else "title"
         more = f", {hit.messages} messages" if hit.messages > 1 else ""
-        say(f"{hit.session}  {side}{hit.turn}  {_moment(hit.at)}{more}")
+        say(f"{hit.session}  {place}  {_moment(hit.at)}{more}")
         say(f"    {hit.excerpt}")
     if not page.hits and not as_json:
         say("nothing was found")

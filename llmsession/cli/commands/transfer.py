@@ -220,7 +220,7 @@ async def _conversations_there(
 ) -> list[Conversation]:
     names = [await id_at_service(there, typed) for typed in sessions or ()]
     if not sessions:
-        while page := await there.list(after=names[-1] if names else "", limit=500):
+        while page := await there.list(after=names[-1] if names else "", limit=500, archived=None):
             names += [row.session for row in page]
     if not names:
         raise InvalidInput("there is no session at the service")

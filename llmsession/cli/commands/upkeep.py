@@ -11,7 +11,7 @@ from llmsession.errors import InvalidInput, StoreDamaged
 from llmsession.providers import ReplayProvider
 from llmsession.session.manager import SessionManager
 from llmsession.session.operations.integrity import Examined, examine
-from llmsession.session.operations.retention import Retention, RetentionReport
+from llmsession.session.values.retention import Retention, RetentionReport
 from llmsession.store import Store
 
 from ..common.exit_codes import BROKEN_PROMISE

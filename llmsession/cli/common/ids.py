@@ -30,7 +30,7 @@ async def id_in_store(store: Store, typed: str) -> str:
 
 async def id_at_service(sessions: ManagerInterface, typed: str) -> str:
     """The same at a service. Raises as ``full_id``, and what the service raises."""
-    return await full_id(typed, sessions.row, sessions.list)
+    return await full_id(typed, sessions.row, partial(sessions.list, archived=None))
 
 
 async def full_id(typed: str, read_row: ReadRow, read_page: ReadPage) -> str:

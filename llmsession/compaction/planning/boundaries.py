@@ -8,12 +8,14 @@ from itertools import islice
 
 from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock, is_thinking
 from llmsession.turns.messages import Message
+from llmsession.turns.records import Injected
 from llmsession.turns.request import Profile
 
 from ..view.view import View
 
 __all__ = [
     "has_own_words",
+    "injection_voids",
     "is_safe_cut",
     "is_turn_start",
     "must_wait",
@@ -111,6 +113,18 @@ def must_wait(view: View, messages: Sequence[Message], profile: Profile, committ
         profile.thinking_opens_tool_loop
         and profile.binds_thinking
         and shows_open_thinking(view, messages, committed)
+    )
+
+
+def injection_voids(view: View, messages: Sequence[Message], after: Sequence[Injected]) -> bool:
+    """Does thinking that is shown stand behind a place where *after* differs from what *view*
+    injects? It was made with the old text before it. A text at the end of the context voids none.
+    """
+    changed = set(view.injected) ^ set(after)
+    edge = min((item.at for item in changed), default=len(messages))
+    first = max(edge, view.thinking_from, view.start, 0)
+    return any(
+        message.is_assistant and b"thinking" in bytes(message.body) for message in messages[first:]
     )
 
 

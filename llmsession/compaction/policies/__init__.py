@@ -15,7 +15,13 @@ from .other_systems.digests import (
 )
 from .other_systems.folding import BasicFold, BudgetProjection, SidecarProjection
 from .other_systems.hybrid import Hybrid7060, Hybrid608090
-from .other_systems.injection import ContextItem, ContextProviders, FocusChain, MemoryInjection
+from .other_systems.injection import (
+    ContextItem,
+    ContextProviders,
+    FocusChain,
+    Memory,
+    MemoryInjection,
+)
 from .other_systems.masking import MaskConsumed, PositionClear, PressureFading
 from .other_systems.pointer import PointerSummary
 from .other_systems.reads import FileReadDedupe, StaleReadBatching
@@ -59,6 +65,7 @@ __all__ = [
     "LastNMessages",
     "LlmSummary",
     "MaskConsumed",
+    "Memory",
     "MemoryInjection",
     "MiddlewarePipeline",
     "NondestructiveCondense",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import msgspec
 
-from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.boundaries import injection_voids
+from llmsession.compaction.planning.policy import Budget, Policy, planned
 from llmsession.compaction.planning.schedule import (
     Fill,
     fill_of,
@@ -37,7 +39,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @register
-class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
+class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
     """``pipeline``: policies, one after the other, in the order given. ``pipeline()`` makes one of
     names and values; by default older reads of a file go first, then ``balanced``.
 
@@ -47,8 +49,9 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
     that wants a summary is the last one that runs, because what comes after has to see it.
 
     Stages that inject stand first, so that what compacts counts what they add, and they inject
-    into every request that they say they do. Exempt from G7: a stage may inject; and from G3: what
-    one stage leaves may be more work for an earlier one.
+    into every request that they say they do. Exempt from G7: a stage may inject; from G3: what one
+    stage leaves may be more work for an earlier one; and from what a stage is exempt from, as
+    ``balanced`` is from G5.
 
     Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
     that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
@@ -56,8 +59,6 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "pipeline"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G3", "G7"})
-
     stages: tuple[Stage, ...] = (
         Stage(policy="file_read_dedupe"),
         Stage(policy="balanced", required=True),
@@ -73,19 +74,53 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
             elif compacts:
                 raise InvalidConfig(f"stage {stage.policy!r} has to stand before {compacts!r}")
 
-    def policies(self) -> list[Policy]:
-        """The stages' policies, in order."""
-        return [make_policy(stage.policy, stage.options) for stage in self.stages]
+    @cached_property
+    def policies(self) -> tuple[Policy, ...]:
+        """The stages' policies, in order. Made once: they are asked before each request."""
+        return tuple(make_policy(stage.policy, stage.options) for stage in self.stages)
+
+    @property
+    def exempt(self) -> frozenset[str]:
+        """The rules of the contract that it does not keep: its own, and those of its stages."""
+        stages = (getattr(policy, "exempt", ()) for policy in self.policies)
+        return frozenset({"G3", "G7"}).union(*stages)
 
     @property
     def injects(self) -> bool:  # type: ignore[override]  # it depends on the stages
         """Does any stage put texts into requests?"""
-        return any(map(injects, self.policies()))
+        return any(map(injects, self.policies))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What the texts of its stages begin with."""
+        return tuple(mark for policy in self.policies for mark in getattr(policy, "marks", ()))
 
     @property
     def waits_for_cache(self) -> bool:  # type: ignore[override]  # it depends on the stages
         """Do all stages? One that injects changes the view, and a held plan is outdated then."""
-        return all(waits_for_cache(policy, None) for policy in self.policies())
+        return all(waits_for_cache(policy, None) for policy in self.policies)
+
+    def _injected(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
+        """What the stages that inject change; None if that is nothing. Nothing is measured unless
+        it changes: this is asked before each request."""
+        now, ran = view, []
+        for stage, policy in zip(self.stages, self.policies, strict=True):
+            try:
+                plan = policy.plan(now, messages, budget) if injects(policy) else None
+            except Exception:  # a policy may be anybody's code
+                if stage.required:
+                    raise
+                continue
+            if plan is not None and plan.injected is not None:
+                now = msgspec.structs.replace(now, injected=plan.injected)
+                ran.append(policy.name)
+        if now.injected == view.injected:
+            return None
+        voids = budget.profile.binds_thinking and injection_voids(view, messages, now.injected)
+        did = f"stages: {', '.join(ran)}"
+        return planned(
+            self.name, view, messages, budget, did, injected=now.injected, voids_thinking=voids
+        )
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is any stage due that compacts?"""
@@ -94,13 +129,15 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
 
     def due_for(self, fill: Fill) -> bool:
         """Is any stage due that compacts, by all that it may ask?"""
-        return any(is_due(policy, fill) for policy in self.policies() if not injects(policy))
+        return any(is_due(policy, fill) for policy in self.policies if not injects(policy))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What all stages do together; None if that is nothing."""
+        if budget.trigger == "injection":
+            return self._injected(view, messages, budget)
         draft = Draft(view, messages, budget)
         ran: list[str] = []
-        for stage, policy in zip(self.stages, self.policies(), strict=True):
+        for stage, policy in zip(self.stages, self.policies, strict=True):
             try:
                 plan = _stage_plan(policy, draft)
             except Exception as error:  # a policy may be anybody's code
@@ -113,6 +150,13 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True):
                 ran.append(policy.name)
                 if plan.summary_request is not None:
                     break
+        if ran and draft.shown.omitted != view.omitted:
+            # What was attached to messages that are left out now goes with them, in one rewrite.
+            for policy in filter(injects, self.policies):
+                try:
+                    absorb_all(draft, [policy])
+                except Exception:
+                    ran.append(f"{policy.name} failed at the end")
         return draft.plan(self.name, f"stages: {', '.join(ran)}")
 
 
@@ -152,9 +196,7 @@ def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
     if not injects(policy):
         count, limit = len(draft.messages), budget.limit_tokens
         fill = fill_of(draft.shown, count, used_tokens=draft.used, limit_tokens=limit)
-        if budget.trigger == "injection" or (
-            budget.trigger == "threshold" and not is_due(policy, fill)
-        ):
+        if budget.trigger == "threshold" and not is_due(policy, fill):
             return None
     plan = policy.plan(draft.shown, draft.messages, budget)
     if plan is not None:

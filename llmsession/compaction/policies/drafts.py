@@ -10,7 +10,12 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from llmsession.compaction.planning.boundaries import is_safe_cut, is_turn_start, newest_that_fit
+from llmsession.compaction.planning.boundaries import (
+    injection_voids,
+    is_safe_cut,
+    is_turn_start,
+    newest_that_fit,
+)
 from llmsession.compaction.planning.policy import Budget, measured, planned
 from llmsession.compaction.summaries.cap import result_text
 from llmsession.compaction.tokens.messages import (
@@ -272,6 +277,7 @@ class Draft:
         prefix_summary = (
             draft_view.prefix_summary if draft_view.prefix_summary != view.prefix_summary else None
         )
+        injected = draft_view.injected if draft_view.injected != view.injected else None
         plan = planned(
             name,
             view,
@@ -284,7 +290,7 @@ class Draft:
             texts=texts,
             prefix_summary=prefix_summary,
             omitted=tuple(span for span in draft_view.omitted if span not in view.omitted),
-            injected=draft_view.injected if draft_view.injected != view.injected else None,
+            injected=injected,
             drops_thinking=self.drops_thinking,
             summary_request=self.summary_request,
             tokens_before=self._before,
@@ -296,10 +302,12 @@ class Draft:
         changes = (
             plan.shown_results or plan.inputs or plan.texts or plan.omitted or plan.drops_thinking
         )
-        if not (
-            changes or plan.summary_request or plan.prefix_summary or plan.injected is not None
-        ):
+        shows_otherwise = changes or plan.summary_request or plan.prefix_summary
+        if not shows_otherwise and injected is None:
             return None
+        if not shows_otherwise and injected is not None and plan.voids_thinking:
+            voids = injection_voids(view, self.messages, injected)
+            plan = msgspec.structs.replace(plan, voids_thinking=voids)
         return plan if self.summary_request else measured(plan, view, self.messages, budget)
 
 

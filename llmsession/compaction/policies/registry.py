@@ -15,6 +15,7 @@ __all__ = [
     "check_shared",
     "lowered",
     "make_policy",
+    "policy_kinds",
     "policy_names",
     "register",
     "settings_of",
@@ -52,6 +53,11 @@ def register(policy: P) -> P:
 def policy_names() -> tuple[str, ...]:
     """The names that a configuration may use, in the order of their registration."""
     return tuple(_POLICIES)
+
+
+def policy_kinds() -> tuple[type[Any], ...]:
+    """The registered classes, in the order of their registration."""
+    return tuple(_POLICIES.values())
 
 
 def _kind(name: str) -> type[Any]:

@@ -126,16 +126,18 @@ def context_tokens(
 ) -> int:
     """The estimated tokens of *messages* as *view* shows them, without system and tools.
 
-    Messages before position *start* are not counted.
+    Messages before position *start* are not counted, nor what is injected before them.
     """
-    total = sum(text_tokens_for(item.text, profile) for item in view.injected if item.at < 0)
+    total = 0
+    for item in view.injected:
+        # Where a summary stands for its position, it is shown behind that.
+        place = -1 if item.at < 0 else max(item.at, view.start)
+        if start <= 0 or start <= place <= len(messages):
+            total += text_tokens_for(item.text, profile)
     prefix_summary = view.prefix_summary
     if prefix_summary is not None and start < view.start and prefix_summary.inside is None:
         total += text_tokens_for(prefix_summary.text, profile) + MESSAGE_OVERHEAD_TOKENS
-    notes = {item.at: item.text for item in view.injected}
     for position in range(max(start, view.start), len(messages)):
-        if position in notes:
-            total += text_tokens_for(notes[position], profile)
         if view.shows(position):
             total += shown_tokens(messages[position], position, view, profile)
     return total

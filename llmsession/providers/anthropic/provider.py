@@ -18,6 +18,7 @@ from ..clients import ClientSettings, make_pattern
 from ..models import ANTHROPIC, CLAUDE, find_profile
 from ..reading import read_reply_stream
 from ..sdk_provider import SdkProvider, given_options
+from .bedrock_tokens import BedrockTokens
 from .events import AnthropicEvents
 from .requests import CacheTtl, closed_by_user, count_body, messages_body
 
@@ -100,6 +101,7 @@ class AnthropicProvider(SdkProvider):
         )
         # The documentation of on-demand compaction leaves out Bedrock alone.
         self._compacts_on_demand = "Bedrock" not in type(self._pattern).__name__
+        self._bedrock = None if self._compacts_on_demand else _bedrock_tokens(self._pattern)
         self._cache: CacheTtl = cache
 
     def profile(self, model: str) -> Profile:
@@ -127,8 +129,10 @@ class AnthropicProvider(SdkProvider):
         """The provider's own count of *request*'s prompt, in tokens. One request of its own.
 
         One that ends with a reply is counted with a neutral message after it, whose tokens are
-        taken off again. Raises ProviderError. Bedrock does not count. Can be cancelled.
+        taken off again. Bedrock is asked through botocore. Raises ProviderError. Can be cancelled.
         """
+        if self._bedrock is not None:
+            return await self._bedrock.count_tokens(request)
         try:
             closed, added_tokens = closed_by_user(request)
             body, betas = count_body(closed)
@@ -138,6 +142,29 @@ class AnthropicProvider(SdkProvider):
         except Exception as error:
             failures = self._failures
             raise failures.refused(error, now=time.time()) from failures.chainable(error)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop. Used again, it opens new ones."""
+        await super().aclose()
+        if self._bedrock is not None:
+            await self._bedrock.aclose()
+
+
+def _bedrock_tokens(client: Any) -> BedrockTokens:
+    """What counts for the SDK's Bedrock *client*: with its region and its credentials, at AWS's
+    own address, or at the one that the client was given."""
+    keys = {
+        "aws_access_key_id": getattr(client, "aws_access_key", None),
+        "aws_secret_access_key": getattr(client, "aws_secret_key", None),
+        "aws_session_token": getattr(client, "aws_session_token", None),
+    }
+    region, url = getattr(client, "aws_region", None), str(client.base_url)
+    return BedrockTokens(
+        region=region,
+        profile=getattr(client, "aws_profile", None),
+        credentials=keys,
+        endpoint_url=None if "amazonaws.com" in url else url.rstrip("/"),
+    )
 
 
 class _Count(msgspec.Struct):

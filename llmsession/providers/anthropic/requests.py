@@ -13,12 +13,21 @@ from llmsession.turns.blocks import block_type, join_blocks, split_blocks
 from llmsession.turns.request import Request, RequestMessage
 from llmsession.turns.usage import edit_kinds
 
-__all__ = ["NEUTRAL_TOKENS", "CacheTtl", "closed_by_user", "count_body", "messages_body"]
+__all__ = [
+    "NEUTRAL_TOKENS",
+    "CacheTtl",
+    "bedrock_count_body",
+    "closed_by_user",
+    "count_body",
+    "messages_body",
+]
 
 CacheTtl: TypeAlias = Literal["5m", "1h"] | None
 
 _FIXED = ("model", "messages", "max_tokens", "system", "stream")
 _COUNTED = ("thinking", "tool_choice", "output_config", "context_management", "mcp_servers")
+_INVOKED = ("thinking", "tool_choice", "output_config")
+BEDROCK_VERSION = "bedrock-2023-05-31"
 _NOT_CACHED = frozenset({"thinking", "redacted_thinking"})
 _CONTROL = b'"cache_control"'
 EDITS_BETA = "context-management-2025-06-27"
@@ -58,6 +67,18 @@ def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
     del body["max_tokens"]
     body |= {name: options[name] for name in _COUNTED if name in options}
     return msgspec.json.encode(body), _with_needed(_betas(options.get("betas", ())), request)
+
+
+def bedrock_count_body(request: Request) -> bytes:
+    """The JSON body that has *request* counted by Bedrock: that of its ``InvokeModel``."""
+    options = request.options
+    body = _framed(request, None, options.get("tools", ()))
+    del body["model"]
+    body |= {name: options[name] for name in _INVOKED if name in options}
+    betas = _with_needed(_betas(options.get("betas", ())), request)
+    if betas:
+        body["anthropic_beta"] = betas
+    return msgspec.json.encode({"anthropic_version": BEDROCK_VERSION, **body})
 
 
 def closed_by_user(request: Request) -> tuple[Request, int]:

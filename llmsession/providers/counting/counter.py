@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import msgspec
@@ -18,7 +19,7 @@ from llmsession.turns.blocks import plain_number
 from llmsession.turns.request import Profile, Request
 from llmsession.turns.usage import MAX_TOKENS
 
-from ..protocol import Counting, Provider, name_for
+from ..protocol import NOT_COUNTED, Counting, Provider, name_for
 from .counts import (
     CharacterCounter,
     Count,
@@ -90,7 +91,8 @@ class CachedCounter:
     is ever wrong, and the time is a safety net alone. At most *max_known* entries are kept, those
     that were used last. Callers who ask the same while it is being counted share that answer; if
     the one who asked is cancelled, another one asks. With *deadline_s* nobody waits longer for
-    *first*. What another counter than *first* said is not remembered, and no estimate is. For one
+    *first*. *on_failure* is called with what *first* raised, once, and again only after it has
+    worked. What another counter than *first* said is not remembered, and no estimate is. For one
     event loop.
     """
 
@@ -106,8 +108,10 @@ class CachedCounter:
         max_known: int = MAX_KNOWN,
         clock: Callable[[], float] = time.monotonic,
         stepper: Stepper | None = None,
+        on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
         self._first = first
+        self._on_failure = on_failure
         self._then = tuple(then)
         self._otherwise = otherwise
         self._key = CountKey(provider, stepper or Stepper())
@@ -117,6 +121,7 @@ class CachedCounter:
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, Count]] = OrderedDict()
         self._flights: dict[bytes, _Flight] = {}
+        self._is_told = False
         self._requested = self._hits = self._joined = self._failed = 0
 
     def statistics(self) -> Mapping[str, int]:
@@ -189,13 +194,27 @@ class CachedCounter:
                 if flight.count.method != "estimate":
                     self._remember(key, flight.count)
             flight.is_lost = False
-        except Exception:
+            if flight.count is None:
+                self._tell(TimeoutError(f"no count within {self._deadline_s:g} seconds"))
+            else:
+                self._is_told = False
+        except Exception as error:
             flight.is_lost = False
+            self._tell(error)
         finally:
             del self._flights[key]
             flight.landed.set()
         self._failed += flight.count is None
         return flight.count
+
+    def _tell(self, error: Exception) -> None:
+        if self._is_told or self._on_failure is None:
+            return
+        if isinstance(error, ProviderError) and error.code == NOT_COUNTED:
+            return  # as it is meant
+        self._is_told = True
+        with suppress(Exception):  # who is told may be anybody's code
+            self._on_failure(error)
 
     def _remember(self, key: bytes, count: Count) -> None:
         self._known[key] = (self._clock() + self._ttl_s, count)
@@ -213,9 +232,11 @@ def default_counter(
     stepper: Stepper | None = None,
     api: bool = True,
     estimate: TextEstimate = estimate_by_length,
+    on_failure: Callable[[Exception], None] | None = None,
 ) -> CachedCounter:
     """The chain for *provider*: its own count, where it counts and *api* says so, then tiktoken,
-    then *estimate* for each text. One for each provider and event loop; it holds no task, file or
+    then *estimate* for each text. *on_failure* is as for
+    ``CachedCounter``. One for each provider and event loop; it holds no task, file or
     socket."""
     profile = provider.profile
     tiktoken = TiktokenCounter(profile, estimate=estimate, clock=clock, stepper=stepper)
@@ -233,4 +254,5 @@ def default_counter(
         deadline_s=deadline_s if len(chain) > 1 else None,
         clock=clock,
         stepper=stepper,
+        on_failure=on_failure if len(chain) > 1 else None,
     )

@@ -19,7 +19,8 @@ wait for all of a long one."""
 _limiter: RunVar[CapacityLimiter] = RunVar("llmsession counting threads")
 
 
-def _threads() -> CapacityLimiter:
+def counting_threads() -> CapacityLimiter:
+    """The threads that count, of the running event loop."""
     # Its own: synchronous tools may hold all threads of the common one for minutes.
     try:
         return _limiter.get()
@@ -48,7 +49,7 @@ class Stepper:
                 pass
             await checkpoint()
             return
-        while await to_thread.run_sync(_advance, steps, limiter=_threads()):
+        while await to_thread.run_sync(_advance, steps, limiter=counting_threads()):
             pass
 
 

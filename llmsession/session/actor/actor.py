@@ -47,7 +47,7 @@ from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import SessionConfig
-from ..values.labels import reserved_labels
+from ..values.labels import labelled
 from ..values.outcome import Closed, InterruptOutcome
 from .configuration import Configuration
 from .history_commands import HistoryCommands
@@ -115,6 +115,7 @@ class Actor:
 
     def _reconfigured(self) -> None:
         self.turns.runner.reconsider()
+        self.history_commands.may_exceed()
 
     @property
     def session(self) -> str:
@@ -201,6 +202,10 @@ class Actor:
             self.mailbox.put_control(interrupt)
             interrupt.callers.append(caller)
 
+    def retain(self) -> None:
+        """Forget what exceeds the limits of retention, once no turn is open."""
+        self.report(self.history_commands.may_exceed)
+
     def put_close(self, *, leave_open: bool = False) -> Promise[Closed]:
         """Ask the session to end, *leave_open* without an end of its open turns; a second call
         waits for the same end."""
@@ -271,6 +276,8 @@ class Actor:
         else:
             item()
         self.history_commands.go_on()
+        if self.status == "live":
+            self.history_commands.retain()
         runner = self.turns.runner
         # A pending change makes another history or view. A ready plan is checked against that one.
         if runner.may_compact() and self.history_commands.is_idle and self.configuration.is_idle:
@@ -299,13 +306,13 @@ class Actor:
                 self._submit(command)
             case c.Compact():
                 self.turns.runner.compactor.request(command.promise, self.core.size_now())
-            case c.Clear() | c.Rewind() | c.Forget() | c.Fork():
+            case c.Clear() | c.Rewind() | c.Forget() | c.Fork() | c.Retain():
                 self.history_commands.begin(command)
             case c.Label():
                 noted = c.remembered(command.command_id, command.digest, None)
-                labels = {**command.labels, **reserved_labels(self.state.labels)}
-                labelled = r.SessionLabelled(labels=labels, commands=noted)
-                self.core.journal.write(labelled, self.keys.answer(command))
+                old = self.core.labels
+                labels = labelled(old, command.labels, command.title, command.archived)
+                self.core.relabel(labels, noted, self.keys.answer(command))
             case c.Configure():
                 self.configuration.configure(command, now=self.turns.current is None)
             case c.StoreSummaries():
@@ -409,6 +416,7 @@ class Actor:
             run = self.turns.runs.get(terminal.turn)
             still_running = run.still_running if run else ()
             self.turns.note_outcome(terminal.turn, outcome_of(terminal, turn, still_running))
+            self.history_commands.may_exceed()
         self.core.subscriptions.publish(self.session, record)
         self.core.counters.count(record)
         self.core.services.observers.recorded(self.session, record)

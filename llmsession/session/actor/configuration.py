@@ -14,6 +14,7 @@ from ..core.core import Core
 from ..core.idempotency_keys import IdempotencyKeys
 from ..values import commands as c
 from ..values.config import SessionConfig, Tool, bind_tools, store_config, unbound_tools
+from ..values.labels import with_max_age
 
 __all__ = ["Configuration"]
 
@@ -70,6 +71,7 @@ class Configuration:
             commands=c.remembered(command.command_id, command.digest, None),
         )
         self._core.configure(config)
+        self._label_age(config)
         answer = self._keys.answer(command)
 
         def configured() -> None:
@@ -80,6 +82,12 @@ class Configuration:
         self._writing += 1
         self._changing()
         self._core.journal.write(record, configured)
+
+    def _label_age(self, config: SessionConfig) -> None:
+        """Let the session's labels say the age that *config* limits its messages to."""
+        labels = with_max_age(self._core.labels, config.max_age_s)
+        if labels != self._core.labels:
+            self._core.relabel(labels)
 
     def _shows_otherwise(self, config: SessionConfig) -> bool:
         """Does *config* change how the provider's summary at the start of the context is sent: as

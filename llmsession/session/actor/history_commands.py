@@ -1,4 +1,4 @@
-"""Commands on a whole history: clear, rewind, forget, and fork, which only reads it.
+"""Commands on a whole history: clear, rewind, forget, retention, and fork, which only reads it.
 
 Each runs between turns, and alone. The work lane is not read until the command is durable and
 what it forgets is out of the log. So every later command sees the history that it made.
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from llmsession.compaction.tokens.messages import message_tokens
 from llmsession.errors import (
     InvalidInput,
     SessionBusy,
@@ -22,18 +23,45 @@ from llmsession.errors import (
 )
 from llmsession.store.protocol import Store
 from llmsession.turns import records as r
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile
 
 from ..core.core import Core, Report
 from ..core.idempotency_keys import IdempotencyKeys
 from ..log.erasing import erase
-from ..log.history_cuts import first_since, forgotten_turns
+from ..log.history_cuts import Excess, excess_of, first_since, forgotten_turns, messages_before
+from ..log.state import SessionState
 from ..values import commands as c
+from ..values.history_limits import UNLIMITED, HistoryLimits
+from ..values.retention import limits_of
 from .mailbox import Mailbox
 from .turn_queue import TurnQueue
 
-__all__ = ["HistoryCommands"]
+__all__ = ["HistoryCommands", "state_excess"]
 
-_Change: TypeAlias = c.Clear | c.Rewind | c.Forget
+_Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
+_ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
+_PLAIN = Profile()
+"""What tokens are estimated by for retention: a limit means the same for every model."""
+
+
+def state_excess(state: SessionState, limits: HistoryLimits, now: float) -> Excess | None:
+    """What of the session with *state* exceeds *limits* at *now*; None for nothing."""
+    if limits.is_unlimited:
+        return None
+    return excess_of(
+        state.history,
+        state.accepted_at,
+        state.accepted_time,
+        state.head,
+        limits=limits,
+        now=now,
+        tokens_of=_tokens,
+    )
+
+
+def _tokens(message: Message) -> int:
+    return message_tokens(message, _PLAIN)
 
 
 class HistoryCommands:
@@ -63,6 +91,8 @@ class HistoryCommands:
         """The command that waits until the turns that it interrupted have ended."""
         self._writing = False
         self._erasing = False
+        self._may_exceed = False
+        """Has anything happened since the limits of retention were compared with the history?"""
 
     @property
     def is_idle(self) -> bool:
@@ -87,6 +117,9 @@ class HistoryCommands:
         if not self._turns.runs:
             self._make(command)
             return
+        if isinstance(command, c.Retain):  # the end of that turn asks for it again
+            self._keys.answer(command)()
+            return
         if command.when_busy == "reject":
             advice = 'wait for it, interrupt it, or pass when_busy="interrupt"'
             raise SessionBusy(f"session {self._core.session!r} has a turn open; {advice}")
@@ -106,6 +139,30 @@ class HistoryCommands:
             self._make(command)
         except SessionError as error:  # the turn that it named was open, and was dropped
             self._keys.refuse(command, error)
+
+    def may_exceed(self) -> None:
+        """Compare the history with the limits of retention as soon as no turn is open: a turn has
+        ended, time has passed, or the limits are others."""
+        self._may_exceed = True
+
+    def retain(self) -> None:
+        """Forget what exceeds the limits of retention, if it may have become too much, no turn is
+        open and no other change is being made."""
+        if self._may_exceed and not self._turns.runs and self.is_idle:
+            self._may_exceed = False
+            self._make(c.Retain(0, None))
+
+    @property
+    def excess(self) -> Excess | None:
+        """What of the history exceeds its limits now; None for nothing, or while a turn is open."""
+        return None if self._turns.runs else self._excess(None)
+
+    def _excess(self, limits: HistoryLimits | None) -> Excess | None:
+        core = self._core
+        if limits is None:
+            own, labels = core.config.retention or UNLIMITED, core.state.labels
+            limits = limits_of(core.services.retention, labels, own)
+        return state_excess(core.state, limits, core.services.clock())
 
     def refuse_waiting(self, error: SessionError) -> None:
         """The session ends: answer the change that waits for turns to end."""
@@ -139,6 +196,8 @@ class HistoryCommands:
                 self._answer_fork(command)
             case c.Forget():
                 self._forget(command, generation)
+            case c.Retain():
+                self._retain(command, generation)
             case c.Clear():
                 cleared = r.ConversationCleared(generation=generation, purge=command.purge)
                 self._write(command, cleared)
@@ -165,11 +224,34 @@ class HistoryCommands:
                 state.history, state.accepted_at, state.accepted_time, before, state.head
             )
         turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
-        if turns & state.accepted_time.keys() or (before == 0 and state.seed is not None):
-            record = r.ConversationForgotten(before=before, generation=generation, edge=edge)
+        known = turns & state.accepted_time.keys()
+        if known or (before == 0 and state.seed is not None):
+            record = r.ConversationForgotten(
+                before=before,
+                generation=generation,
+                edge=edge,
+                turns=len(known),
+                messages=messages_before(state.history, before),
+            )
             self._write(command, record)
         else:
             self._answer_unchanged(command)
+
+    def _retain(self, command: c.Retain, generation: int) -> None:
+        excess = self._excess(command.limits)
+        if excess is None:
+            self._answer_unchanged(command)
+            return
+        turns = sum(excess.limits.values())
+        record = r.ConversationForgotten(
+            before=excess.before,
+            generation=generation,
+            edge=excess.edge,
+            turns=turns,
+            messages=excess.messages,
+            limits=excess.limits,
+        )
+        self._write(command, record)
 
     def _answer_unchanged(self, command: _Change) -> None:
         noted = c.remembered(command.command_id, command.digest, None)
@@ -181,16 +263,20 @@ class HistoryCommands:
     def _write(
         self,
         command: _Change,
-        record: r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten,
+        record: _ChangeRecord,
     ) -> None:
         self._turns.runner.compactor.cancel()
         self._core.context_size = None
         self._writing = True
         self._mailbox.hold_work()
         noted = c.remembered(command.command_id, command.digest, None)
-        self._core.journal.write(replace(record, commands=noted), lambda: self._written(command))
+        record = replace(record, commands=noted)
+        self._core.journal.write(record, lambda: self._written(command, record))
 
-    def _written(self, command: _Change) -> None:
+    def _written(self, command: _Change, record: _ChangeRecord) -> None:
+        if isinstance(record, r.ConversationForgotten) and record.limits:
+            turns, messages, limits = record.turns, record.messages, record.limits
+            self._core.log.event("retention.forgot", turns=turns, messages=messages, limits=limits)
         if self._core.state.pending_redaction is None:
             self._end(command)
             return

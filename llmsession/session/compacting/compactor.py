@@ -36,14 +36,19 @@ from llmsession.compaction.planning.prefix_summaries import with_summary
 from llmsession.compaction.planning.schedule import (
     Fill,
     fill_of,
+    injects,
     is_due,
     keeps_own_limit,
     need_of,
     trigger_before_request,
     waits_for_cache,
 )
+from llmsession.compaction.policies.injecting import with_stale_left_out
 from llmsession.compaction.view.plan import Plan, record_of
+from llmsession.compaction.view.view import View
 from llmsession.errors import contained, contained_in_task, error_text
+from llmsession.turns.blocks import join_blocks, text_block
+from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
 
 from ..core.core import Core
@@ -62,6 +67,8 @@ from .summarizer import Summarizer
 
 __all__ = ["INLINE_MESSAGES", "Compactor"]
 
+_TO_COME = Message(id="", session="", turn=0, role="user", body=join_blocks([text_block("...")]))
+"""Stands for the next message of the user's, where nobody knows it yet."""
 _MAY_AWAIT = (Phase.IDLE, Phase.PLANNING, Phase.POSTPONED)
 """Where a build may begin to wait for a plan. With a plan that is READY it has waited already."""
 
@@ -110,6 +117,25 @@ class Compactor:
         moment does not keep the session in memory."""
         return self._compaction.phase in RESTING
 
+    def view_to_send(self) -> View:
+        """The view that a request would be built from now: with what the policy would inject.
+        Costs a plan where the policy injects, else nothing."""
+        core, view = self._core, self._core.state.view
+        if core.config.compaction.enabled is False:
+            return view
+        try:
+            policy = with_stale_left_out(core.policy, view)
+            if not injects(policy):
+                return view
+            request = self._plan_request(core.size_now(), "injection", core.budget_tokens)
+            planned = policy.plan(view, request.messages, request.budget)
+            plan = checked_plan(planned, view, request.messages)
+        except BaseException as error:  # a policy may be anybody's code
+            core.log.bug("compaction.failed", contained(error))
+            return view
+        adds = plan is not None and plan.injected is not None
+        return view.applied(plan, len(request.messages)) if plan and adds else view
+
     # What happens to the session, as events.
 
     def consider(self, size: Size, timing: Timing = "step") -> None:
@@ -134,11 +160,13 @@ class Compactor:
         It is called once for each request, so that a request never waits for ever.
         """
         core, compaction = self._core, self._compaction
-        if not self._is_automatic() or compaction.phase not in _MAY_AWAIT:
+        if core.config.compaction.enabled is False or compaction.phase not in _MAY_AWAIT:
             return
         try:
-            fill = self._fill(size.tokens)
-            trigger = need_of(core.policy, core.config.compaction.schedule, fill)
+            policy = with_stale_left_out(core.policy, core.state.view)
+            # Where the provider keeps the context small, texts are injected all the same.
+            schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
+            trigger = need_of(policy, schedule, self._fill(size.tokens))
         except BaseException as error:  # a policy may be anybody's code
             core.log.bug("compaction.failed", contained(error))
             return
@@ -150,6 +178,41 @@ class Compactor:
         """Compact now, whatever the threshold is. *promise* gets the outcome."""
         self._callers.append(promise)
         self._feed(e.CompactionRequested(size=size))
+
+    def will_apply(self, size: Size) -> bool:
+        """Would a request of *size* be sent behind a compaction, if it were built now? It asks what
+        a build asks, and begins nothing. What a policy only injects is no compaction."""
+        core, compaction = self._core, self._compaction
+        if core.config.compaction.enabled is False:
+            return False
+        if self.is_applying or size.tokens > core.budget_tokens:
+            return True
+        if not self._is_automatic():
+            return False
+        plan, request = compaction.plan, compaction.request
+        if plan is not None and request is not None:
+            return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
+        if not self._keeps_own_limit:
+            # A plan that is being made waits for the cache, or is applied as soon as it is there.
+            return compaction.phase is Phase.PLANNING and not self._waits_for_cache
+        if is_stalled(compaction, size.tokens, core.config):
+            return False
+        messages = core.state.context_messages()
+        # The next request has a message of the user's at its end, which may be still to come.
+        if not messages or messages[-1].is_assistant:
+            messages = (*messages, _TO_COME)
+        return self._is_due(size.tokens, len(messages)) and self._would_free(size, messages)
+
+    def _would_free(self, size: Size, messages: tuple[Message, ...]) -> bool:
+        """Would the policy, which is due, have a plan for *messages* that a request waits for?"""
+        core, view = self._core, self._core.state.view
+        budget = self._plan_request(size, "threshold", core.budget_tokens).budget
+        try:
+            plan = checked_plan(core.policy.plan(view, messages, budget), view, messages)
+        except BaseException as error:  # a policy may be anybody's code; a build will log it
+            contained(error)
+            return False
+        return trigger_before_request(plan, core.policy, view, "threshold") == "policy_limit"
 
     def force(
         self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
@@ -261,19 +324,19 @@ class Compactor:
     def _keeps_own_limit(self) -> bool:
         return keeps_own_limit(self._core.policy, self._core.config.compaction.schedule)
 
-    def _fill(self, tokens: int) -> Fill:
+    def _fill(self, tokens: int, count: int | None = None) -> Fill:
         core, state = self._core, self._core.state
         return fill_of(
             state.view,
-            len(state.context_messages()),
+            len(state.context_messages()) if count is None else count,
             used_tokens=tokens,
             limit_tokens=core.budget_tokens,
             window_tokens=core.window_tokens,
         )
 
-    def _is_due(self, tokens: int) -> bool:
+    def _is_due(self, tokens: int, count: int | None = None) -> bool:
         try:
-            return is_due(self._core.policy, self._fill(tokens))
+            return is_due(self._core.policy, self._fill(tokens, count))
         except BaseException as error:  # a policy may be anybody's code
             self._core.log.bug("compaction.failed", contained(error))
             return False
@@ -292,7 +355,8 @@ class Compactor:
         core = self._core
         if not self._is_of_now(request):
             return e.PlanOutdated(work=work)
-        trigger = trigger_before_request(plan, core.policy, request.view, request.budget.trigger)
+        policy = with_stale_left_out(core.policy, request.view)
+        trigger = trigger_before_request(plan, policy, request.view, request.budget.trigger)
         if plan is None or trigger is None:
             # Another summary costs money, so it waits for more; the rules may look again.
             compaction = core.config.compaction
@@ -316,8 +380,11 @@ class Compactor:
         is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
         return is_configured and request.is_current(snapshot_of(core.state))
 
-    def _event_for_moment(self, plan: Plan, request: PlanRequest) -> e.Event:
-        """What a moment without a reply on its way means for *plan*."""
+    def _event_for_moment(
+        self, plan: Plan, request: PlanRequest, used_tokens: int | None = None
+    ) -> e.Event:
+        """What a moment without a reply on its way means for *plan*. *used_tokens* are the size of
+        the context, by default that of the newest request."""
         core = self._core
         if not self._is_of_now(request):
             return e.PlanOutdated()
@@ -325,7 +392,8 @@ class Compactor:
             return e.MomentCame(trigger="asked")
         if plan.trigger == "asked" or not self._waits_for_cache:
             return e.MomentCame(trigger=plan.trigger)
-        used_tokens, cache = core.context_tokens, self._cache()
+        cache = self._cache()
+        used_tokens = core.context_tokens if used_tokens is None else used_tokens
         decision = decide(
             used_tokens=used_tokens,
             limit_tokens=core.budget_tokens,
@@ -368,7 +436,7 @@ class Compactor:
 
     def _make_plan(self, effect: e.MakePlan) -> None:
         core, work = self._core, effect.work
-        policy, report = core.policy, core.report
+        policy, report = with_stale_left_out(core.policy, core.state.view), core.report
         request = self._plan_request(effect.size, effect.trigger, core.budget_tokens)
 
         async def job() -> None:

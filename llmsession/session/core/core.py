@@ -14,6 +14,7 @@ from llmsession.errors import InvalidConfig, contained, contained_in_task, error
 from llmsession.providers.counting.counter import default_counter
 from llmsession.providers.counting.counts import Count, Counter
 from llmsession.providers.protocol import Provider
+from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Frame, Profile, checked_profile
 from llmsession.turns.spending.prices import PriceTable
@@ -27,11 +28,12 @@ from ..tasks.tool_threads import ToolThreads
 from ..tasks.worker_thread import off_loop
 from ..tasks.works import Work, Works
 from ..values.config import CAP_CHARS, CompactionConfig, SessionConfig, store_config
+from ..values.retention import Retention
 from .account import Account, check_priced
 from .counters import Counters
 from .observers import Observers, SessionObserver
 from .request_builder import ContextBuilder, Size
-from .session_log import SessionLog
+from .session_log import SessionLog, log_trouble
 from .subscriptions import Subscriptions
 from .tenants import Tenants
 
@@ -48,8 +50,8 @@ class Services:
 
     __slots__ = (
         "_frame", "_shared", "calibrations", "clock", "counter", "logger", "observers", "prices",
-        "provider", "silence", "subscriptions", "summariser", "tenants", "timers", "tool_threads",
-        "works",
+        "provider", "retention", "silence", "subscriptions", "summariser", "tenants", "timers",
+        "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -65,8 +67,11 @@ class Services:
         tenants: Tenants,
         summariser: Provider | None = None,
         observers: Sequence[SessionObserver] = (),
+        retention: Sequence[Retention] = (),
     ) -> None:
         self.provider = provider
+        self.retention = tuple(retention)
+        """The manager's rules."""
         self.summariser = summariser
         self.observers = Observers(observers, prices, logger)
         self.calibrations = Calibrations()
@@ -130,8 +135,9 @@ class Core:
 
     __slots__ = (
         "account", "budget_tokens", "builder", "capping", "config", "context_size", "counted_at",
-        "counters", "journal", "late_reports", "log", "policy", "provider", "report", "services",
-        "session", "state", "still_running", "subscriptions", "timers", "window_tokens", "works",
+        "counters", "journal", "labels", "late_reports", "log", "policy", "provider", "report",
+        "services", "session", "state", "still_running", "subscriptions", "timers",
+        "window_tokens", "works",
     )  # fmt: skip
 
     def __init__(
@@ -172,10 +178,23 @@ class Core:
         self.capping = self._capping()
         """How results are capped and summarised when they arrive."""
         self.counters = Counters()
+        self.labels = state.labels
+        """The session's labels after every record that is queued for the log."""
         self.late_reports = 0
         """How many reports came too late: their turn had gone on without that work."""
         self.still_running: set[str] = set()
         """Works of ended turns that still run, by name."""
+
+    def relabel(
+        self,
+        labels: dict[str, str],
+        commands: tuple[r.CommandAnswer, ...] = (),
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Queue *labels* for the log as the session's, all of them; *then* is called when they are
+        durable."""
+        self.labels = labels
+        self.journal.write(r.SessionLabelled(labels=labels, commands=commands), then)
 
     def _capping(self) -> CompactionConfig:
         # A single result may take a quarter of a request at most.
@@ -189,20 +208,28 @@ class Core:
         """The tokens of the newest request. 0 before the first one."""
         return self.context_size.tokens if self.context_size is not None else 0
 
-    def size_now(self) -> Size:
-        """The size of the context as it would be sent now."""
-        messages, view = self.state.context_messages(), self.state.view
+    def size_now(self, view: View | None = None) -> Size:
+        """The size of the context as it would be sent now, or as *view* would show it."""
+        messages, view = self.state.context_messages(), view or self.state.view
         request = self.builder.project(messages, view)
-        return self.builder.size(request, messages, view, self.state.reported)
+        # What was reported is of a request under the state's view.
+        reported = self.state.reported if view is self.state.view else None
+        return self.builder.size(request, messages, view, reported)
 
-    async def count(self) -> Count:
-        """Count the context as it would be sent now. See ``LLMSession.count``."""
-        messages, view = self.state.context_messages(), self.state.view
-        request = self.builder.project(messages, view)
+    async def count(self, view: View | None = None) -> Count:
+        """Count the context as it would be sent now, or as *view* would show it. See
+        ``LLMSession.count``."""
+        messages, view = self.state.context_messages(), view or self.state.view
+        request, size = self.builder.project(messages, view), self.size_now(view)
         if self.services.counter is None:
-            self.services.counter = default_counter(self.provider, estimate=text_tokens_for)
+            self.services.counter = default_counter(
+                self.provider,
+                estimate=text_tokens_for,
+                on_failure=lambda error: log_trouble(
+                    self.services.logger, "counter.failed", error=error_text(error)
+                ),
+            )
         count = await self.services.counter.count(request)
-        size = self.builder.size(request, messages, view, self.state.reported)
         if size.method != "usage" or count.method == "api":
             return count
         margin = size.sized.margin_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from llmsession.errors import contained
 from llmsession.turns.records import ModelRequest, Record
@@ -14,7 +14,7 @@ from llmsession.turns.spending.prices import PriceTable
 
 from .session_log import log_bug
 
-__all__ = ["Observers", "SessionObserver"]
+__all__ = ["DeletionObserver", "Observers", "SessionObserver"]
 
 
 class SessionObserver(Protocol):
@@ -54,6 +54,16 @@ class SessionObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class DeletionObserver(Protocol):
+    """What an observer may have beside ``SessionObserver``."""
+
+    def deleted(self, session: str, limit: str) -> None:
+        """Retention deleted *session*: it was ``idle`` for too long, or its tenant has more
+        ``sessions`` than it may keep. What retention forgets within a session is ``recorded``."""
+        ...
+
+
 class Observers:
     """Calls every one of *observers*, and logs what they raise."""
 
@@ -76,6 +86,13 @@ class Observers:
         for observer in self._observers:
             with self._guarded():
                 observer.recorded(session, record)
+
+    def deleted(self, session: str, limit: str) -> None:
+        """See ``DeletionObserver``."""
+        for observer in self._observers:
+            if isinstance(observer, DeletionObserver):
+                with self._guarded():
+                    observer.deleted(session, limit)
 
     def requested(
         self, session: str, turn: int, request: Request, tokens: int, budget_tokens: int

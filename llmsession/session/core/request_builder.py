@@ -15,6 +15,7 @@ from llmsession.compaction.tokens.messages import (
     frame_tokens,
     message_tokens,
     shown_tokens,
+    text_tokens_for,
 )
 from llmsession.compaction.tokens.request_size import Anchor, Sized, size_after, size_whole
 from llmsession.compaction.view.prefix import shared_prefix
@@ -81,6 +82,7 @@ class ContextBuilder:
         self._frame_tokens = frame_tokens(frame, profile)
         self._projector = Projector()
         self._checker = Checker(profile)
+        self._tail_tokens = 0
         self._counted: tuple[RequestMessage, ...] = ()
         self._sums = [0]
         """The estimated tokens of so many messages of those that were counted last."""
@@ -209,17 +211,23 @@ class ContextBuilder:
             id(counted[index]): sums[index + 1] - sums[index]
             for index in range(shared, len(counted))
         }
+        self._tail_tokens = self._tail_size(request)
         del sums[shared + 1 :]
         for message in messages[shared:]:
             size = sizes.get(id(message))
             sums.append(sums[-1] + (self._size(message) if size is None else size))
         self._counted = messages
-        return self._frame_tokens + sums[-1]
+        return self._frame_tokens + self._tail_tokens + sums[-1]
 
     def tokens_before(self, count: int) -> int:
         """The estimated tokens of what stands before message number *count*, from 0, of the
         request that was sized last: system text, tools and messages."""
-        return self._frame_tokens + self._sums[count]
+        return self._frame_tokens + self._tail_tokens + self._sums[count]
+
+    def _tail_size(self, request: Request) -> int:
+        """What is injected behind the system text, in tokens."""
+        system, own = request.system or "", self._frame.system or ""
+        return 0 if system == own else text_tokens_for(system[len(own) :], self.profile)
 
     def _size(self, message: RequestMessage) -> int:
         unnamed = Message(id="", session="", turn=0, role=message.role, body=message.body)

@@ -17,7 +17,7 @@ import structlog
 from llmsession.errors import contained
 from llmsession.turns.machine import Turn
 
-__all__ = ["SessionLog", "default_logger", "log_bug"]
+__all__ = ["SessionLog", "default_logger", "log_bug", "log_trouble"]
 
 _STANDARD = logging.getLogger("llmsession")
 _STANDARD.addHandler(logging.NullHandler())
@@ -40,6 +40,12 @@ def log_bug(logger: Any | None, name: str, error: BaseException, **fields: Any) 
     """Log *error*, which concerns no single session, at level error with its traceback."""
     with _ignored():
         (default_logger() if logger is None else logger).error(name, exc_info=error, **fields)
+
+
+def log_trouble(logger: Any | None, name: str, **fields: Any) -> None:
+    """Log a problem for the operator, which concerns no single session, at level warning."""
+    with _ignored():
+        (default_logger() if logger is None else logger).warning(name, **fields)
 
 
 @contextmanager

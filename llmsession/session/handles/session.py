@@ -9,6 +9,7 @@ from typing import Any
 
 from llmsession.compaction.planning.prefix_summaries import digest_of
 from llmsession.compaction.summaries.digest import DIGEST_CHARS
+from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidInput, SessionBusy
 from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
@@ -26,6 +27,7 @@ from ..core.reply_reader import previews_so_far
 from ..core.subscriptions import Subscription
 from ..log.reader import read_outcome, read_page
 from ..log.state import SessionState
+from ..log.titles import title_of
 from ..registry.forking import fork_of
 from ..registry.runtime import Runtime
 from ..tasks.promise import Promise
@@ -44,6 +46,7 @@ from ..values.outcome import (
 from ..values.validation import (
     checked_flag,
     checked_if_busy,
+    checked_labelling,
     checked_labels,
     checked_number,
     checked_policy,
@@ -258,15 +261,27 @@ class LLMSession:
         actor.put(command)
         return LLMSession(self._runtime, await fork_of(self._runtime, actor, command, labels))
 
-    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
-        """Replace the session's labels with *labels*. Durable when it returns.
+    async def label(
+        self,
+        labels: Mapping[str, str] | None = None,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        command_id: str | None = None,
+    ) -> None:
+        """Replace the session's labels with *labels*, give it a *title*, archive it or not. What is
+        None stays as it is. Durable when it returns.
 
-        At most 64, with printable names of up to 64 characters and texts of up to 256. Raises
-        InvalidInput.
+        Labels are at most 64, with printable names of up to 64 characters and texts of up to 256.
+        A title has up to 200 characters; "" takes it away, and the session has the beginning of its
+        first request again. An archived session works as before, and is only left out of ``list``.
+        Both are labels, ``llmsession.title`` and ``llmsession.archived``: they can be read in an
+        encrypted store, and stay when messages are forgotten. Raises InvalidInput.
         """
-        labels = checked_labels(labels)
+        labels, title, archived = checked_labelling(labels, title, archived)
         actor = await self.reference.activated()
-        await _perform(actor, c.Label(actor.mailbox.number(), command_id, labels))
+        number = actor.mailbox.number()
+        await _perform(actor, c.Label(number, command_id, labels, title, archived))
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """Change the configuration: ``configure(model=..., system=..., tools=...)``.
@@ -294,8 +309,8 @@ class LLMSession:
     ) -> None:
         """Give compact summaries of earlier tool results: ``{call id: text}``.
 
-        The next compaction uses them. A result that is already shown in compact form keeps its
-        text. Raises UnknownToolCall, InvalidInput.
+        The next compaction uses them; ``compact_summaries`` gives them back. A result that is
+        already shown in compact form keeps its text. Raises UnknownToolCall, InvalidInput.
         """
         cleaned = checked_summaries(summaries)
         actor = await self.reference.activated()
@@ -336,6 +351,12 @@ class LLMSession:
         return dict(self._actor.state.labels)
 
     @property
+    def title(self) -> str:
+        """What a list shows of the session: the title that it was given, that of its import, or the
+        beginning of its first request; "" if it has none of them."""
+        return title_of(self._actor.state)
+
+    @property
     def tenant(self) -> str | None:
         """The tenant that the session was created for; its spending counts to that one's budget."""
         return tenant_of(self._actor.state.labels)
@@ -362,14 +383,18 @@ class LLMSession:
         return state.context_messages() if include_open else state.history
 
     def context(self) -> Request:
-        """The request that the model would be sent now, without a new user message."""
+        """The request that the model would be sent now, without a new user message. What the
+        policy would inject into it is there already."""
         core = self._actor.core
-        return core.builder.project(core.state.context_messages(), core.state.view)
+        return core.builder.project(core.state.context_messages(), self._view_to_send())
+
+    def _view_to_send(self) -> View:
+        return self._actor.turns.runner.compactor.view_to_send()
 
     def status(self) -> SessionStatus:
         """The session's status. Costs a projection of the context."""
         actor, core, state = self._actor, self._actor.core, self._actor.state
-        run, size = actor.turns.current, core.size_now()
+        run, size = actor.turns.current, core.size_now(self._view_to_send())
         phase: SessionPhase = "running" if run is not None else "idle"
         if actor.status != "live":
             phase = "closed" if actor.status == "closing" else actor.status
@@ -381,6 +406,7 @@ class LLMSession:
             step=run.turn.step if run else 0,
             queued=actor.turns.waiting,
             head=TurnId("a", state.head_turn) if state.head_turn else None,
+            next_turn=TurnId("u", state.counter.last + 1),
             seq=state.head,
             epoch=core.journal.lease.epoch,
             generation=state.generation,
@@ -396,7 +422,27 @@ class LLMSession:
             late_reports=core.late_reports,
             still_running=tuple(sorted(core.still_running)),
             open_calls=tuple(call.id for call in actor.open_calls),
+            forgotten=state.forgotten,
         )
+
+    def will_compact(self) -> bool:
+        """Would the next request be sent behind a compaction, if it were built now? Begins nothing.
+        It costs a projection of the context, as ``status``, and where the policy is due a plan.
+
+        True where the policy keeps a limit of its own and has a plan that frees something, where a
+        plan is ready and its moment has come, or where the context is larger than the budget. A
+        policy that waits for the provider's cache plans beside a reply, so for it a context above
+        the threshold alone is no reason. The next message counts as a message, and its text is not
+        counted: it may be what exceeds a limit. What a policy injects is no compaction.
+        """
+        actor = self._actor
+        return actor.turns.runner.compactor.will_apply(actor.core.size_now())
+
+    def compact_summaries(self) -> dict[str, str]:
+        """The compact summaries of tool results, by call id: those that ``store_compact_summaries``
+        and ``submit_tool_results`` gave, that tools returned, and that a model wrote. A copy. Those
+        of calls that were forgotten, cleared or rewound are gone."""
+        return dict(self._actor.state.summaries)
 
     async def count(self) -> Count:
         """The size of the request that the model would be sent now, by the best method there is:
@@ -404,7 +450,7 @@ class LLMSession:
         its vocabulary is installed, else characters. ``method`` says which. Counts are cached by
         content. Raises nothing but cancellation, and waits a few seconds at most.
         """
-        return await self._actor.core.count()
+        return await self._actor.core.count(self._view_to_send())
 
     def open_calls(self) -> tuple[ToolUse, ...]:
         """The calls of the running turn that wait for their results, in order, as in its events.
@@ -433,6 +479,14 @@ class LLMSession:
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
         """As ``open_calls``."""
         return self.open_calls()
+
+    async def read_will_compact(self) -> bool:
+        """As ``will_compact``."""
+        return self.will_compact()
+
+    async def read_compact_summaries(self) -> dict[str, str]:
+        """As ``compact_summaries``."""
+        return self.compact_summaries()
 
     async def read_usage(self) -> SessionUsage:
         """As ``usage``."""

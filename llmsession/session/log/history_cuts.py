@@ -1,14 +1,25 @@
-"""Where a history is cut: by a rewind, by forgetting, and by a fork of a forgotten history."""
+"""Where a history is cut: by a rewind, by forgetting, by retention, and by a fork of a forgotten
+history."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from llmsession.turns.messages import Message
 
+from ..values.history_limits import HistoryLimits
 from .redaction import NOTHING_SAID
 
-__all__ = ["first_kept", "first_since", "forgotten_turns", "messages_before", "messages_through"]
+__all__ = [
+    "Excess",
+    "excess_of",
+    "first_kept",
+    "first_since",
+    "forgotten_turns",
+    "messages_before",
+    "messages_through",
+]
 
 
 def messages_through(history: Sequence[Message], turn: int) -> int:
@@ -67,6 +78,76 @@ def first_since(
     in_order = dict.fromkeys(message.turn for message in history)
     before = next((turn for turn in in_order if accepted_time.get(turn, moment - 1) >= moment), 0)
     return before, edge
+
+
+class Excess(NamedTuple):
+    """What of a history exceeds its limits: everything before the turn ``before`` (0: all of it),
+    and ended turns in no history that were accepted before the record ``edge``. ``limits`` says
+    how many turns exceed which limit, ``messages`` how many messages of the history they are."""
+
+    before: int
+    edge: int
+    messages: int
+    limits: dict[str, int]
+
+
+def excess_of(
+    history: Sequence[Message],
+    accepted_at: Mapping[int, int],
+    accepted_time: Mapping[int, float],
+    head: int,
+    *,
+    limits: HistoryLimits,
+    now: float,
+    tokens_of: Callable[[Message], int],
+) -> Excess | None:
+    """What is to be forgotten of a session without an open turn, so that it keeps *limits* at
+    *now*; None for nothing. Whole turns go, the oldest first. A turn that exceeds several limits
+    counts for the first one: ``age``, ``messages``, ``tokens``."""
+    before, edge, by_age = 0, 0, 0
+    if limits.max_age_s is not None:
+        moment = now - limits.max_age_s
+        before, edge = first_since(history, accepted_at, accepted_time, moment, head)
+        by_age = messages_before(history, before)
+    by_count = by_age
+    if limits.max_messages is not None:
+        by_count = max(by_age, _newest(history, limits.max_messages, lambda _: 1))
+    count = by_count
+    if limits.max_tokens is not None:
+        count = max(by_count, _newest(history, limits.max_tokens, tokens_of))
+    if count > by_age:  # else the cut is that of the age, which may be after all messages
+        before = history[count].turn
+        edge = max(edge, accepted_at[before])
+    gone = forgotten_turns(history, accepted_at, (), before, edge) if edge else frozenset()
+    gone &= accepted_time.keys()  # the others were forgotten before
+    if not gone:
+        return None
+    turns = {
+        "messages": len({message.turn for message in history[by_age:by_count]}),
+        "tokens": len({message.turn for message in history[by_count:count]}),
+    }
+    beside = len(gone) - sum(turns.values())
+    # Turns in no history, such as aborted ones, go with those that were accepted about then.
+    first = "age" if by_age or count == 0 else "messages" if by_count else "tokens"
+    turns = {"age": 0, **turns}
+    turns[first] += beside
+    return Excess(before, edge, count, {name: number for name, number in turns.items() if number})
+
+
+def _newest(history: Sequence[Message], limit: int, weight: Callable[[Message], int]) -> int:
+    """Where the newest whole turns begin that weigh at most *limit* together. The newest one is
+    among them whatever it weighs."""
+    start = end = len(history)
+    total = 0
+    while start > 0:
+        turn, first = history[start - 1].turn, start
+        while first > 0 and history[first - 1].turn == turn:
+            first -= 1
+            total += weight(history[first])
+            if total > limit and start < end:
+                return start
+        start = first
+    return start
 
 
 def first_kept(history: Sequence[Message]) -> int | None:

@@ -27,6 +27,7 @@ from llmsession.turns.reply import (
 from llmsession.turns.spending.spending import Charged, with_unrecorded
 from llmsession.turns.usage import Usage, cleared_tokens
 
+from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
@@ -80,6 +81,9 @@ class SessionState:
     ``history`` is a flat tuple of the committed messages; a commit makes a new one that shares
     every old message. A reference to it is a snapshot, valid for ever.
     """
+
+    forgotten: Forgotten = NOTHING_FORGOTTEN
+    """How much was forgotten so far; of a fork also before it was one."""
 
     def __init__(self, session: str) -> None:
         self.session = session
@@ -403,6 +407,10 @@ class SessionState:
         )
         calls = {call for call, turn in self.call_turns.items() if turn in turns}
         self.generation = record.generation
+        if record.turns:
+            self.forgotten = self.forgotten.and_then(
+                record.turns, record.messages, record.at, record.limits
+            )
         self._set_history(self.history[count:])
         self._unreport()
         self.view = self.view.without_head(count, len(self.history), calls)

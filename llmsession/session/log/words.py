@@ -2,7 +2,8 @@
 
 A word is a run of letters, digits and underscores, without regard to case. Each character of
 Chinese, Japanese and Korean is a word: they are written without spaces between words. What was
-said are texts, the names and inputs of calls, and results. Thinking, images and what the session
+said are texts, the names and inputs of calls, and results; a title that a session was given counts
+as said, too. Thinking, images and what the session
 wrote itself (receipts, results that settle a call) are not searched.
 """
 
@@ -21,7 +22,9 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import Block, TextBlock, ToolResultBlock, ToolUseBlock, parse_blocks
 from llmsession.turns.messages import Message
 
-__all__ = ["Found", "Query", "find_in", "parse_query", "words_of_record"]
+from ..values.labels import TITLE_LABEL
+
+__all__ = ["Found", "Query", "find_in", "find_in_text", "parse_query", "words_of_record"]
 
 MAX_WORD_CHARS = 100
 """Of a longer word only the beginning counts."""
@@ -102,14 +105,18 @@ def find_in(query: Query, messages: Sequence[Message]) -> Found | None:
     """What of *messages* has all that *query* looks for."""
     count, last, excerpt = 0, None, ""
     for message in messages:
-        found = _excerpt(query, message)
+        found = _excerpt(query, list(_texts_of(message.body, message.synthetic)))
         if found is not None:
             count, last, excerpt = count + 1, message, found
     return None if last is None else Found(count, last, excerpt)
 
 
-def _excerpt(query: Query, message: Message) -> str | None:
-    texts = list(_texts_of(message.body, message.synthetic))
+def find_in_text(query: Query, text: str) -> str | None:
+    """What of *text* to show, if it has all that *query* looks for."""
+    return _excerpt(query, [text])
+
+
+def _excerpt(query: Query, texts: Sequence[str]) -> str | None:
     words_of_texts = [list(_words(text)) for text in texts]
     first: tuple[int, int] | None = None
     for phrase in query.phrases:
@@ -140,6 +147,10 @@ def words_of_record(body: bytes) -> set[str]:
 
 def _said_in(record: r.Record) -> Iterator[str]:
     match record:
+        case r.SessionCreated() | r.SessionForked() | r.SessionLabelled():
+            yield record.labels.get(TITLE_LABEL, "")
+            if not isinstance(record, r.SessionLabelled) and record.source is not None:
+                yield record.source.title
         case r.TurnAccepted() | r.SteerAccepted():
             yield from _texts_of(record.body)
         case r.ToolsAnswered():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from llmsession.compaction.view.summary_wording import without_title
 from llmsession.store.protocol import Store
 from llmsession.transcripts import Conversation
 from llmsession.turns import records as r
@@ -12,6 +13,7 @@ from llmsession.turns.messages import Message, count_turns
 from ..log.history_cuts import first_kept, messages_before
 from ..log.read_state import read_state
 from ..log.state import SessionState
+from ..values.labels import ARCHIVED_LABEL, MAX_AGE_LABEL, TITLE_LABEL
 
 __all__ = ["conversation_of"]
 
@@ -20,6 +22,8 @@ _CUT_SHORT = frozenset(
 )
 """Our own stop reasons: the turn was committed before the model had finished."""
 OWN = "own"
+_OWN_LABELS = frozenset({TITLE_LABEL, ARCHIVED_LABEL, MAX_AGE_LABEL})
+"""What an import makes again of the conversation and of its configuration."""
 
 
 class _Config(msgspec.Struct):
@@ -49,7 +53,7 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     Acquires nothing. What an import had beside the messages is in it again: a session that is
     exported, imported and exported again gives an equal conversation. For a fork, ``parent`` and
     ``shared_turns`` say what it has in common with its parent. ``system`` is the session's, or
-    else the imported one.
+    else the imported one. ``summary`` is the newest prefix summary that the session shows.
 
     Raises SessionNotFound, and StoreError for a log that cannot be read.
     """
@@ -57,6 +61,7 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     state = await read_state(store, session_id, extra)
     source = state.source or r.Source(format=OWN)
     cut_short = extra.cut_short | set(source.interrupted)
+    summary = next((s for s in reversed(state.view.prefix_summaries) if s.by != "provider"), None)
     in_order = dict.fromkeys(message.turn for message in state.history)
     forked = state.parent is not None
     return Conversation(
@@ -64,12 +69,14 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
         format=OWN,
         messages=state.history,
         interrupted=tuple(turn for turn in in_order if turn in cut_short),
-        title=source.title,
-        labels=state.labels,
+        title=state.labels.get(TITLE_LABEL, "") or source.title,
+        labels={name: state.labels[name] for name in state.labels if name not in _OWN_LABELS},
+        archived=ARCHIVED_LABEL in state.labels,
         source=source.origin,
         parent=state.parent or source.parent,
         shared_turns=_shared_turns(extra.base, state.history) if forked else source.shared_turns,
-        summary=source.summary,
+        summary=without_title(summary.text) if summary is not None else "",
+        summary_upto=summary.upto if summary is not None else 0,
         system=msgspec.json.decode(state.config, type=_Config).system or source.system,
         extra=source.extra,
         records=source.records,

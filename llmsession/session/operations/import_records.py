@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from llmsession.compaction.planning.boundaries import safe_cuts
 from llmsession.compaction.rules.check import check_request
 from llmsession.compaction.rules.repair import tool_pair_repair
 from llmsession.compaction.summaries.cap import result_text
 from llmsession.compaction.summaries.extractive import summarise
+from llmsession.compaction.summaries.shorten import shorten_text
+from llmsession.compaction.tokens.messages import context_tokens, text_tokens_for
+from llmsession.compaction.view.plan import Plan, plan_of, record_of
 from llmsession.compaction.view.projection import project
+from llmsession.compaction.view.provider_blocks import summary_in
+from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, InvalidInput, InvalidMessage
 from llmsession.transcripts import Conversation, with_usable_calls
@@ -35,10 +41,20 @@ from llmsession.turns.request import Frame, Profile
 from ..values.config import CompactionConfig
 from ..values.validation import checked_labels
 
-__all__ = ["OPENING", "Imported", "check_sendable", "import_turns", "source_of", "usable_labels"]
+__all__ = [
+    "OPENING",
+    "Imported",
+    "check_sendable",
+    "import_turns",
+    "source_of",
+    "usable_labels",
+    "with_file_summary",
+]
 
 OPENING = "(The assistant speaks first.)"
 """Stands for the user's message where a turn has none: a conversation cannot begin without."""
+MIN_SUMMARY_CHARS = 400
+"""A summary is not made shorter than this, however small the window is."""
 MAX_REPAIRS = 1_000
 """A session's source keeps at most so many lines about repairs; the others are counted."""
 
@@ -51,11 +67,20 @@ class Imported(NamedTuple):
     summaries: tuple[r.SummariesStored, ...]
     numbers: dict[int, int]
     repairs: tuple[str, ...]
+    compacted: tuple[r.CompactionApplied, ...] = ()
+    """The summary that the file has, for the messages that it stands for."""
 
     @property
     def records(self) -> tuple[r.Record, ...]:
         """The records to write, in order."""
-        return (*self.turns, *self.summaries)
+        return (*self.turns, *self.summaries, *self.compacted)
+
+    def view_of(self, count: int) -> View:
+        """How the session shows its first *count* messages: with the summary that the file has."""
+        view = View(thinking_from=count)
+        for record in self.compacted:
+            view = view.applied(plan_of(record), count)
+        return view
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -108,6 +133,80 @@ def import_turns(
         numbers,
         tuple(repairs),
     )
+
+
+def with_file_summary(
+    imported: Imported,
+    conversation: Conversation,
+    profile: Profile,
+    *,
+    before: Sequence[Message],
+    numbers: Mapping[int, int],
+    budget_tokens: int,
+) -> Imported:
+    """*imported* with the summary of *conversation*, if it has one, as the prefix summary that the
+    session begins with.
+
+    It stands for the messages that it stands for in the file, up to the last place before where no
+    call is cut off from its result. Where these are not there any more, or the file does not say
+    which they are, it stands in front of all messages. *before* are the messages that a branch has
+    from its parent, *numbers* the session's turn numbers by those in the conversation. A summary
+    over half of *budget_tokens* is shortened, which the repairs say; the source has it whole.
+    """
+    text = conversation.summary.strip()
+    if not text:
+        return imported
+    messages = (*before, *imported.messages)
+    upto = _summarised(conversation, messages, numbers)
+    if any(summary_in(message.body, upto) for message in messages[upto:] if message.is_assistant):
+        line = "summary: a later one of the provider stands for more, and is shown"
+        return imported._replace(repairs=(*imported.repairs, line))
+    repairs = imported.repairs
+    shown, chars = introduced(text), int(budget_tokens * profile.chars_per_token / 2)
+    while text_tokens_for(shown, profile) > budget_tokens // 2 and chars > MIN_SUMMARY_CHARS:
+        shown = introduced(shorten_text(text, chars))
+        chars = chars * 4 // 5
+    if shown != introduced(text):
+        line = f"summary: {len(text):,} characters are more than half of a request; it is shortened"
+        repairs = (*repairs, line)
+    place = f"the first {upto} messages" if upto else "messages that are not in the file"
+    plan = Plan(
+        policy="imported",
+        compacted_before=0,
+        reason=f"the summary of {place}, from a file of the format {conversation.format}",
+        tokens_before=context_tokens(messages, View(), profile),
+        tokens_after=0,
+        turns_compacted=len({message.turn for message in messages[:upto]}),
+        voids_thinking=profile.binds_thinking,
+        prefix_summary=r.PrefixSummary(upto, shown, "caller"),
+        trigger="caller",
+    )
+    after = context_tokens(messages, View().applied(plan, len(messages)), profile)
+    record = replace(record_of(plan), tokens_after=after)
+    return imported._replace(repairs=repairs, compacted=(record,))
+
+
+def _summarised(
+    conversation: Conversation, messages: Sequence[Message], numbers: Mapping[int, int]
+) -> int:
+    """How many of *messages*, those of the session, the summary of *conversation* stands for."""
+    count = conversation.summary_upto
+    if count >= len(conversation.messages):
+        return len(messages)
+    if count <= 0:
+        return 0
+    first = conversation.messages[count]
+    turn = numbers.get(first.turn)
+    places = [index for index, message in enumerate(messages) if message.turn == turn]
+    if not places:  # its turn was left out: those before it are summarised
+        kept = {numbers.get(message.turn, 0) for message in conversation.messages[count:]}
+        shown = (index for index, message in enumerate(messages) if message.turn in kept)
+        return next(shown, len(messages))
+    begins_turn = conversation.messages[count - 1].turn != first.turn
+    place = places[0]
+    if not begins_turn:
+        place = next((i for i in places if first.id and messages[i].id == first.id), place)
+    return max(cut for cut in safe_cuts(messages, 0, place))
 
 
 def _usable(
@@ -297,21 +396,26 @@ def usable_labels(conversation: Conversation) -> tuple[dict[str, str], tuple[str
 
 
 def check_sendable(
-    conversation: Conversation, messages: Sequence[Message], profile: Profile, frame: Frame
+    conversation: Conversation,
+    messages: Sequence[Message],
+    view: View,
+    profile: Profile,
+    frame: Frame,
 ) -> None:
-    """Raises InvalidInput if a request that continues *messages* would break a rule, and
-    InvalidConfig if they hold calls and the configuration has no tools."""
+    """Raises InvalidInput if a request that continues *messages*, shown by *view* or whole, would
+    break a rule, and InvalidConfig if they hold calls and the configuration has no tools."""
     name = f"conversation {conversation.id!r}"
     if not frame.tools and any(message.tool_calls for message in messages):
         raise InvalidConfig(f"{name} holds tool calls, and the configuration has no tools")
     body = join_blocks([text_block("go on")])
     next_message = Message(id="", session="", turn=0, role="user", body=body)
-    view = View(thinking_from=len(messages))
-    request = project((*messages, next_message), view, profile, frame)
     # What breaks a rule without the conversation is not the conversation's fault.
     bare = project((next_message,), View(), profile, frame)
     others = {(broken.rule, broken.text) for broken in check_request(bare, profile)}
-    for broken in check_request(request, profile):
-        if (broken.rule, broken.text) not in others:
-            problem = f"{broken.rule} {broken.where}: {broken.text}"
-            raise InvalidInput(f"{name} cannot be continued: {problem}")
+    whole = View(thinking_from=len(messages))
+    for shown in (whole,) if view == whole else (whole, view):  # a rewind shows it whole again
+        request = project((*messages, next_message), shown, profile, frame)
+        for broken in check_request(request, profile):
+            if (broken.rule, broken.text) not in others:
+                problem = f"{broken.rule} {broken.where}: {broken.text}"
+                raise InvalidInput(f"{name} cannot be continued: {problem}")

@@ -22,9 +22,23 @@ from ..log.history_cuts import messages_through
 from ..registry.runtime import Runtime
 from ..values.commands import ForkPoint
 from ..values.config import SessionConfig
-from ..values.labels import checked_tenant, namespace_of, new_session_id, with_tenant
+from ..values.labels import (
+    checked_tenant,
+    labelled,
+    namespace_of,
+    new_session_id,
+    with_max_age,
+    with_tenant,
+)
 from ..values.validation import checked_labels, checked_session_id
-from .import_records import Imported, check_sendable, import_turns, source_of, usable_labels
+from .import_records import (
+    Imported,
+    check_sendable,
+    import_turns,
+    source_of,
+    usable_labels,
+    with_file_summary,
+)
 
 __all__ = ["ConfigFor", "import_many", "import_one"]
 
@@ -201,8 +215,18 @@ async def _import(
             shared_turns=conversation.shared_turns if branch else 0,
             used=branch.used if branch else (),
         )
+        numbers = {**(branch.parent.numbers if branch else {}), **imported.numbers}
+        imported = with_file_summary(
+            imported,
+            conversation,
+            profile,
+            before=before,
+            numbers=numbers,
+            budget_tokens=config.sizes(profile).budget_tokens,
+        )
         messages = (*before, *imported.messages)
-        check_sendable(conversation, messages, profile, config.frame(profile))
+        view = imported.view_of(len(messages))
+        check_sendable(conversation, messages, view, profile, config.frame(profile))
         return imported
 
     if sum(len(message.body) for message in conversation.messages) <= INLINE_BYTES:
@@ -212,7 +236,8 @@ async def _import(
     session_labels, left_out = (
         usable_labels(conversation) if labels is None else (checked_labels(labels), ())
     )
-    session_labels = with_tenant(session_labels, tenant)
+    session_labels = labelled(session_labels, None, None, conversation.archived or None)
+    session_labels = with_max_age(with_tenant(session_labels, tenant), config.max_age_s)
     source = source_of(conversation, imported, left_out)
     if branch is None:
         created = r.SessionCreated(

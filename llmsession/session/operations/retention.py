@@ -1,164 +1,307 @@
-"""Retention: rules for how long sessions and their messages are kept."""
+"""Retention: applies the rules for how long sessions and their messages are kept, page by page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import anyio.to_thread
-import msgspec
 
-from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse, refusing
+from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
 from llmsession.store.liveness import owner_is_dead
-from llmsession.store.protocol import SessionFilter, SessionRow
+from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow
 from llmsession.turns.records import SessionCreated
 
+from ..actor.history_commands import state_excess
 from ..handles.session import LLMSession
-from ..log.history_cuts import first_since, forgotten_turns
+from ..log.history_cuts import Excess
 from ..log.read_state import begun_rows, read_state
 from ..log.reader import read_page
 from ..registry.runtime import Runtime
-from ..values.validation import checked_filter, checked_seconds
+from ..values.history_limits import HistoryLimits
+from ..values.labels import MAX_AGE_LABEL, tenant_of
+from ..values.retention import Retention, RetentionReport, checked_rules, limits_of
 
-__all__ = ["Retention", "RetentionReport", "apply_retention"]
+__all__ = ["RetentionSchedule", "apply_retention", "checked_interval"]
 
-PAGE = 500
+PAGE = 100
 """Rows read at a time."""
-
-
-class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule, for the sessions that have all of ``labels`` (a value of None is any value).
-
-    ``delete_idle_s``: a session without a new record for so many seconds is deleted.
-    ``forget_after_s``: turns that are older than that are forgotten, as by ``forget``. Of several
-    rules for one session the strictest counts.
-    """
-
-    labels: dict[str, str | None] = {}
-    delete_idle_s: float | None = None
-    forget_after_s: float | None = None
-
-    @refusing
-    def checked(self) -> Retention:
-        """This rule. Raises InvalidInput for one that does nothing, or whose time is not a positive
-        number, or whose labels are none."""
-        checked_filter(SessionFilter(labels=self.labels))
-        if self.delete_idle_s is None and self.forget_after_s is None:
-            raise InvalidInput("a retention rule deletes or forgets after some time; this does not")
-        for name in ("delete_idle_s", "forget_after_s"):
-            seconds: Any = getattr(self, name)
-            if seconds is not None and not checked_seconds(seconds, name, minimum=0) > 0:
-                raise InvalidInput(f"{name} is {seconds!r}; it must be greater than 0")
-        return self
-
-
-class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, or with ``dry_run`` would be done. ``deleted`` are sessions, ``forgotten`` how
-    many turns each other session has forgotten. ``skipped`` says why a session that a rule applies
-    to was left as it is: it is in use, or its log cannot be read."""
-
-    dry_run: bool
-    deleted: tuple[str, ...] = ()
-    forgotten: dict[str, int] = {}
-    skipped: dict[str, str] = {}
+MAX_COSTLY = 10
+"""Sessions of a page that are deleted, or whose log is read: then the step ends."""
+PAUSE_S = 0.1
+"""Between two steps of the schedule, so that others are not held up."""
+LEFT_S = 3600.0
+"""For so long the schedule does not look at a session again that another machine uses."""
+EVERY_S = 3600.0
+"""How often a manager with rules applies them, unless it is told."""
+MAX_SEEN = 10_000
+"""Sessions of which the schedule remembers that nothing exceeds their limits."""
 
 
 async def apply_retention(
     runtime: Runtime, rules: Sequence[Retention], *, now: float, dry_run: bool
 ) -> RetentionReport:
     """Apply *rules* to every session of the store. Raises as ``SessionManager.apply_retention``."""
-    if not isinstance(rules, list | tuple):
-        raise InvalidInput(f"rules are a list of Retention, not {type(rules).__name__}")
-    for rule in rules:
-        if not isinstance(rule, Retention):
-            raise InvalidInput(f"a retention rule is a Retention, not {type(rule).__name__}")
-        rule.checked()
-    sweep = _Sweep(runtime, tuple(rules), now, dry_run)
-    after = ""
-    while rows := await begun_rows(runtime.store, after=after, limit=PAGE):
-        for row in rows:
-            await sweep.look_at(row)
-        after = rows[-1].session
-    return RetentionReport(
-        dry_run=dry_run,
-        deleted=tuple(sweep.deleted),
-        forgotten=sweep.forgotten,
-        skipped=sweep.skipped,
-    )
+    sweep = _Sweep(runtime, checked_rules(rules), lambda: now, dry_run=dry_run)
+    while await sweep.step():
+        pass
+    return sweep.report()
+
+
+class RetentionSchedule:
+    """Applies the manager's own rules to the sessions of its store, and their own age limits to
+    sessions that are not live: at once, and again *every_s* seconds after it was through. Each
+    step looks at one page. Sessions of other live owners are left to these."""
+
+    def __init__(self, runtime: Runtime, every_s: float) -> None:
+        self._runtime = runtime
+        self._every_s = every_s
+        self._seen = _Seen()
+        self._sweep: _Sweep
+
+    def start(self) -> None:
+        """Begin, in the thread of the event loop of a manager that was entered."""
+        self._runtime.after(0.0, self._begin)
+
+    def _begin(self) -> None:
+        runtime = self._runtime
+        self._sweep = _Sweep(runtime, runtime.retention, runtime.clock, seen=self._seen)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._runtime.run_work("retention", self._step)
+
+    async def _step(self) -> None:
+        delay_s, then = self._every_s, self._begin
+        try:
+            if await self._sweep.step():
+                delay_s, then = PAUSE_S, self._go_on
+            else:
+                self._log_end()
+        except SessionError as error:  # the store cannot be listed now
+            self._runtime.log().trouble("retention.failed", error=str(error))
+        finally:
+            self._runtime.after(delay_s, then)
+
+    def _log_end(self) -> None:
+        report = self._sweep.report()
+        if report.deleted or report.forgotten or report.skipped:
+            self._runtime.log().event(
+                "retention.applied",
+                deleted=len(report.deleted),
+                forgotten=sum(report.forgotten.values()),
+                limits=report.limits,
+                skipped=len(report.skipped),
+            )
+
+
+class _Seen:
+    """Sessions whose log was read, and when something in it will be too old, as long as nothing is
+    appended to it."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, tuple[int, HistoryLimits, float]] = {}
+
+    def is_due(self, row: SessionRow, limits: HistoryLimits, now: float) -> bool:
+        head, before, due = self._due.get(row.session, (0, None, -math.inf))
+        return head != row.head or before != limits or due <= now
+
+    def note(self, row: SessionRow, limits: HistoryLimits, due: float) -> None:
+        self._due.pop(row.session, None)
+        if len(self._due) >= MAX_SEEN:
+            del self._due[next(iter(self._due))]
+        self._due[row.session] = (row.head, limits, due)
+
+
+class _Newest:
+    """The *count* sessions of each tenant with the newest records, of those that were seen."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._kept: dict[str | None, list[tuple[float, str]]] = {}
+
+    def add(self, row: SessionRow) -> str | None:
+        """*row* was seen. Returns the session that is one too many now."""
+        kept = self._kept.setdefault(tenant_of(row.labels), [])
+        heapq.heappush(kept, (row.touched_at, row.session))
+        return heapq.heappop(kept)[1] if len(kept) > self._count else None
 
 
 class _Sweep:
+    """One pass over the sessions of a store, in steps. *seen* is given by the schedule, whose rules
+    the live sessions here apply themselves."""
+
     def __init__(
-        self, runtime: Runtime, rules: tuple[Retention, ...], now: float, dry_run: bool
+        self,
+        runtime: Runtime,
+        rules: tuple[Retention, ...],
+        now: Callable[[], float],
+        *,
+        dry_run: bool = False,
+        seen: _Seen | None = None,
     ) -> None:
         self._runtime = runtime
         self._rules = rules
         self._now = now
         self._dry_run = dry_run
-        self.deleted: list[str] = []
-        self.forgotten: dict[str, int] = {}
-        self.skipped: dict[str, str] = {}
+        self._seen = seen
+        # Without a rule only the sessions with a limit of their own are looked for.
+        self._filter = EVERYTHING if rules else SessionFilter(labels={MAX_AGE_LABEL: None})
+        self._newest = [(rule, _Newest(rule.max_sessions)) for rule in rules if rule.max_sessions]
+        self._after = ""
+        self._costly = 0
+        self._deleted: dict[str, None] = {}
+        self._forgotten: dict[str, int] = {}
+        self._skipped: dict[str, str] = {}
+        self._limits: Counter[str] = Counter()
 
-    async def look_at(self, row: SessionRow) -> None:
-        """Apply the rules to one session. An error of it is noted in ``skipped``."""
-        rules = [rule for rule in self._rules if SessionFilter(labels=rule.labels).finds(row)]
-        idle_s = min((r.delete_idle_s for r in rules if r.delete_idle_s is not None), default=None)
-        age_s = min((r.forget_after_s for r in rules if r.forget_after_s is not None), default=None)
+    def report(self) -> RetentionReport:
+        """What was done so far."""
+        return RetentionReport(
+            dry_run=self._dry_run,
+            deleted=tuple(self._deleted),
+            forgotten=self._forgotten,
+            skipped=self._skipped,
+            limits=dict(self._limits),
+        )
+
+    async def step(self) -> bool:
+        """Look at the next sessions, a page at most. Returns False after the last one. Raises
+        StoreError where the store cannot be listed."""
+        rows = await begun_rows(
+            self._runtime.store, after=self._after, limit=PAGE, filter=self._filter
+        )
+        self._costly = 0
+        for row in rows:
+            self._after = row.session
+            try:
+                await self._look_at(row)
+            except SessionError as error:
+                self._skipped[row.session] = str(error)
+            if self._costly >= MAX_COSTLY:
+                break
+        return bool(rows)
+
+    async def _look_at(self, row: SessionRow) -> None:
+        idle_s = min(
+            (
+                rule.delete_idle_s
+                for rule in self._rules
+                if rule.delete_idle_s is not None and rule.applies_to(row.labels)
+            ),
+            default=math.inf,
+        )
+        if row.touched_at <= self._now() - idle_s:
+            await self._delete(row, "idle")
+            return
+        for rule, newest in self._newest:
+            surplus = newest.add(row) if rule.applies_to(row.labels) else None
+            if surplus is not None:
+                await self._delete_surplus(row, surplus)
+                if surplus == row.session:
+                    return
+        await self._forget(row, limits_of(self._rules, row.labels, None))
+
+    # Whole sessions.
+
+    async def _delete_surplus(self, row: SessionRow, surplus: str) -> None:
+        if surplus in self._deleted:  # for another rule
+            return
         try:
-            if idle_s is not None and row.touched_at <= self._now - idle_s:
-                await self._delete(row)
-            elif age_s is not None:
-                await self._forget(row, self._now - age_s)
+            if surplus != row.session:
+                row = await self._runtime.store.row(surplus)
+            await self._delete(row, "sessions")
         except SessionError as error:
-            self.skipped[row.session] = str(error)
+            self._skipped[surplus] = str(error)
 
-    async def _delete(self, row: SessionRow) -> None:
+    async def _delete(self, row: SessionRow, limit: str) -> None:
+        if await self._is_left_to_its_owner(row):
+            return
+        self._costly += 1
         await self._check_unused(row)
         if not self._dry_run:
-            async with self._runtime.exclusive(row.session):
-                store = self._runtime.store
+            runtime, store = self._runtime, self._runtime.store
+            async with runtime.exclusive(row.session):
                 # Acquired first: that fences an owner that died, and raises if one lives.
-                lease = await store.acquire(row.session, self._runtime.owner)
+                lease = await store.acquire(row.session, runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(lease)
                     raise Refused("it was written to meanwhile")
                 await store.delete(row.session)
-                self._runtime.tenants.deleted(row.session)
-        self.deleted.append(row.session)
+                runtime.tenants.deleted(row.session)
+            runtime.retention_deleted(row.session, limit)
+        self._deleted[row.session] = None
+        self._limits[limit] += 1
 
-    async def _forget(self, row: SessionRow, moment: float) -> None:
-        count = await self._forgettable(row.session, moment)
-        if not count:
+    # Messages within a session.
+
+    async def _forget(self, row: SessionRow, limits: HistoryLimits) -> None:
+        if limits.is_unlimited:
+            return
+        runtime, seen = self._runtime, self._seen
+        if seen is not None:
+            actor = runtime.find_live(row.session)
+            if actor is not None:
+                actor.retain()
+                return
+            if not seen.is_due(row, limits, self._now()) or await self._is_left_to_its_owner(row):
+                return
+        excess = await self._excess(row, limits)
+        if excess is None:
             return
         await self._check_unused(row)
         if not self._dry_run:
-            actor = await self._runtime.activate(row.session)
-            session = LLMSession(self._runtime, actor)
             try:
-                await session.forget(moment)
-            finally:
-                del session
-                await self._runtime.evict(actor)
-        self.forgotten[row.session] = count
+                await self._retain(row.session, limits)
+            except SessionInUse:  # by a process of which nothing is known here
+                self._note(row, limits, self._now() + LEFT_S)
+                raise
+        self._forgotten[row.session] = sum(excess.limits.values())
+        self._limits.update(excess.limits)
 
-    async def _forgettable(self, session: str, moment: float) -> int:
-        """How many turns are to be forgotten. Most sessions are younger than *moment*: only their
-        first record is read. The turns of a fork or an import may be older than that record."""
-        store = self._runtime.store
-        first = await read_page(store, session, 0, 1)
-        if first and first[0].at >= moment:
-            created = first[0]
-            if not isinstance(created, SessionCreated) or created.source is None:
-                return 0
-        state = await read_state(store, session)
-        before, edge = first_since(
-            state.history, state.accepted_at, state.accepted_time, moment, state.head
-        )
-        turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
-        count = len(turns & state.accepted_time.keys())
-        if count and state.open:
+    async def _retain(self, session: str, limits: HistoryLimits) -> None:
+        actor = await self._runtime.activate(session)  # which applies the manager's rules
+        handle = LLMSession(self._runtime, actor)
+        try:
+            await self._runtime.retain(actor, limits)
+        finally:
+            del handle
+            await self._runtime.evict(actor)
+
+    async def _excess(self, row: SessionRow, limits: HistoryLimits) -> Excess | None:
+        """What is to be forgotten. Most sessions are younger than the age in *limits*: if that is
+        the only limit, only their first record is read. The turns of a fork or an import may be
+        older than that record. Raises Refused if a turn is open."""
+        store, age_s = self._runtime.store, limits.max_age_s
+        if age_s is not None and limits == HistoryLimits(max_age_s=age_s):
+            first = await read_page(store, row.session, 0, 1)
+            if first and first[0].at >= self._now() - age_s:
+                created = first[0]
+                if not isinstance(created, SessionCreated) or created.source is None:
+                    self._note(row, limits, first[0].at + age_s)
+                    return None
+        self._costly += 1
+        state = await read_state(store, row.session)
+        excess = state_excess(state, limits, self._now())
+        if excess is None:
+            oldest = min(state.accepted_time.values(), default=math.inf)
+            self._note(row, limits, math.inf if age_s is None else oldest + age_s)
+        elif state.open:
             raise Refused("a turn is open in it")
-        return count
+        return excess
+
+    def _note(self, row: SessionRow, limits: HistoryLimits, due: float) -> None:
+        if self._seen is not None:
+            self._seen.note(row, limits, due)
+
+    # Who uses a session.
+
+    async def _is_left_to_its_owner(self, row: SessionRow) -> bool:
+        """Does another manager hold the session? The schedule leaves it to that one."""
+        is_other = row.owner is not None and row.owner != self._runtime.owner
+        return self._seen is not None and is_other and await _is_dead(row) is False
 
     async def _check_unused(self, row: SessionRow) -> None:
         """Raises Refused where a handle holds the session here. If another process holds it, the
@@ -173,6 +316,24 @@ class _Sweep:
         owner = row.owner
         if not self._dry_run or owner is None or owner == self._runtime.owner:
             return
-        # In a thread: this asks the operating system, which may be slow.
-        if not await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host):
+        if not await _is_dead(row):
             raise SessionInUse(row.session, f"{owner.name} (pid {owner.pid})")
+
+
+async def _is_dead(row: SessionRow) -> bool | None:
+    """Has the process of the session's owner ended? None if that is not known here."""
+    owner = row.owner
+    if owner is None:
+        return True
+    # In a thread: this asks the operating system, which may be slow.
+    return await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host)
+
+
+def checked_interval(every_s: float | None, rules: Sequence[Retention]) -> float | None:
+    """How often the schedule applies *rules*, in seconds; None for never. Raises InvalidInput."""
+    if every_s is None:
+        return EVERY_S if rules else None
+    is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
+    if not is_number or not 0 < every_s < math.inf:
+        raise InvalidInput(f"retention_every_s is {every_s!r}; it is seconds, above 0")
+    return float(every_s)

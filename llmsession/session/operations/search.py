@@ -11,7 +11,8 @@ from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store.protocol import SessionFilter, SessionRow, Store, WordIndex
 
 from ..log.read_state import read_state
-from ..log.words import Query, find_in, parse_query, words_of_record
+from ..log.titles import given_title
+from ..log.words import Query, find_in, find_in_text, parse_query, words_of_record
 from ..tasks.worker_thread import off_loop
 
 __all__ = ["SearchHit", "SearchPage", "search_sessions"]
@@ -25,7 +26,9 @@ MAX_RECORDS = 20_000
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     """A session in which something was found: in ``messages`` of its messages. The last of them is
     of ``turn`` and ``role``, was complete at ``at`` (seconds since the epoch), and has ``excerpt``
-    around what was found."""
+    around what was found. With ``in_title`` its title has all words, the one that it was given or
+    that of its import. If no message has them, ``messages`` and ``turn`` are 0, ``at`` is the time
+    of the last record, and ``excerpt`` is of the title."""
 
     session: str
     messages: int
@@ -33,6 +36,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["user", "assistant"]
     at: float
     excerpt: str
+    in_title: bool = False
 
 
 class SearchPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,9 +92,20 @@ async def _rows(
 
 async def _hit(store: Store, query: Query, row: SessionRow) -> SearchHit | None:
     state = await read_state(store, row.session)
+    title = find_in_text(query, given_title(state.labels, state.source))
     found = await off_loop(find_in, query, state.history)
-    if found is None:
+    if found is None and title is None:
         return None
+    if found is None:
+        return SearchHit(
+            session=row.session,
+            messages=0,
+            turn=0,
+            role="user",
+            at=row.touched_at,
+            excerpt=title or "",
+            in_title=True,
+        )
     message = found.message
     return SearchHit(
         session=row.session,
@@ -99,4 +114,5 @@ async def _hit(store: Store, query: Query, row: SessionRow) -> SearchHit | None:
         role=message.role,
         at=message.completed_at or message.created_at,
         excerpt=found.excerpt,
+        in_title=title is not None,
     )

@@ -8,7 +8,7 @@ from ..actor.actor import Actor
 from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import tools_with_callables
-from ..values.labels import reserved_labels
+from ..values.labels import of_fork
 from .runtime import Runtime
 
 __all__ = ["fork_of"]
@@ -44,9 +44,7 @@ async def _fork(
 ) -> Actor:
     point = await command.promise.wait()
     tools = tools_with_callables(parent.core.config)
-    own_labels = parent.state.labels
-    if labels is not None:
-        own_labels = {**labels, **reserved_labels(own_labels)}
+    own_labels = of_fork(parent.state.labels, labels)
     try:
         return await runtime.fork(
             parent.session, point, own_labels, parent.state.history, tools=tools

@@ -48,7 +48,7 @@ from ..tasks.clock import checked_clock
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
-from ..values.commands import ForkPoint
+from ..values.commands import ForkPoint, Retain
 from ..values.config import (
     Recovery,
     SessionConfig,
@@ -59,8 +59,10 @@ from ..values.config import (
     unbound_tools,
 )
 from ..values.environment import with_environment
+from ..values.history_limits import HistoryLimits
 from ..values.labels import tenant_of
 from ..values.outcome import Closed
+from ..values.retention import Retention, checked_rules
 from ..values.validation import checked_seconds, checked_tools
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
@@ -97,6 +99,7 @@ class Runtime:
         environ: Mapping[str, str] | None,
         observers: Sequence[SessionObserver],
         thread_wait_s: float,
+        retention: Sequence[Retention] = (),
     ) -> None:
         self.provider = provider
         self.environ = dict(os.environ if environ is None else environ)
@@ -114,6 +117,8 @@ class Runtime:
         self._logger = logger
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)
+        self.retention = checked_rules(retention)
+        """The rules that hold for every session here, as long as the manager runs."""
         self._thread_wait_s = checked_seconds(
             thread_wait_s, "thread_wait_s", minimum=0, maximum=math.inf
         )
@@ -171,6 +176,7 @@ class Runtime:
             prices=self._prices,
             tenants=self.tenants,
             observers=self._observers,
+            retention=self.retention,
         )
 
     def _work_failed(self, name: str, error: Exception) -> None:
@@ -230,6 +236,10 @@ class Runtime:
             raise SessionClosed("the SessionManager is closing and takes no sessions")
 
     # Works.
+
+    def after(self, delay_s: float, fire: Callable[[], None]) -> None:
+        """Call *fire* after *delay_s* seconds, unless the manager is closed before."""
+        self._timers.after(delay_s, fire)
 
     def run_work(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run *work*, which reports its own errors, among the manager's works."""
@@ -323,9 +333,29 @@ class Runtime:
                 config = bound(state, runners)
                 records = recovery_records(state, recovery or config.recovery)
                 await self._loader.write(state, lease, records)
-                return await self._add(state, config, lease, runners)
+                actor = await self._add(state, config, lease, runners)
+            if actor.history_commands.excess is not None:
+                await self.retain(actor)
+            return actor
 
         return await self._table.activate(session, load, takeover=takeover)
+
+    async def retain(self, actor: Actor, limits: HistoryLimits | None = None) -> None:
+        """Let *actor* forget what exceeds *limits*, by default those of the session; returns when
+        that is erased. Nothing is done while a turn is open. Raises SessionClosed, SessionMoved
+        and StoreError."""
+        command = Retain(actor.mailbox.number(), None, limits)
+        actor.put(command)
+        await command.promise.wait()
+
+    def retention_deleted(self, session: str, limit: str) -> None:
+        """*session* was deleted because of *limit*: log it, and tell the observers."""
+        self.log(session).event("retention.deleted", limit=limit)
+        self._services.observers.deleted(session, limit)
+
+    def log(self, session: str = "") -> SessionLog:
+        """The log of *session*, or of what is about no single one."""
+        return SessionLog(self._logger, session, content=False)
 
     def _check_bound(self, session: str, names: tuple[str, ...], unbound: Unbound) -> None:
         if names and unbound == "raise":

@@ -14,6 +14,7 @@ from llmsession.turns.records import Answer, CommandAnswer, InterruptPolicy
 
 from ..tasks.promise import Promise
 from .config import SessionConfig, WhenBusy, store_config
+from .history_limits import HistoryLimits
 from .outcome import Closed, CompactionOutcome, InterruptOutcome, TurnOutcome
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Interrupt",
     "InterruptCaller",
     "Label",
+    "Retain",
     "Rewind",
     "Send",
     "SetSummary",
@@ -173,6 +175,15 @@ class Forget(Command[None]):
     when_busy: IfBusy
 
 
+@dataclass(slots=True, eq=False)
+class Retain(Command[None]):
+    """Forget what of the history exceeds ``limits``: None are the session's own. Nobody's turn is
+    in the way: while one is open, nothing is done. Answered once it is erased from the log."""
+
+    kind: ClassVar[str] = "retain"
+    limits: HistoryLimits | None = None
+
+
 class ForkPoint(msgspec.Struct, frozen=True):
     """Where a fork begins: the id of the new session, and how many records it shares."""
 
@@ -201,10 +212,18 @@ class Fork(Command[ForkPoint]):
 
 @dataclass(slots=True, eq=False)
 class Label(Command[None]):
-    """Replace the session's labels. Answered once that is durable."""
+    """Replace the session's labels, its title, and whether it is archived; None changes nothing of
+    it. Answered once that is durable."""
 
     kind: ClassVar[str] = "label"
-    labels: dict[str, str]
+    labels: dict[str, str] | None
+    title: str | None = None
+    archived: bool | None = None
+
+    def _content(self) -> Iterator[bytes | str]:
+        yield _digested("labels", self.labels)
+        if self.title is not None or self.archived is not None:
+            yield msgspec.json.encode((self.title, self.archived))
 
 
 @dataclass(slots=True, eq=False)
@@ -281,7 +300,7 @@ class Close:
     promise: Promise[Closed] = field(init=False, default_factory=Promise)
 
 
-HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork
+HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork | Retain
 WorkCommand: TypeAlias = (
     Send | Submit | Compact | Configure | StoreSummaries | SetSummary | Label | HistoryCommand
 )

@@ -32,6 +32,7 @@ from llmsession.turns.request import Frame, Profile, Sizes, sizes_for
 from llmsession.turns.spending.spending import SpendingBudget
 
 from .function_schema import check_can_run, schema_of
+from .history_limits import HistoryLimits
 
 __all__ = [
     "CompactionConfig",
@@ -349,7 +350,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     go to the provider as they are (temperature, thinking, ...). ``tool_deadline_s`` is how long a
     call may stay without its result; None is for ever. ``queue_limit`` bounds the unread commands,
     and the queued turns. ``budget`` is what the session may spend in total; with a greater one it
-    can continue.
+    can continue. ``retention`` is how much of its history the session keeps: what is beyond that is
+    erased for good. Compaction hides from the model, and erases nothing.
 
     ``recovery`` is what opening the session does with a turn that was running when its owner died,
     or lost its store. ``drop`` ends it as an interrupt would, with the reason ``crash``. ``resume``
@@ -374,6 +376,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 0.1
     queue_limit: int = 256
     compaction: CompactionConfig = CompactionConfig()
+    retention: HistoryLimits | None = None
     log_content: bool = False
 
     def checked(self) -> SessionConfig:
@@ -388,6 +391,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             kind = type(self.compaction).__name__
             raise InvalidConfig(f"compaction is a CompactionConfig, not {kind}")
         compaction = self.compaction.checked()
+        if isinstance(self.retention, HistoryLimits):
+            self.retention.checked()
         config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
         names = [tool.name for tool in tools]
         for name in names:
@@ -446,6 +451,11 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     def bound_tools(self) -> dict[str, Tool]:
         """The tools by name, as checked."""
         return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
+
+    @property
+    def max_age_s(self) -> float | None:
+        """How old its messages may become, in seconds; None: any age."""
+        return self.retention.max_age_s if self.retention is not None else None
 
     def sizes(self, profile: Profile) -> Sizes:
         """The tokens of the window and of the reply, as set here or as *profile* has them."""

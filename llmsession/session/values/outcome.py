@@ -14,6 +14,8 @@ from llmsession.turns.records import CallReceipt, ExceededBudget, ProviderFailur
 from llmsession.turns.spending.prices import NANO
 from llmsession.turns.usage import Usage
 
+from .history_limits import NOTHING_FORGOTTEN, Forgotten
+
 __all__ = [
     "Closed",
     "CompactionOutcome",
@@ -129,6 +131,9 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted turns that wait for their turn."""
     head: TurnId | None
     """The last committed turn, which ``expected_head`` is compared with; None if there is none."""
+    next_turn: TurnId | None = None
+    """The id that the next message gets that is accepted and begins a turn; another client's may
+    come first. None from a service that does not tell it yet."""
     seq: int
     """The newest durable record, a cursor for ``subscribe``."""
     epoch: int
@@ -159,6 +164,8 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     open_calls: tuple[str, ...] = ()
     """The ids of the running turn's calls that wait for their results: see
     ``LLMSession.open_calls``."""
+    forgotten: Forgotten = NOTHING_FORGOTTEN
+    """What was forgotten so far, by retention or because a caller asked."""
 
     @property
     def utilisation(self) -> float:

@@ -31,7 +31,7 @@ from llmsession.turns.records import InterruptPolicy, Seed
 from .commands import IfBusy
 from .config import Recovery, Tool, WhenBusy
 from .function_schema import check_can_run
-from .labels import MAX_LABEL_CHARS, RESERVED
+from .labels import MAX_LABEL_CHARS, MAX_TITLE_CHARS, RESERVED
 
 __all__ = [
     "MAX_LISTED",
@@ -39,6 +39,7 @@ __all__ = [
     "checked_filter",
     "checked_flag",
     "checked_if_busy",
+    "checked_labelling",
     "checked_labels",
     "checked_number",
     "checked_page",
@@ -50,6 +51,7 @@ __all__ = [
     "checked_summaries",
     "checked_summary",
     "checked_text",
+    "checked_title",
     "checked_tools",
     "checked_user_body",
     "checked_when_busy",
@@ -155,6 +157,31 @@ def checked_labels(labels: Any) -> dict[str, str]:
 
 
 @refusing
+def checked_title(title: Any) -> str | None:
+    """*title* of a session, on one line; None stays None. Raises InvalidInput for one that is too
+    long."""
+    if title is None:
+        return None
+    text = " ".join(checked_text(title, "title").split())
+    if len(text) > MAX_TITLE_CHARS:
+        raise InvalidInput(f"title has {len(text)} characters, at most {MAX_TITLE_CHARS} are kept")
+    return text
+
+
+def checked_labelling(
+    labels: Any, title: Any, archived: Any
+) -> tuple[dict[str, str] | None, str | None, bool | None]:
+    """The arguments of ``LLMSession.label``. Raises InvalidInput, also if all of them are None."""
+    if labels is title is archived is None:
+        raise InvalidInput("label changes labels, title or archived; none of them was given")
+    return (
+        None if labels is None else checked_labels(labels),
+        checked_title(title),
+        None if archived is None else checked_flag(archived, "archived"),
+    )
+
+
+@refusing
 def checked_filter(filter: Any) -> SessionFilter:
     """*filter*, of plain texts. Raises InvalidInput for a label or a time of a wrong type, and for
     more labels than a session can have."""
@@ -177,7 +204,10 @@ def checked_filter(filter: Any) -> SessionFilter:
         time = getattr(found, name)
         if time is not None and not math.isfinite(time):
             raise InvalidInput(f"filter: {name} is {time}, no time in seconds since the epoch")
-    for text in (text for entry in found.labels.items() for text in entry):
+    if len(found.without) > MAX_LABELS:
+        raise InvalidInput(f"filter: {len(found.without)} labels in without; at most {MAX_LABELS}")
+    entries = (text for entry in found.labels.items() for text in entry)
+    for text in (*entries, *found.without):
         if text is not None and clean_text(text) != text:
             raise InvalidInput(f"filter: label {text!r} is no text")
     return found

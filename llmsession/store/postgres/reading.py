@@ -103,6 +103,7 @@ class Reading:
     ) -> list[SessionRow]:
         """See ``Store.rows``. None but *sessions*, where they are given."""
         marks = label_marks(filter.labels, cipher) if filter.labels else None
+        without = label_marks(dict.fromkeys(filter.without), cipher) if filter.without else None
         rows = await self._connections.run(
             lambda it: it.fetch(
                 self._statements.rows,
@@ -114,6 +115,7 @@ class Reading:
                 filter.touched_after,
                 filter.touched_before,
                 sessions,
+                without,
             )
         )
         return [row_of(row, cipher) for row in rows]

@@ -83,6 +83,7 @@ class Statements:
                AND ($6::float8 IS NULL OR touched_at >= $6)
                AND ($7::float8 IS NULL OR touched_at < $7)
                AND ($8::text[] IS NULL OR id = ANY($8))
+               AND ($9::bytea[] IS NULL OR NOT label_marks && $9)
              ORDER BY id LIMIT $2"""
         self.holder = f"""
             SELECT s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,

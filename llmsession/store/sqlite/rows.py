@@ -85,6 +85,8 @@ def filter_sql(
         else:
             query = "s.id IN (SELECT session FROM label WHERE name = ? AND value = ?)"
             conditions.append((query, [name, value]))
+    for name in filter.without:
+        conditions.append(("s.id NOT IN (SELECT session FROM label WHERE name = ?)", [name]))
     for condition, time in (
         ("s.created_at >= ?", filter.created_after),
         ("s.created_at < ?", filter.created_before),

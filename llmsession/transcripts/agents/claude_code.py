@@ -37,7 +37,7 @@ from llmsession.turns.blocks import (
 from ..common.assembly import CLAUDE_CODE, assemble
 from ..common.conversation import Conversation, Note
 from ..common.jsonl import JsonLine, clip, read_lines
-from ..common.recorded_message import RecordedMessage
+from ..common.recorded_message import RecordedMessage, summary_mark
 from .claude_attachments import (
     NOT_SENT,
     WITHOUT_TEXT,
@@ -259,6 +259,7 @@ class _Recording:
         if record.is_compact_summary and not self._begins_here(line):
             text = clip(line.blocks[0].text if line.blocks else "")
             self._note(number, "compact_summary", text, visible=True)
+            self.recorded += summary_mark("\n\n".join(block.text for block in line.blocks))
             return
         if record.is_compact_summary:
             self._note(number, "compact_summary", "the conversation begins with it")

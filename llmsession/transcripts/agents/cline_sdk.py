@@ -23,7 +23,7 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import RecordedMessage
+from ..common.recorded_message import RecordedMessage, summary_mark
 from .vscode_task_folder import read_kept, task_messages, two_views
 
 __all__ = ["FORMAT", "looks_cline_sdk", "prefix_hash", "read_cline_sdk"]
@@ -84,14 +84,18 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
     if manifest is not None:
         extra["manifest"] = msgspec.Raw(manifest)
     visible: list[RecordedMessage | None] = list(full)
-    summary = ""
+    unhidden: list[RecordedMessage | None] = list(full)
     if sidecar.fields:
         extra["compaction"] = msgspec.Raw(encode_json(sidecar.fields))
         if _fits(sidecar, records):
             compacted = sidecar.records("messages")
             count = sidecar.count("source_message_count")
-            visible = [*task_messages(compacted, f"{id}/compaction", notes, strict), *full[count:]]
-            summary = _summary(compacted)
+            place, summary = _summary(compacted)
+            kept = [*task_messages(compacted, f"{id}/compaction", notes, strict)]
+            # The summary is a message, too. Behind others it stands for none of them.
+            kept[place:place] = summary_mark(summary)
+            visible = [*kept, *full[count:]]
+            unhidden = [*full[:count], *summary_mark(summary), *full[count:]]
             detail = f"stands for the first {count} messages"
             notes.append(Note(1, "compaction", detail))
         else:
@@ -99,20 +103,23 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
             notes.append(Note(1, "stale_sidecar", detail))
     return two_views(
         [message for message in visible if message is not None],
-        [message for message in full if message is not None],
+        [message for message in unhidden if message is not None],
         id,
         FORMAT,
         notes=notes,
         system=whole.text("system_prompt") or "",
-        summary=summary,
         title=Record.of(manifest).record("metadata").text("title") or "",
         extra=extra,
     )
 
 
-def _summary(messages: Sequence[Record]) -> str:
-    summaries = (message.record("metadata").text("summary") for message in messages)
-    return next((text for text in summaries if text), "")
+def _summary(messages: Sequence[Record]) -> tuple[int, str]:
+    """The summary that one of *messages* is, and where it is marked among them."""
+    for index, message in enumerate(messages):
+        text = message.record("metadata").text("summary")
+        if text:
+            return (0 if index else 1), text
+    return 0, ""
 
 
 # The sidecar.

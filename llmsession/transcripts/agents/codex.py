@@ -30,7 +30,7 @@ from ..common.format import Files
 from ..common.jsonl import JsonLine, read_lines
 from ..common.message_list import with_system
 from ..common.record import Record
-from ..common.recorded_message import RecordedMessage
+from ..common.recorded_message import RecordedMessage, summary_mark
 from ..common.times import iso_time, seconds_of
 from ..common.writing import BESIDE, json_lines, path_of
 from ..message_lists.openai_chat import chat_usage
@@ -73,7 +73,6 @@ class _Rollout:
         self.title = ""
         self.meta: bytes | None = None
         self.records: list[msgspec.Raw] = []
-        self.summary = ""
         self.total: bytes | None = None
         self.answered: RecordedMessage | None = None
 
@@ -97,7 +96,7 @@ class _Rollout:
                 self.note(line.line, "turn_context", payload.text("model") or "")
             case "compacted":
                 self.items.end_reply()
-                self.summary = payload.text("message") or self.summary
+                self.items.messages += summary_mark(payload.text("message") or "")
                 self.records.append(msgspec.Raw(line.raw))
                 detail = f"{len(payload.items('replacement_history'))} items took its place"
                 self.note(line.line, "compacted", detail, visible=True)
@@ -167,7 +166,6 @@ class _Rollout:
             format=FORMAT,
             notes=self.notes,
             title=self.title,
-            summary=self.summary,
             system=system,
             extra=extra,
             records=tuple(self.records),

@@ -23,7 +23,7 @@ from ..common.format import Probe
 from ..common.jsonl import clip
 from ..common.message_list import MessageList, SystemTexts
 from ..common.record import Record
-from ..common.recorded_message import RecordedMessage, call_block, result_block
+from ..common.recorded_message import RecordedMessage, call_block, result_block, summary_mark
 from ..common.writing import results_id
 
 __all__ = ["FORMAT", "looks_continue", "read_continue"]
@@ -64,14 +64,13 @@ def read_continue(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
         whole.text("title") or "",
         whole.rest(_KNOWN_SESSION),
     )
-    return (msgspec.structs.replace(conversation, summary=history.summary),)
+    return (conversation,)
 
 
 class _History:
     def __init__(self, notes: list[Note], strict: bool) -> None:
         self.listed = MessageList([], SystemTexts(), notes)
         self.strict = strict
-        self.summary = ""
         self.thinking: list[bytes] = []
         self.thought_at = 0
 
@@ -82,9 +81,13 @@ class _History:
         message, number = item.record("message"), item.number
         summary = item.text("conversationSummary")
         if summary:
-            self.summary = summary
             self.note(number, "summary", clip(summary))
-        messages = self.listed.messages
+        self._take(item, message)
+        # What is before it and the message that it is kept at are not sent.
+        self.listed.messages += summary_mark(summary or "")
+
+    def _take(self, item: Record, message: Record) -> None:
+        messages, number = self.listed.messages, item.number
         match message.text("role"):
             case "user":
                 self.end()

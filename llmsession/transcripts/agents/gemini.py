@@ -85,7 +85,7 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
         session=whole.text("sessionId") or FORMAT,
         format=FORMAT,
         notes=notes,
-        summary=whole.text("summary") or "",
+        title=whole.text("summary") or "",  # a line for the list of sessions
         extra=whole.rest({"sessionId", "messages", "summary"}),
         records=tuple(records),
     )
@@ -255,8 +255,8 @@ def _document(conversation: Conversation) -> dict[str, Any]:
         **extra,
         "sessionId": conversation.id,
     }
-    if conversation.summary:
-        fields["summary"] = conversation.summary
+    if conversation.title:
+        fields["summary"] = conversation.title
     return fields | {"messages": [*rows, *(conversation.records if own else ())]}
 
 

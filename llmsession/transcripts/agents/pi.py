@@ -28,6 +28,7 @@ from ..common.recorded_message import (
     call_block,
     image_url,
     result_block,
+    summary_mark,
     text_blocks,
     thinking_block,
 )
@@ -90,6 +91,9 @@ class _Entry(msgspec.Struct):
     id: str
     parent: str
     message: RecordedMessage | None
+    mark: list[RecordedMessage] = []
+    """The summary that it is, if it is one, and the entry that it does not stand for any more."""
+    first_kept: str = ""
 
 
 class _Session:
@@ -100,6 +104,7 @@ class _Session:
         self.entries: list[_Entry] = []
         self.records: list[msgspec.Raw] = []
         self.summary = ""
+        """One of which the file does not say what it stands for."""
         self.title = ""
 
     def note(self, number: int, what: str, detail: str = "", *, visible: bool = False) -> None:
@@ -109,6 +114,8 @@ class _Session:
         record = Record.of(line.raw, line.line)
         kind = record.text("type") or ""
         message: RecordedMessage | None = None
+        mark: list[RecordedMessage] = []
+        first_kept: str | None = ""
         if kind == "session":
             if self.header.fields:
                 self.note(line.line, "session", "the session was resumed")
@@ -119,8 +126,11 @@ class _Session:
         elif kind == "custom_message":
             message = self._custom(record)
         elif kind == "compaction":
-            self.summary = record.text("summary") or self.summary
-            self.note(line.line, "compaction", clip(self.summary), visible=True)
+            summary, first_kept = record.text("summary") or "", record.text("firstKeptEntryId")
+            if first_kept:
+                mark = summary_mark(summary)
+            self.summary = summary if summary and not first_kept else self.summary
+            self.note(line.line, "compaction", clip(summary), visible=True)
         elif kind == "branch_summary":
             self.records.append(msgspec.Raw(line.raw))
             self.note(line.line, kind, clip(record.text("summary") or ""), visible=True)
@@ -133,7 +143,8 @@ class _Session:
             self.records.append(msgspec.Raw(line.raw))
             self.note(line.line, "unknown_type", kind)
         id = record.text("id") or ""
-        self.entries.append(_Entry(id, record.text("parentId") or "", message))
+        parent = record.text("parentId") or ""
+        self.entries.append(_Entry(id, parent, message, mark, first_kept or ""))
 
     def _refuse(self, number: int, why: str) -> None:
         if self.strict:
@@ -245,7 +256,7 @@ class _Session:
     def _paths(self) -> list[list[RecordedMessage]]:
         """The messages of the active path, then those of each other branch."""
         if not any(entry.id for entry in self.entries):
-            return [[entry.message for entry in self.entries if entry.message is not None]]
+            return [_with_marks(self.entries)]
         place = {entry.id: index for index, entry in enumerate(self.entries) if entry.id}
         parents = {entry.parent for entry in self.entries}
         last = len(self.entries) - 1
@@ -259,14 +270,13 @@ class _Session:
         return paths
 
     def _path(self, leaf: int, place: dict[str, int]) -> list[RecordedMessage]:
-        path: list[RecordedMessage] = []
+        path: list[_Entry] = []
         seen: set[int] = set()
         index: int | None = leaf
         while index is not None and index not in seen:
             seen.add(index)
             entry = self.entries[index]
-            if entry.message is not None:
-                path.append(entry.message)
+            path.append(entry)
             if entry.parent and entry.parent not in place:
                 self.note(index + 1, "missing_parent", entry.parent, visible=True)
             above = (
@@ -275,13 +285,31 @@ class _Session:
                 else None
             )
             index = place.get(entry.parent, above)
-        return path[::-1]
+        return _with_marks(path[::-1])
 
     def _is_root(self, entry: _Entry) -> bool:
         return bool(entry.id) and not entry.parent
 
 
+def _with_marks(entries: Sequence[_Entry]) -> list[RecordedMessage]:
+    """The messages of *entries*, each summary marked before the first entry that it does not stand
+    for, or where it is if that is not among them."""
+    ids = {entry.id for entry in entries}
+    marks: dict[str, list[RecordedMessage]] = {}
+    for entry in entries:
+        at = entry.first_kept if entry.first_kept in ids else entry.id
+        marks.setdefault(at, []).extend(entry.mark)
+    path: list[RecordedMessage] = []
+    for entry in entries:
+        path += marks.pop(entry.id, [])
+        path += [entry.message] if entry.message is not None else []
+    return path
+
+
 def _begins(path: list[RecordedMessage], other: list[RecordedMessage]) -> bool:
+    path, other = (
+        [message for message in messages if not message.summary] for messages in (path, other)
+    )
     return len(path) <= len(other) and all(a is b for a, b in zip(path, other, strict=False))
 
 
@@ -377,7 +405,12 @@ class _Written:
             yield self._entry("session_info", last, first, name=main.title)
             last = "session_info"
         if main.summary:
-            yield self._entry("compaction", last, first, summary=main.summary)
+            place = main.summary_upto
+            kept: dict[str, str] = {}
+            if place:  # an entry that is not there: all before this one
+                is_all = place >= len(main.messages)
+                kept = {"firstKeptEntryId": "compaction" if is_all else main.messages[place].id}
+            yield self._entry("compaction", last, first, summary=main.summary, **kept)
         elif self.branches and not rest and not main.title:
             yield self._entry("custom", last, first, customType="active-path")
         yield from main.records if self.own else ()

@@ -19,7 +19,7 @@ from ..common.conversation import Conversation, Note
 from ..common.document import read_document
 from ..common.format import Files, Probe
 from ..common.record import Record
-from ..common.recorded_message import RecordedMessage
+from ..common.recorded_message import RecordedMessage, summary_mark
 from .vscode_task_folder import (
     HISTORY,
     Folder,
@@ -83,8 +83,8 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
     item = Record.of(read_kept(folder.files.get(_ITEM), _ITEM, notes))
     id = folder.id or item.text("id") or FORMAT
     tagged = _read_messages(split_blocks(document), id, notes, strict)
-    visible = _effective(tagged, notes)
-    summaries = [entry for entry in tagged if entry.record.flag("isSummary")]
+    summaries = [entry.message for entry in tagged if entry.record.flag("isSummary")]
+    visible = _with_mark(_effective(tagged, notes), summaries)
     extra: dict[str, Any] = {}
     if item.fields:
         extra["history_item"] = msgspec.Raw(encode_json(item.fields))
@@ -92,12 +92,11 @@ def _read_task(folder: Folder, strict: bool) -> tuple[Conversation, ...]:
         notes.append(Note(1, "other_file", other))
     return two_views(
         visible,
-        [entry.message for entry in tagged],
+        _with_mark([entry.message for entry in tagged], summaries),
         id,
         FORMAT,
         notes=notes,
         title=item.text("task") or "",
-        summary=_text(summaries[-1].message) if summaries else "",
         extra=extra,
     )
 
@@ -123,6 +122,19 @@ def _read_messages(
         else:
             notes.append(Note(number, "bad_message", "no role of a message", visible=True))
     return tagged
+
+
+def _with_mark(
+    messages: Sequence[RecordedMessage], summaries: Sequence[RecordedMessage]
+) -> list[RecordedMessage]:
+    """*messages* with the text of the last of *summaries*, which are messages, marked behind it:
+    it stands for itself, too."""
+    marked: list[RecordedMessage] = []
+    for message in messages:
+        marked.append(message)
+        if summaries and message is summaries[-1]:
+            marked += summary_mark(_text(message))
+    return marked
 
 
 def _text(message: RecordedMessage) -> str:

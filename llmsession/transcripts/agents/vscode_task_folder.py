@@ -158,10 +158,12 @@ def two_views(
     **fields: Any,
 ) -> tuple[Conversation, ...]:
     """The conversation that the model is sent, and the full history where that is another.
-    *fields* are those of the first; ``summary`` is what stands for the hidden part."""
-    summary = fields.pop("summary", "")
+    *fields* are those of the first. A summary is marked in both."""
     conversation = assemble(visible, session=id, format=format, **fields)
-    if len(visible) == len(full) and all(a is b for a, b in zip(visible, full, strict=True)):
-        return (msgspec.structs.replace(conversation, summary=summary),)
+    said, whole_said = (
+        [message for message in messages if not message.summary] for messages in (visible, full)
+    )
+    if len(said) == len(whole_said) and all(a is b for a, b in zip(said, whole_said, strict=True)):
+        return (conversation,)
     whole = branch_of(conversation, assemble(full, session=f"{id}{FULL}", format=format))
-    return conversation, msgspec.structs.replace(whole, summary=summary)
+    return conversation, whole

@@ -9,7 +9,7 @@ come from it; a result of several blocks becomes one text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -39,6 +39,7 @@ from ..common.times import iso_time
 from ..common.trees import (
     Branching,
     families,
+    mark_summaries,
     newest_leaf,
     paths,
     read_paths,
@@ -76,10 +77,14 @@ def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
     rows = _by_id(_flat(document.items(name), reading), reading)
     messages = {id: _messages(record, reading) for id, record in rows.items()}
     parents = {id: _parent(record) for id, record in rows.items()}
-    without_unplaced(messages, parents, reading)
+    links = dict(parents)
+    gone = without_unplaced(messages, parents, reading)
+    summaries = {
+        id: (_first_kept(id, record, links), _summary(record)) for id, record in rows.items()
+    }
+    mark_summaries(messages, summaries, gone)
     times = {id: record.at("createdAt") for id, record in rows.items()}
     ways = paths(parents, newest_leaf(parents, times), reading) or [[]]
-    summaries = {id: text for id, record in rows.items() if (text := _summary(record))}
     options = document.record("options")
     file_fields = document.rest({*_LISTS, "conversationId", "title"})
     return read_paths(
@@ -89,7 +94,6 @@ def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
         format=FORMAT,
         title=document.text("title") or "",
         system=options.text("promptPrefix") or options.text("system") or "",
-        fields=lambda way: {"summary": _last_summary(way, summaries)},
         kept=file_fields,
     )
 
@@ -134,8 +138,19 @@ def _summary(record: Record) -> str:
     return "\n\n".join(filter(None, texts)) or record.text("summary") or ""
 
 
-def _last_summary(way: Sequence[RecordedMessage], summaries: dict[str, str]) -> str:
-    return next((summaries[message.id] for message in reversed(way) if message.id in summaries), "")
+def _first_kept(id: str, record: Record, parents: Mapping[str, str | None]) -> str:
+    """The message, of those above *id* and itself, that is the first which the summary in *record*
+    does not stand for."""
+    parts = (part for part in record.records("content") if part.text("type") == "summary")
+    kept = [part.record("coverage").text("retainedFromMessageId") for part in parts]
+    above: str | None = id
+    seen: set[str] = set()
+    while above is not None and above not in seen:
+        if kept and above == kept[-1]:
+            return above
+        seen.add(above)
+        above = parents.get(above)
+    return id
 
 
 def _messages(record: Record, reading: Reading) -> list[RecordedMessage]:

@@ -30,6 +30,7 @@ from ..common.recorded_message import (
     call_block_of_value,
     result_block,
     result_text,
+    summary_mark,
     text_blocks,
     text_of,
     thinking_block,
@@ -200,13 +201,9 @@ class _Topic:
             session=self.topic,
             format=FORMAT,
             title=topic.text("title") or "",
-            summary=self._group_summary(ways[0]) or summary,
+            summary=summary,
             kept=file_fields,
         )
-
-    def _group_summary(self, way: Sequence[str]) -> str:
-        groups = (self.rows[id].record for id in reversed(way) if self.rows[id].role == _GROUP)
-        return next(filter(None, (group.text("content") for group in groups)), "")
 
     def _parent(self, row: _Row) -> str | None:
         parent = row.parent
@@ -236,7 +233,8 @@ class _Topic:
             self.reading.leave_out(row.record.number, "compressed_group", raw, "is the summary")
             pinned = row.record.records("pinnedMessages")
             unknown = [item for item in pinned if id_of(item, "id") not in self.rows]
-            return [self._one(_Row(item, self.tables)) for item in unknown]
+            mark = summary_mark(row.record.text("content") or "")
+            return [*mark, *(self._one(_Row(item, self.tables)) for item in unknown)]
         answers = self.answers.get(row.id, [])
         return [self._one(row), *(self._one(item) for item in answers)]
 

@@ -29,6 +29,7 @@ from ..common.recorded_message import (
     call_block_of_value,
     output_text,
     result_block,
+    summary_mark,
     text_blocks,
 )
 
@@ -38,6 +39,7 @@ FORMAT = "neurolink"
 
 _KEY = "neurolink:conversation:"
 _SUMMARY_FIELDS = ("summarizedUpToMessageId", "summarizedMessage", "tokenThreshold")
+_SUMMARY_TITLE = "[Previous conversation summary]:"
 _TELLING = {*_SUMMARY_FIELDS, "lastTokenCount", "lastApiTokenCount"}
 _HELD = {"id", "role", "content", "timestamp", "tool", "args"}
 """Fields of a row that the message holds."""
@@ -101,7 +103,7 @@ def _conversation(session: Record, reading: Reading) -> Conversation:
         session=id_of(session, "sessionId", "id") or FORMAT,
         format=FORMAT,
         title=session.text("title") or "",
-        summary=session.text("summarizedMessage") or "",
+        summary=(session.text("summarizedMessage") or "").strip(),
         extra={FORMAT: msgspec.Raw(encode_json(session.rest(held)))},
     )
 
@@ -109,13 +111,21 @@ def _conversation(session: Record, reading: Reading) -> Conversation:
 def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
     waiting: list[tuple[str, str]] = []
     answering = False
+    pointer = id_of(session, "summarizedUpToMessageId")
+    is_past = False
     for row in session.records("messages"):
+        if is_past:
+            yield from summary_mark(session.text("summarizedMessage") or "")
+        is_past = bool(pointer) and id_of(row, "id") == pointer
         role = row.text("role") or ""
         metadata = row.record("metadata")
         raw = encode_json(row.fields)
         if role not in _ROLES:
             reading.refuse(row.number, "a message without a role that is known", raw)
             continue
+        if metadata.flag("isSummary"):
+            text = (row.text("content") or "").removeprefix(_SUMMARY_TITLE)
+            yield from summary_mark(text)
         if metadata.flag("isSummary") or row.flag("isTruncationMarker"):
             why = "summary" if metadata.flag("isSummary") else "truncation_marker"
             reading.leave_out(row.number, why, raw, row.text("content") or "", visible=True)
@@ -135,6 +145,8 @@ def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
             yield _message(row, "user", [_result(row, call_id)])
         else:
             yield _message(row, role, text_blocks(row.text("content") or ""))
+    if is_past:
+        yield from summary_mark(session.text("summarizedMessage") or "")
 
 
 def _result(row: Record, call_id: str) -> bytes:

@@ -46,6 +46,7 @@ from ..common.recorded_message import (
 from ..common.trees import (
     Branching,
     families,
+    mark_summaries,
     newest_leaf,
     paths,
     read_paths,
@@ -125,7 +126,9 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
             reading.note(1, "no_head", f"{head or 'currentId'}: the newest branch is active")
         head = newest or ""
     ways = paths(parents, head or None, reading) or [[]]
-    summaries = {id: row.text("contextSummary") or "" for id, row in rows.items()}
+    # Each is kept at the first message that it does not stand for.
+    summaries = {id: (id, row.text("contextSummary") or "") for id, row in rows.items()}
+    mark_summaries(messages, summaries, gone)
     outer = record.rest({"chat", "id", "title"}) if chat is not record else {}
     file_fields = {"chat": chat.rest(_CHAT if chat is not record else {*_CHAT, "id"}), **outer}
     return read_paths(
@@ -135,13 +138,8 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
         format=FORMAT,
         title=record.text("title") or chat.text("title") or "",
         system=chat.record("params").text("system") or chat.text("system") or "",
-        fields=lambda way: {"summary": _newest(way, summaries)},
         kept=file_fields,
     )
-
-
-def _newest(way: Sequence[RecordedMessage], summaries: dict[str, str]) -> str:
-    return next(filter(None, (summaries.get(message.id, "") for message in reversed(way))), "")
 
 
 def _rows(chat: Record, history: Record, reading: Reading) -> dict[str, Record]:

@@ -97,6 +97,8 @@ class _Piece(msgspec.Struct, eq=False):
     part: int = 0
     synthetic: tuple[int, ...] = ()
     has_own_id: bool = True
+    joined: Sequence[RecordedMessage] = ()
+    """The recorded messages that it was made of, where they are several."""
 
 
 class _Step(msgspec.Struct, eq=False):
@@ -133,10 +135,12 @@ def assemble(
     notes: Sequence[Note] = (),
     records: Sequence[msgspec.Raw] = (),
     system: str = "",
+    summary: str = "",
     extra: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Conversation:
     """The conversation of the *recorded* messages, in their order. *fields* are more fields of it.
+    *summary* is one whose place is not known; one that is marked between messages goes before it.
 
     System messages before the first message continue *system*; later ones are left out. *before*
     is the beginning of the conversation, and the recorded messages go on from there.
@@ -159,6 +163,8 @@ def assemble(
         ),
         records=(*records, *(left_out if rules.left_out_as_records else ())),
         system="\n\n".join(text for text in (system, assembly.system) if text),
+        summary=assembly.summary or summary,
+        summary_upto=assembly.summary_upto,
         extra=beside,
         **fields,
     )
@@ -187,8 +193,14 @@ class _Assembly:
         self.messages: list[Message] = []
         self.recorded = recorded
         self.system = ""
+        self.summary = ""
+        self.summary_upto = 0
+        self.placed: dict[int, int] = {}
+        """Where the first message of each recorded one stands, by the object's identity."""
 
     def run(self) -> None:
+        marks = [index for index, message in enumerate(self.recorded) if message.summary]
+        marked = self.recorded[marks[-1] :] if marks else []
         self.system, self.recorded = self._without_system()
         self.blocks = [self._allowed(index) for index in range(len(self.recorded))]
         used = {call.id for message in self.before.messages for call in message.tool_calls}
@@ -206,6 +218,11 @@ class _Assembly:
                 self.turns[-1].closed = self.turns[-1].interrupted = True
         self._place_results()
         self._make_messages()
+        if marked:
+            end = len(self.before.messages) + len(self.messages)
+            places = (self.placed.get(id(message)) for message in marked)
+            self.summary = marked[0].summary
+            self.summary_upto = next((place for place in places if place is not None), end)
 
     def _note(self, index: int, what: str, detail: str = "", *, visible: bool = False) -> None:
         self.notes.append(Note(max(1, self.recorded[index].number), what, detail, visible))
@@ -239,6 +256,8 @@ class _Assembly:
         prompts: list[str] = []
         others: list[RecordedMessage] = []
         for message in self.recorded:
+            if message.summary and not message.blocks:
+                continue  # a mark, and no message
             if message.role != "system":
                 others.append(message)
             elif not others and not self.before.messages:
@@ -412,6 +431,9 @@ class _Assembly:
             pieces: Iterable[_Piece] = turn.pieces()
             for piece in _merged(pieces) if self.rules.one_message_per_side else pieces:
                 role: Role = "assistant" if piece.recorded.role == "assistant" else "user"
+                place = len(self.before.messages) + len(self.messages)
+                for recorded in piece.joined or (piece.recorded,):
+                    self.placed.setdefault(id(recorded), place)
                 self.messages.append(self._message(turn, piece, role, counts[role]))
                 counts[role] += 1
 
@@ -489,4 +511,4 @@ def _one_piece(group: Sequence[_Piece]) -> Iterator[_Piece]:
         created_at=min(times, default=0.0),
         completed_at=max(times, default=0.0),
     )
-    yield _Piece(recorded, blocks)
+    yield _Piece(recorded, blocks, joined=[piece.recorded for piece in group])

@@ -41,8 +41,10 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     Of a file that holds a tree the active path is one conversation, and each other branch is
     one more: ``parent`` is the id of the path that it leaves, and its first ``shared_turns``
     turns are that path's, the same message objects. ``summary`` is what the file keeps as the
-    summary of the conversation so far; the messages it stands for are in ``messages`` all the
-    same. ``system`` is the system prompt, which is no message.
+    summary of the conversation so far. It stands for the first ``summary_upto`` messages, which
+    are in ``messages`` all the same; 0 where the file has none of them any more, or does not say
+    which they are. ``system`` is the system prompt, which is no message. ``archived`` is what the
+    file says: its user has put the conversation aside.
     """
 
     id: str
@@ -56,7 +58,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     shared_turns: int = 0
     summary: str = ""
+    summary_upto: int = 0
     system: str = ""
+    archived: bool = False
     extra: dict[str, msgspec.Raw] = {}
     records: tuple[msgspec.Raw, ...] = ()
 

@@ -33,6 +33,7 @@ __all__ = [
     "output_text",
     "result_block",
     "result_text",
+    "summary_mark",
     "text_blocks",
     "text_of",
     "thinking_block",
@@ -55,7 +56,8 @@ class RecordedMessage(msgspec.Struct, kw_only=True, eq=False):
     cut short after this, ``starts`` that a turn begins here if anything was answered since the
     last text, and that the turn before was not cut short by it. ``joins`` says whether text belongs
     to the open tool loop; None means that it does if all calls are answered.
-    ``turn`` is the number of the turn it came into; the assembly sets it.
+    ``turn`` is the number of the turn it came into; the assembly sets it. ``summary`` is that of
+    all messages before this one: see ``summary_mark``.
     """
 
     role: Literal["user", "assistant", "system"]
@@ -75,6 +77,7 @@ class RecordedMessage(msgspec.Struct, kw_only=True, eq=False):
     starts: bool = False
     joins: bool | None = None
     turn: int = 0
+    summary: str = ""
 
     @property
     def content(self) -> tuple[Block, ...]:
@@ -90,6 +93,13 @@ class RecordedMessage(msgspec.Struct, kw_only=True, eq=False):
     def results(self) -> list[ToolResultBlock]:
         """The tool results in it, in order."""
         return [block for block in self.content if isinstance(block, ToolResultBlock)]
+
+
+def summary_mark(text: str) -> list[RecordedMessage]:
+    """A mark between messages: *text* is the summary of all before it. It becomes no message. Of
+    several the last one counts; without a text there is none."""
+    text = text.strip()
+    return [RecordedMessage(role="system", blocks=[], summary=text)] if text else []
 
 
 def joined(messages: Iterable[RecordedMessage]) -> list[RecordedMessage]:

@@ -14,11 +14,12 @@ from llmsession.turns.messages import Message
 from .assembly import CHAT, Before, assemble
 from .chat_records import Reading, outgoing, with_results
 from .conversation import Conversation
-from .recorded_message import RecordedMessage
+from .recorded_message import RecordedMessage, summary_mark
 
 __all__ = [
     "Branching",
     "families",
+    "mark_summaries",
     "newest_leaf",
     "paths",
     "read_paths",
@@ -64,6 +65,21 @@ def without_unplaced(
     for id, parent in parents.items():
         parents[id] = _standing(parent, gone)
     return {id: _standing(id, gone) for id in gone}
+
+
+def mark_summaries(
+    recorded_messages: dict[str, list[RecordedMessage]],
+    summaries: Mapping[str, tuple[str, str]],
+    gone: Mapping[str, str | None],
+) -> None:
+    """Mark each of *summaries*, by the message that keeps it, in *recorded_messages*: it is the
+    first message that is not summarised, and the text. *gone* is as ``without_unplaced`` says."""
+    for first, text in summaries.values():
+        above = gone.get(first) or ""
+        if first in recorded_messages:
+            recorded_messages[first] = [*summary_mark(text), *recorded_messages[first]]
+        elif above in recorded_messages:
+            recorded_messages[above] = [*recorded_messages[above], *summary_mark(text)]
 
 
 def _is_asking(message: RecordedMessage) -> bool:
@@ -195,18 +211,41 @@ def read_paths(
             records=notes.records,
             **fields_of_all,
         )
+        read = _with_summary_before(read, way, start)
         whole = _on_top_of(read, known, conversations[0]) if conversations else read
         if whole is None:
             conversations[0] = _with_what_was_left_out(conversations[0], read)
             continue
         beside = {} if conversations else kept
-        whole = msgspec.structs.replace(whole, extra={format: msgspec.Raw(encode_json(beside))})
+        whole = msgspec.structs.replace(
+            whole, extra={format: msgspec.Raw(encode_json(beside))}, archived=_is_archived(kept)
+        )
         for message in whole.messages:
             known.setdefault(message.id, (message, whole))
         for recorded in way:
             homes.setdefault(id(recorded), whole)
         conversations.append(whole)
     return tuple(conversations)
+
+
+def _with_summary_before(
+    read: Conversation, way: Sequence[RecordedMessage], start: int
+) -> Conversation:
+    """*read* with the summary that is marked on *way* before *start*, if none is behind it: those
+    messages were put together with another path."""
+    marks = [index for index, recorded in enumerate(way[:start]) if recorded.summary]
+    if not marks or any(recorded.summary for recorded in way[start:]):
+        return read
+    following = {recorded.id for recorded in way[marks[-1] + 1 :] if recorded.id}
+    places = (index for index, message in enumerate(read.messages) if message.id in following)
+    upto = next(places, len(read.messages))
+    return msgspec.structs.replace(read, summary=way[marks[-1]].summary, summary_upto=upto)
+
+
+def _is_archived(kept: Mapping[str, Any]) -> bool:
+    """Does a file whose other fields are *kept* say so, in one of the ways in which they do?"""
+    values = (kept.get(name, False) for name in ("archived", "is_archived", "isArchived"))
+    return any(encode_json(value) in (b"true", b"1") for value in values)
 
 
 def _whole_turns(

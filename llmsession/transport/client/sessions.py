@@ -44,6 +44,7 @@ from llmsession.session.values.validation import (
     checked_filter,
     checked_flag,
     checked_if_busy,
+    checked_labelling,
     checked_labels,
     checked_number,
     checked_page,
@@ -212,12 +213,23 @@ class RemoteManager:
         return await self.open(session_id, recovery=recovery)
 
     async def list(
-        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+        self,
+        *,
+        after: str = "",
+        limit: int = 1000,
+        filter: SessionFilter = EVERYTHING,
+        archived: bool | None = False,
+        titles: bool = False,
     ) -> Sequence[SessionRow]:
         """As ``SessionManager.list``."""
-        filter, after = checked_filter(filter), checked_text(after, "after")
-        limit = checked_page(limit)
-        return await self._perform(w.ListSessions, after=after, limit=limit, filter=filter)
+        return await self._perform(
+            w.ListSessions,
+            after=checked_text(after, "after"),
+            limit=checked_page(limit),
+            filter=checked_filter(filter),
+            archived=None if archived is None else checked_flag(archived, "archived"),
+            titles=checked_flag(titles, "titles"),
+        )
 
     async def search(
         self,
@@ -372,9 +384,19 @@ class RemoteSession:
         )
         return RemoteSession(self._link, opened)
 
-    async def label(self, labels: Mapping[str, str], *, command_id: str | None = None) -> None:
+    async def label(
+        self,
+        labels: Mapping[str, str] | None = None,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        command_id: str | None = None,
+    ) -> None:
         """As ``LLMSession.label``."""
-        await self._perform(w.Label, labels=checked_labels(labels), command_id=command_id)
+        labels, title, archived = checked_labelling(labels, title, archived)
+        await self._perform(
+            w.Label, labels=labels, title=title, archived=archived, command_id=command_id
+        )
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
         """As ``LLMSession.configure``. Callables cannot be sent: InvalidConfig."""
@@ -434,6 +456,14 @@ class RemoteSession:
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
         """As ``LLMSession.open_calls``."""
         return await self._perform(w.OpenCalls)
+
+    async def read_will_compact(self) -> bool:
+        """As ``LLMSession.will_compact``."""
+        return await self._perform(w.WillCompact)
+
+    async def read_compact_summaries(self) -> dict[str, str]:
+        """As ``LLMSession.compact_summaries``."""
+        return await self._perform(w.CompactSummaries)
 
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
         """As ``LLMSession.summary``."""

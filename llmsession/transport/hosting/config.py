@@ -7,6 +7,7 @@ environment variable, tokens by their file.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
+from msgspec.structs import asdict
 
 from llmsession.errors import InvalidConfig, InvalidInput
+from llmsession.session.values.retention import Retention
 from llmsession.turns.spending.spending import SpendingBudget
 
 from ..server.limits import Limits
@@ -25,6 +28,7 @@ __all__ = [
     "VARIABLES",
     "LimitsTable",
     "ProviderTable",
+    "RetentionTable",
     "ServerConfig",
     "TenantTable",
     "TlsTable",
@@ -50,14 +54,16 @@ class ProviderTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``models`` are the beginnings of the models that it answers; without any it answers those that
     no other is for. ``key_env`` names the variable that holds its key (``ANTHROPIC_API_KEY`` or
-    ``OPENAI_API_KEY``); a server at ``base_url`` may need none. A replay plays the recorded
-    conversation in ``file`` to every session, turn by turn, and needs no model.
+    ``OPENAI_API_KEY``); a server at ``base_url`` may need none. ``counter`` is who counts its
+    requests: Gemini, with the same key, or Bedrock, with AWS's own variables. A replay plays the
+    recorded conversation in ``file`` to every session, turn by turn, and needs no model.
     """
 
     kind: ProviderKind
     models: tuple[str, ...] = ()
     key_env: str | None = None
     base_url: str | None = None
+    counter: Literal["gemini", "bedrock"] | None = None
     file: str | None = None
     delta_chars: int = 48
     delay_s: float = 0.0
@@ -74,6 +80,26 @@ class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class LimitsTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[limits]``: see ``Limits``; "none" is no limit, where there may be none."""
+
+
+class RetentionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[retention]``: how long sessions and their messages are kept. One rule for all sessions:
+    see ``Retention``. ``every_s`` is how often it is applied to the whole store, and with it the
+    age limits that sessions have of their own. "none" is no limit."""
+
+    delete_idle_s: float | None = None
+    max_sessions: int | None = None
+    forget_after_s: float | None = None
+    max_messages: int | None = None
+    max_tokens: int | None = None
+    every_s: float = 3600.0
+
+    def rules(self) -> tuple[Retention, ...]:
+        """The rule, if there is any limit. Raises InvalidInput."""
+        limits = {name: value for name, value in asdict(self).items() if name != "every_s"}
+        if all(value is None for value in limits.values()):
+            return ()
+        return (Retention(**limits).checked(),)
 
 
 class TenantTable(SpendingBudget, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +132,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     default_model: str | None = None
     tls: TlsTable | None = None
     limits: LimitsTable = LimitsTable()
+    retention: RetentionTable = RetentionTable()
     providers: dict[str, ProviderTable] = {}
     tenants: dict[str, TenantTable] = {}
 
@@ -129,6 +156,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name, limit in msgspec.structs.asdict(self.limits).items():
             if limit is not None and not limit > 0:
                 raise InvalidConfig(f"limits.{name} is {limit!r}; it must be greater than 0")
+        try:
+            self.retention.rules()
+        except InvalidInput as error:
+            raise InvalidConfig(f"retention: {error}") from error
+        if not 0 < self.retention.every_s < math.inf:
+            raise InvalidConfig("retention.every_s is seconds, above 0")
         for name, provider in self.providers.items():
             _check_provider(name, provider)
         if self.summariser is not None and self.summariser not in self.providers:
@@ -163,16 +196,18 @@ def _check_provider(name: str, table: ProviderTable) -> None:
     where = f"providers.{name}"
     if (table.kind == "replay") != (table.file is not None):
         raise InvalidConfig(f"{where}: a replay has a file, and nothing else has")
-    if table.kind == "replay" and (table.key_env or table.base_url):
-        raise InvalidConfig(f"{where}: a replay has no key_env and no base_url")
+    if table.kind == "replay" and (table.key_env or table.base_url or table.counter):
+        raise InvalidConfig(f"{where}: a replay has no key_env, no base_url and no counter")
     if table.delta_chars < 1 or not table.delay_s >= 0:
         raise InvalidConfig(f"{where}: delta_chars is 1 or more, and delay_s 0 or more")
 
 
 # Where it comes from.
 
-_TABLES = {"tls": TlsTable, "limits": LimitsTable}
+_TABLES = {"tls": TlsTable, "limits": LimitsTable, "retention": RetentionTable}
 """Those whose settings have variables, too."""
+_WITH_NONE = ("limits", "retention")
+"""Those of which a setting may be "none"."""
 
 
 def _variables() -> dict[str, tuple[str, ...]]:
@@ -210,7 +245,9 @@ def load_server_config(
             values["store"] = text
         elif variable.startswith(PREFIX) and variable != CONFIG_VARIABLE:
             _put(values, variable, text)
-    values.update(options or {})
+    for name, value in (options or {}).items():
+        is_table = name in _TABLES and isinstance(values.get(name), dict)
+        values[name] = {**values[name], **value} if is_table else value
     return _convert(values, "the command line").checked()
 
 
@@ -249,10 +286,11 @@ def _put(values: dict[str, Any], variable: str, text: str) -> None:
 
 
 def _convert(values: Mapping[str, Any], source: str) -> ServerConfig:
-    limits = values.get("limits")
-    if isinstance(limits, dict):
-        limits = {name: None if value == NONE else value for name, value in limits.items()}
-        values = {**values, "limits": limits}
+    for table in _WITH_NONE:
+        limits = values.get(table)
+        if isinstance(limits, dict):
+            limits = {name: None if value == NONE else value for name, value in limits.items()}
+            values = {**values, table: limits}
     try:
         return msgspec.convert(values, ServerConfig)
     except msgspec.ValidationError as error:
@@ -286,9 +324,9 @@ def print_config(config: ServerConfig) -> str:
     )
     values = msgspec.to_builtins(config)
     lines = [*_lines(values)]
-    for name in ("tls", "limits"):
+    for name in _TABLES:
         if values[name] is not None:
-            lines += ["", f"[{name}]", *_lines(values[name], none=name == "limits")]
+            lines += ["", f"[{name}]", *_lines(values[name], none=name in _WITH_NONE)]
     for name in ("providers", "tenants"):
         for key, table in values[name].items():
             lines += ["", f"[{name}.{_text(key)}]", *_lines(table)]

@@ -51,6 +51,10 @@ class Metrics:
         forced = "Compactions that were forced by a window that was full, or left messages out."
         self._truncations = self._count("truncations", forced)
         self._freed = self._count("compacted_tokens", "Tokens that compactions freed.")
+        forgot = "Turns that retention forgot."
+        self._forgot = self._count("retention_turns", forgot, "limit")
+        deleted = "Sessions that retention deleted."
+        self._deleted = self._count("retention_sessions", deleted, "limit")
         self._tokens = self._count("tokens", "Tokens that were charged for.", "model", "kind")
         self._cost = self._count("cost_usd", "What was charged, in dollars.", "model")
         unpriced = "Requests to models without a price."
@@ -117,6 +121,13 @@ class Metrics:
                 self._freed.inc(max(0, record.tokens_before - record.tokens_after))
                 if record.omitted or record.trigger in FORCED:
                     self._truncations.inc()
+            case r.ConversationForgotten():
+                for limit, turns in record.limits.items():
+                    self._forgot.labels(limit).inc(turns)
+
+    def deleted(self, session: str, limit: str) -> None:
+        """See ``DeletionObserver``."""
+        self._deleted.labels(limit).inc()
 
     def _ended(self, session: str, record: r.Terminal, status: str, reason: str) -> None:
         self._turns.labels(status, self._known("reason", reason)).inc()

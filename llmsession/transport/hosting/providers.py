@@ -9,6 +9,9 @@ from typing import Any
 from llmsession.errors import InvalidConfig, SessionError
 from llmsession.providers import (
     AnthropicProvider,
+    BedrockTokens,
+    CountedProvider,
+    GeminiTokens,
     OpenAIProvider,
     Provider,
     ReplayProvider,
@@ -112,9 +115,16 @@ def _make(name: str, table: ProviderTable, environ: Mapping[str, str], log: Any)
         # A server of the user's own may need no key; the vendors' servers need one.
         if key is None and (table.base_url is None or table.key_env is not None):
             raise InvalidConfig(f"no key: set {variable}")
-        if table.kind == "anthropic":
-            return AnthropicProvider(api_key=key, base_url=table.base_url)
-        return OpenAIProvider(api_key=key, base_url=table.base_url)
+        provider: Provider = (
+            AnthropicProvider(api_key=key, base_url=table.base_url)
+            if table.kind == "anthropic"
+            else OpenAIProvider(api_key=key, base_url=table.base_url)
+        )
+        if table.counter == "gemini":
+            return CountedProvider(provider, GeminiTokens(api_key=key))
+        if table.counter == "bedrock":
+            return CountedProvider(provider, BedrockTokens())
+        return provider
     except SessionError as error:
         raise InvalidConfig(f"{where}: {error}") from error
 

@@ -78,6 +78,8 @@ class ServiceRunner:
             tenant_budgets=config.tenants,
             environ=environ,
             observers=observers,
+            retention=config.retention.rules(),
+            retention_every_s=config.retention.every_s,
         )
         self._service = Service(
             self._manager,

@@ -310,7 +310,13 @@ class Admission:
     async def list(self, tenant: str | None, command: w.ListSessions) -> Sequence[SessionRow]:
         """The sessions that the tenant may see."""
         limit = max(1, min(command.limit, MAX_LISTED))
-        rows = await self.manager.list(after=command.after, limit=limit, filter=command.filter)
+        rows = await self.manager.list(
+            after=command.after,
+            limit=limit,
+            filter=command.filter,
+            archived=command.archived,
+            titles=command.titles,
+        )
         return tenancy.visible_rows(tenant, rows)
 
     async def search(self, tenant: str | None, command: w.SearchSessions) -> SearchPage:

@@ -87,6 +87,8 @@ READ_COMMANDS: Mapping[type[w.Command[Any]], ReadCommand] = {
     w.UsageOf: lambda handle, _: handle.usage(),
     w.OpenCalls: lambda handle, _: handle.open_calls(),
     w.Summary: _summary,
+    w.WillCompact: lambda handle, _: handle.will_compact(),
+    w.CompactSummaries: lambda handle, _: handle.compact_summaries(),
 }
 """Answered at once, from the handle."""
 

@@ -108,6 +108,16 @@ class SessionServiceStub(object):
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
                 response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
                 _registered_method=True)
+        self.WillCompact = channel.unary_unary(
+                '/llmsession.v1.SessionService/WillCompact',
+                request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+                response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+                _registered_method=True)
+        self.CompactSummaries = channel.unary_unary(
+                '/llmsession.v1.SessionService/CompactSummaries',
+                request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+                response_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+                _registered_method=True)
         self.Row = channel.unary_unary(
                 '/llmsession.v1.SessionService/Row',
                 request_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
@@ -288,6 +298,18 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WillCompact(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompactSummaries(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Row(self, request, context):
         """What the store says of a session, and what its log knows beside the messages. Neither opens it.
         """
@@ -458,6 +480,16 @@ def add_SessionServiceServicer_to_server(servicer, server):
             ),
             'Summary': grpc.unary_unary_rpc_method_handler(
                     servicer.Summary,
+                    request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
+                    response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
+            ),
+            'WillCompact': grpc.unary_unary_rpc_method_handler(
+                    servicer.WillCompact,
+                    request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
+                    response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
+            ),
+            'CompactSummaries': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactSummaries,
                     request_deserializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Command.FromString,
                     response_serializer=llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.SerializeToString,
             ),
@@ -922,6 +954,60 @@ class SessionService(object):
             request,
             target,
             '/llmsession.v1.SessionService/Summary',
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WillCompact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmsession.v1.SessionService/WillCompact',
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
+            llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactSummaries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmsession.v1.SessionService/CompactSummaries',
             llmsession_dot_transport_dot_v1_dot_session__pb2.Command.SerializeToString,
             llmsession_dot_transport_dot_v1_dot_session__pb2.Envelope.FromString,
             options,

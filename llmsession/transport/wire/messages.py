@@ -285,6 +285,16 @@ class Summary(SessionQuery[str], frozen=True, kw_only=True, tag="summary"):
     max_chars: int | None = None
 
 
+class WillCompact(SessionQuery[bool], frozen=True, kw_only=True, tag="will_compact"):
+    """Would the next request be sent behind a compaction?"""
+
+
+class CompactSummaries(
+    SessionQuery[dict[str, str]], frozen=True, kw_only=True, tag="compact_summaries"
+):
+    """The compact summaries of results, by call id."""
+
+
 class Row(SessionQuery[SessionRow], frozen=True, kw_only=True, tag="row"):
     """What the store knows of the session. Does not open it."""
 
@@ -332,9 +342,12 @@ class Fork(IdempotentCommand[Opened], frozen=True, kw_only=True, tag="fork"):
 
 
 class Label(IdempotentCommand[None], frozen=True, kw_only=True, tag="label"):
-    """Replace the session's labels."""
+    """Replace the session's labels, its title, and whether it is archived; null, or left out,
+    changes nothing of it."""
 
-    labels: dict[str, str]
+    labels: dict[str, str] | None = None
+    title: str | None = None
+    archived: bool | None = None
 
 
 class Configure(IdempotentCommand[None], frozen=True, kw_only=True, tag="configure"):
@@ -361,11 +374,14 @@ class Close(SessionCommand[Closed], frozen=True, kw_only=True, tag="close"):
 
 
 class ListSessions(Command[tuple[SessionRow, ...]], Query, frozen=True, kw_only=True, tag="list"):
-    """List sessions by id, those greater than ``after``."""
+    """List sessions by id, those greater than ``after``. Archived ones are left out; with
+    ``archived`` true there are only these, with null all. With ``titles`` each row has a title."""
 
     after: str = ""
     limit: int = 1000
     filter: SessionFilter = SessionFilter()
+    archived: bool | None = False
+    titles: bool = False
 
 
 class SearchSessions(Command[SearchPage], Query, frozen=True, kw_only=True, tag="search"):

@@ -14,6 +14,7 @@ import pytest
 
 from llmsession import (
     MemoryStore,
+    Retention,
     SessionConfig,
     SessionManager,
     SessionNotFound,
@@ -66,6 +67,19 @@ def is_refused(ran: Ran, *words: str) -> None:
     assert all(word in ran.refusal for word in words), ran.err
 
 
+def test_show_says_what_was_forgotten_and_why(path: Path, run_here: Run) -> None:
+    assert "forgotten" not in run_here("show", "alpha").out
+
+    async def forget(store: Any) -> None:
+        async with SessionManager(provider=ScriptedProvider([]), store=store) as manager:
+            await manager.apply_retention([Retention(max_messages=2)])
+
+    ask(path, forget)
+    (line,) = [line for line in run_here("show", "alpha").out.splitlines() if "forgotten" in line]
+    assert line.startswith("  forgotten: ")
+    assert line.endswith("UTC (messages 1)")
+
+
 # list
 
 
@@ -78,10 +92,10 @@ def test_a_list_says_of_each_session_what_it_is_and_who_has_it(path: Path, run_h
     ran = run_here("list")
     assert (ran.code, ran.err) == (0, "")
     title, _, alpha, fork, beta = [line for line in ran.out.splitlines() if line.strip()]
-    assert " ".join(title.split()) == "session records last record labels held by fork of"
-    when = "2027-01-15 08:00:00"
-    assert " ".join(alpha.split()) == f"alpha 8 {when} team=red user=[ann] pid {us.pid}"
-    assert fork.split() == ["alpha-fork", "9", *when.split(), "team=red", "alpha"]
+    assert " ".join(title.split()) == "session records last record title labels held by fork of"
+    when, said = "2027-01-15 08:00:00", "what is in the notes?"
+    assert " ".join(alpha.split()) == f"alpha 8 {when} {said} team=red user=[ann] pid {us.pid}"
+    assert fork.split() == ["alpha-fork", "9", *when.split(), *said.split(), "team=red", "alpha"]
     # Whoever held it is dead; what was never finished is no session.
     assert beta.split() == ["beta", "1", "2001-09-09", "01:46:40", "team=blue"]
     assert rows_of(path) == before
@@ -481,3 +495,22 @@ def test_what_is_confirmed_is_deleted(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert run_here("delete", "beta").out == "deleted beta\n"
     assert "beta" not in ids(path)
+
+
+# label
+
+
+def test_a_session_gets_a_title_and_is_archived_and_listed_again(path: Path, run_here: Run) -> None:
+    ran = run_here("label", "be", "--title", "About [b]tests", "--archive")
+    assert (ran.code, ran.out) == (0, "labelled beta\n")
+    assert "beta" not in run_here("list").out
+    (row,) = [
+        row for row in run_here("list", "--archived", "--json").figures if row["session"] == "beta"
+    ]
+    assert row["title"] == "About [b]tests"
+    assert row["labels"]["team"] == "blue"
+    assert "  title About [b]tests" in run_here("show", "beta").out.splitlines()
+    assert run_here("label", "beta", "--unarchive", "--label", "team=green").code == 0
+    labels = {row.session: row.labels for row in rows_of(path)}["beta"]
+    assert labels == {"team": "green", "llmsession.title": "About [b]tests"}
+    is_refused(run_here("label", "beta"), "none of them was given")

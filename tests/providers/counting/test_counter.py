@@ -99,6 +99,29 @@ async def test_what_was_remembered_expires_by_the_clock_that_was_given() -> None
     assert first.calls == 2
 
 
+async def test_a_failure_is_told_once_and_again_only_after_a_success() -> None:
+    told: list[Exception] = []
+    first = Asked(takes_s=9.0)
+    counter = cached(first, on_failure=told.append)
+    for text in ("a", "b"):
+        assert (await counter.count(ask(text))).method == "estimate"
+    assert [str(error) for error in told] == ["no count within 5 seconds"]
+    first.takes_s = 0.0
+    assert (await counter.count(ask("c"))).method == "api"
+    first.error = ValueError("no")
+    for text in ("d", "e"):
+        await counter.count(ask(text))
+    assert [str(error) for error in told] == ["no count within 5 seconds", "no"]
+
+
+async def test_who_is_told_of_a_failure_may_fail() -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    counter = cached(Asked(error=ValueError("no")), on_failure=fail)
+    assert (await counter.count(ask("a"))).method == "estimate"
+
+
 async def test_the_latency_is_that_of_this_call() -> None:
     clock = Clock()
 

@@ -54,6 +54,7 @@ class FakeSession:
     # As the core.
 
     budget_tokens = 100
+    suggests_new_session = False
     session = "s"
     config = SimpleNamespace(
         budget=None, on_failure="keep", compaction=SimpleNamespace(warning=None)
@@ -73,7 +74,7 @@ class FakeSession:
             context_messages=lambda: self.messages,
             view="v",
             reported=None,
-            suggests_new_session=False,
+            suggests_new_session=self.suggests_new_session,
         )
 
     @property
@@ -386,3 +387,7 @@ def test_a_large_context_is_warned_of_once_until_it_is_smaller() -> None:
         session.start()
         warnings.append(session.calls.count("warn"))
     assert warnings == [0, 1, 1, 1, 2]
+    # A compaction has suggested a new session: told whatever the size is.
+    session.tokens, session.suggests_new_session = 50, True
+    session.start()
+    assert session.calls.count("warn") == 3

@@ -200,6 +200,21 @@ async def test_a_compaction_is_discarded_when_the_history_was_cleared_meanwhile(
         assert len(outcomes) == 1
 
 
+async def test_a_threshold_in_tokens_compacts_in_any_window() -> None:
+    compaction = CompactionConfig(
+        threshold_tokens=10_000, schedule="at_once", keep_recent_turns=1, keep_recent_steps=1
+    )
+    async with stage(
+        one_call_a_turn, tools=tools(), window_tokens=900_000, max_tokens=1_000,
+        compaction=compaction,
+    ) as on:  # fmt: skip
+        await turns(on, 2)
+        assert await applied(on) == []
+        await turns(on, 8)
+        assert await applied(on)
+        assert on.session.status().context_tokens < 10_000
+
+
 async def test_a_compaction_is_not_applied_while_a_reply_streams() -> None:
     def script(request: Request, tag: StepTag) -> Scripted:
         if tag.turn < 6:

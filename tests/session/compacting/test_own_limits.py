@@ -20,7 +20,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.usage import Usage
-from tests.session.actors import Stage, stage
+from tests.session.actors import Stage, settled, stage
 from tests.session.compacting.conversations import applied, tools
 
 SHORT = "a short output\n" * 4
@@ -127,3 +127,32 @@ async def test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for
             await on.say("one", "two")
         assert await applied(on) == []
         assert len(on.provider.requests) == 4
+
+
+@pytest.mark.parametrize("policy", ["last_n_messages", "age_count_token", "balanced"])
+async def test_a_session_says_whether_its_next_request_comes_behind_a_compaction(
+    policy: str,
+) -> None:
+    foreseen: list[bool] = []
+    happened: list[bool] = []
+    compaction = CompactionConfig(policy=policy)
+    reply = say("words " * 300)
+    async with stage(
+        lambda request, tag: reply, compaction=compaction, window_tokens=8_000, max_tokens=1_000
+    ) as on:
+        for number in range(28):
+            await settled()
+            foreseen.append(on.session.will_compact())
+            before = len(await applied(on))
+            await on.say(f"message {number}")
+            happened.append(len(await applied(on)) > before)
+    assert True in happened
+    assert foreseen == happened
+
+
+async def test_no_compaction_is_foreseen_where_it_is_switched_off() -> None:
+    compaction = CompactionConfig(policy="last_n_messages", enabled=False)
+    async with stage(lambda request, tag: say("fine"), compaction=compaction) as on:
+        for number in range(10):
+            await on.say(f"message {number}")
+        assert not on.session.will_compact()

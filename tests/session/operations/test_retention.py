@@ -89,7 +89,7 @@ async def test_sessions_that_were_idle_for_too_long_are_deleted() -> None:
         await on.session("early", 0)
         await on.session("late", 0, 60)
         report = await on.apply(idle(30.5), day=90)
-        assert report == RetentionReport(dry_run=False, deleted=("early",))
+        assert report == RetentionReport(dry_run=False, deleted=("early",), limits={"idle": 1})
         assert await on.names() == ["late"]
         with pytest.raises(SessionNotFound):
             await on.manager.open("early")
@@ -112,7 +112,7 @@ async def test_what_was_said_too_long_ago_is_forgotten() -> None:
         await on.session("s", 0, 10, 20)
         await on.session("young", 15)
         report = await on.apply(old(15), day=30)
-        assert report == RetentionReport(dry_run=False, forgotten={"s": 2})
+        assert report == RetentionReport(dry_run=False, forgotten={"s": 2}, limits={"age": 2})
         assert on.manager.live == ()
         session = await on.manager.open("s")
         assert [m.text for m in session.conversation()] == ["s on day 20", "fine"]
@@ -129,7 +129,7 @@ async def test_a_session_that_is_to_be_deleted_is_not_opened_to_forget() -> None
     async with years() as on:
         await on.session("s", 0)
         report = await on.apply(old(10), idle(20), day=30)
-        assert report == RetentionReport(dry_run=False, deleted=("s",))
+        assert report == RetentionReport(dry_run=False, deleted=("s",), limits={"idle": 1})
 
 
 async def test_a_dry_run_tells_the_same_and_changes_nothing() -> None:

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsession import InvalidConfig
+from llmsession import InvalidConfig, Retention
 from llmsession.transport.hosting.config import (
     VARIABLES,
     LimitsTable,
     ProviderTable,
+    RetentionTable,
     ServerConfig,
     TenantTable,
     TlsTable,
@@ -39,6 +40,7 @@ FULL = ServerConfig(
         "odd name": ProviderTable(kind="replay", file="x.jsonl", delay_s=0.5),
     },
     tenants={"anna": TenantTable(max_tokens=5)},
+    retention=RetentionTable(max_messages=5, every_s=60.0),
 )
 
 
@@ -56,6 +58,22 @@ def test_each_source_counts_before_the_one_before_it(tmp_path: Path) -> None:
     assert (config.idle_s, config.grace_s, config.health) == (1.0, 2.0, "127.0.0.1:3")
     assert (config.limits.connections, config.limits.open_turns) == (1, None)
     assert config.listen == ("unix:a", "tcp://127.0.0.1:5")
+
+
+def test_retention_comes_from_the_file_the_environment_and_the_command_line_together(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text("[retention]\nmax_messages = 50\nmax_sessions = 9\ndelete_idle_s = 60.0")
+    environ = {
+        "LLMSESSION_SERVE_RETENTION_MAX_SESSIONS": "7",
+        "LLMSESSION_SERVE_RETENTION_DELETE_IDLE_S": "none",
+    }
+    config = load_server_config(file, environ, {"retention": {"max_tokens": 5, "every_s": 2.0}})
+    rule = Retention(max_messages=50, max_sessions=7, max_tokens=5)
+    assert config.retention.rules() == (rule,)
+    assert config.retention.every_s == 2.0
+    assert load_server_config(None, {}).retention.rules() == ()
 
 
 def test_the_environment_may_name_the_file_and_the_store(tmp_path: Path) -> None:
@@ -84,7 +102,8 @@ def test_a_variable_that_is_wrong_is_named(variable: str, text: str, said: str) 
 
 
 def test_every_plain_setting_has_a_variable() -> None:
-    plain = set(ServerConfig.__struct_fields__) - {"providers", "tenants", "tls", "limits"}
+    tables = {"providers", "tenants", "tls", "limits", "retention"}
+    plain = set(ServerConfig.__struct_fields__) - tables
     assert {place[0] for place in VARIABLES.values() if len(place) == 1} == plain
     assert "LLMSESSION_SERVE_TLS_CLIENT_CA" in VARIABLES
     assert "LLMSESSION_SERVE_LIMITS_MAX_LAG_S" in VARIABLES
@@ -114,6 +133,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         {"providers": {"r": {"kind": "other"}}},
         {"limits": {"commands_per_s": -1.0}},
         {"limits": 3},
+        {"retention": {"max_messages": 0}},
+        {"retention": {"forget_after_s": -1.0}},
+        {"retention": {"every_s": 0.0}},
         {"grace_s": float("nan")},
         {"log_level": "loud"},
         {"tls": {"certificate": "c"}},
@@ -161,7 +183,7 @@ def test_without_a_place_to_listen_at_there_is_a_socket_beside_the_store() -> No
 
 def test_the_operations_page_has_every_setting_with_its_default() -> None:
     page = PAGE.read_text("utf-8")
-    tables = (ServerConfig, ProviderTable, TlsTable, LimitsTable, TenantTable)
+    tables = (ServerConfig, ProviderTable, TlsTable, LimitsTable, RetentionTable, TenantTable)
     for table in tables:
         for name in table.__struct_fields__:
             assert f"`{name}`" in page or f"[{name}" in page, name

@@ -106,6 +106,19 @@ def compacted(**fields: object) -> r.CompactionApplied:
     return msgspec.structs.replace(applied, **fields)
 
 
+def test_what_retention_erases_is_counted_by_limit() -> None:
+    metrics = Metrics()
+    gone = r.ConversationForgotten(before=4, generation=2, edge=9, turns=3, messages=6)
+    metrics.recorded("s", gone)  # a caller asked for it
+    limits = {"age": 2, "messages": 1}
+    metrics.recorded("s", msgspec.structs.replace(gone, limits=limits))
+    metrics.deleted("s", "idle")
+    page = metrics.page()[2].decode()
+    assert 'llmsession_retention_turns_total{limit="age"} 2.0' in page
+    assert 'llmsession_retention_turns_total{limit="messages"} 1.0' in page
+    assert 'llmsession_retention_sessions_total{limit="idle"} 1.0' in page
+
+
 def test_compactions_are_counted_and_those_that_were_forced_or_left_messages_out() -> None:
     metrics = Metrics()
     metrics.recorded("s", compacted())

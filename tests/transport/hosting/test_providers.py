@@ -12,7 +12,15 @@ from structlog import get_logger
 from structlog.testing import capture_logs
 
 from llmsession import InvalidConfig
-from llmsession.providers import AnthropicProvider, OpenAIProvider, ReplayProvider, RoutedProvider
+from llmsession.providers import (
+    AnthropicProvider,
+    BedrockTokens,
+    CountedProvider,
+    GeminiTokens,
+    OpenAIProvider,
+    ReplayProvider,
+    RoutedProvider,
+)
 from llmsession.transcripts import write_own
 from llmsession.transport.hosting.config import ServerConfig, load_server_config
 from llmsession.transport.hosting.providers import default_model, make_providers
@@ -51,6 +59,17 @@ def test_the_environment_names_the_provider_of_summaries_where_the_file_does_not
     assert isinstance(summariser, OpenAIProvider)
     with pytest.raises(InvalidConfig, match=r"there is no provider 'c'; .* a, b"):
         make_providers(config(**tables), keys | {"LLMSESSION_SUMMARY_PROVIDER": "c"})
+
+
+@pytest.mark.parametrize(
+    ("counter", "kind"), [("gemini", GeminiTokens), ("bedrock", BedrockTokens)]
+)
+def test_a_table_names_who_counts(counter: str, kind: type[Any]) -> None:
+    provider, _ = make_providers(config(mine={"kind": "openai", "counter": counter}), OPENAI)
+    assert isinstance(provider, CountedProvider)
+    assert isinstance(provider._tokens, kind)
+    with pytest.raises(InvalidConfig, match="no counter"):
+        config(mine={"kind": "replay", "file": "x", "counter": counter})
 
 
 def test_without_a_key_there_is_nobody() -> None:

@@ -116,7 +116,7 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
         action, warns = hybrid_action(history, room, shares)
         if action == "none":
             return None
-        ran = absorb_all(draft, _CHEAPER.policies())
+        ran = absorb_all(draft, _CHEAPER.policies)
         action, _ = hybrid_action(draft.used - (budget.used_tokens - history), room, shares)
         if action == "condense" and not draft.condense(self._turns_cut(draft), SUMMARY_TOKENS):
             action = "truncate"
@@ -164,10 +164,19 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
         if known is None or not reached(known[1], known[0], self.condense_at):
             return None
         room, history = known
-        oldest = draft.start + portion(len(messages) - draft.start, self.fold_share)
-        folds = draft.condense(summary_cut(draft, oldest), SUMMARY_TOKENS)
+        folds = draft.condense(self._cut(draft), SUMMARY_TOKENS)
         limit = budget.used_tokens - history + room
         if draft.used > limit:
             draft.keep_newest(limit)
         action = "condense" if folds else "truncate"
         return draft.plan(self.name, f"{action} at {history:,} of {room:,} tokens")
+
+    def _cut(self, draft: Draft) -> int:
+        """Where three fifths of what is shown end; where it begins, if no messages came since the
+        last fold."""
+        summaries, count = draft.view.prefix_summaries, len(draft.messages)
+        folded_from = summaries[-2].upto if len(summaries) > 1 else 0
+        last = folded_from + portion(count - folded_from, self.fold_share)
+        if summary_cut(draft, last) <= draft.start:
+            return draft.start
+        return summary_cut(draft, draft.start + portion(count - draft.start, self.fold_share))

@@ -1,28 +1,32 @@
 """Policies that add to the context: what is remembered, what is to be done, what was attached.
 
-They are stages: each adds tokens, so a session alone has no reason to apply one. A pipeline runs
-them before what compacts, so that what is injected is counted. Each knows its own items by how
-they begin, keeps those of others, and has at most one of each.
+A session asks them before each request, and a text is in the request that it was asked for. They
+compact nothing: a pipeline runs them before what does, so that what is injected is counted. Each
+knows its own items by how they begin (``marks``), keeps those of others, and has at most one of
+each.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from datetime import UTC, datetime
+from itertools import islice
+from typing import ClassVar, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.summaries.shorten import shorten_text
 from llmsession.compaction.view.plan import Plan
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig
+from llmsession.turns.ids import TurnId
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected
 
-from ..base import WaitingPolicy
-from ..drafts import Draft
+from ..injecting import InjectingPolicy
 from ..limits import Amount, Count, check_whole
 from ..registry import register
 
@@ -30,6 +34,7 @@ __all__ = [
     "ContextItem",
     "ContextProviders",
     "FocusChain",
+    "Memory",
     "MemoryInjection",
     "checklist_in",
     "focus_due",
@@ -55,16 +60,18 @@ ITEM_CHARS = 20_000
 def memory_query(messages: Sequence[Message]) -> str:
     """What memories are looked up by: the newest seven texts of the user, the last 4,000
     characters of them."""
-    said = [message.text for message in messages if message.is_user and message.text.strip()]
-    return "\n".join(said[-QUERY_MESSAGES:])[-QUERY_CHARS:]
+    texts = (message.text for message in reversed(messages) if message.is_user)
+    newest = list(islice((text for text in texts if text.strip()), QUERY_MESSAGES))
+    return "\n".join(reversed(newest))[-QUERY_CHARS:]
 
 
-def _section(title: str, entries: Sequence[str], max_chars: int) -> str:
-    """*entries* below *title*, as many whole ones as fit; a first one that is too long is cut."""
+def _section(title: str, entries: Sequence[str], max_chars: int, mark: str = "- ") -> str:
+    """*entries* below *title*, as many whole ones as fit, each behind *mark*; a first one that is
+    too long is cut."""
     lines: list[str] = []
     room = max_chars - len(title) - 1
     for entry in entries:
-        line = f"- {' '.join(entry.split())}"
+        line = f"{mark}{' '.join(entry.split())}"
         if len(line) + 1 > room:
             if lines:
                 break
@@ -74,39 +81,69 @@ def _section(title: str, entries: Sequence[str], max_chars: int) -> str:
     return "\n".join([title, *lines]) if lines else ""
 
 
+class Memory(msgspec.Struct, frozen=True):
+    """A memory with the day on which it was made: ``at`` in seconds since the epoch; None where
+    that is not known."""
+
+    text: str
+    at: float | None = None
+
+
+def _text_of(memory: str | Memory) -> str:
+    return memory.text if isinstance(memory, Memory) else memory
+
+
+def _numbered(memories: Sequence[str | Memory]) -> list[str]:
+    """*memories* as Open WebUI numbers and dates them, with days in UTC."""
+    lines: list[str] = []
+    for number, memory in enumerate(memories, 1):
+        at = memory.at if isinstance(memory, Memory) else None
+        day = "Unknown Date" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+        lines.append(f"{number}. [{day}] {' '.join(_text_of(memory).split())}")
+    return lines
+
+
 def memory_block(
-    memories: Sequence[str], relevant: Sequence[str], section_chars: int = SECTION_CHARS
+    memories: Sequence[str | Memory],
+    relevant: Sequence[str | Memory],
+    section_chars: int = SECTION_CHARS,
 ) -> str:
     """The block for the system text's end, each section at most *section_chars* and at least 250
-    characters long; "" without memories."""
+    characters long; "" without memories. If one of them is a ``Memory``, all are numbered and dated
+    in one section, ``User Context:``."""
     limit = max(MIN_SECTION_CHARS, section_chars)
-    sections = [
-        _section("[User Memory]", [memory for memory in memories if memory.strip()], limit),
-        _section("[Relevant Context]", [memory for memory in relevant if memory.strip()], limit),
-    ]
+    known = [memory for memory in memories if _text_of(memory).strip()]
+    fitting = [memory for memory in relevant if _text_of(memory).strip()]
+    if any(isinstance(memory, Memory) for memory in (*known, *fitting)):
+        sections = [_section("User Context:", _numbered([*known, *fitting]), limit, mark="")]
+    else:
+        sections = [
+            _section("[User Memory]", [_text_of(memory) for memory in known], limit),
+            _section("[Relevant Context]", [_text_of(memory) for memory in fitting], limit),
+        ]
     text = "\n".join(filter(None, sections))
     return f"{_MEMORY}\n{text}\n{_MEMORY_END}" if text else ""
 
 
 @register
-class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
+class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
     """``memory_injection``: what is known of the user, and what fits the newest questions, in one
     block at the end of the system text, so that its head stays in the cache.
 
     ``memories`` are always told; of ``relevant`` the eight that share the most words with the
-    query. Without any the block goes. Injects one item, marker ``<memory_context>``. Exempt from
-    G7: it adds. Not copied: vectors, which need a model, and the review every ten turns, which
-    writes memories.
+    query. Each is a text, or ``Memory(text, at)``: then all are numbered and dated under ``User
+    Context:``, as earlier versions of Open WebUI did. Without any the block goes. Injects one item,
+    marker ``<memory_context>``. Exempt from G7: it adds. Not copied: vectors, which need a model,
+    and the review every ten turns, which writes memories.
 
     Raises InvalidConfig, naming what cannot be.
     """
 
     name: ClassVar[str] = "memory_injection"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
-    injects: ClassVar[bool] = True
+    marks: ClassVar[tuple[str, ...]] = (_MEMORY,)
 
-    memories: tuple[str, ...] = ()
-    relevant: tuple[str, ...] = ()
+    memories: tuple[str | Memory, ...] = ()
+    relevant: tuple[str | Memory, ...] = ()
     section_chars: int = SECTION_CHARS
     top: Amount = TOP_MEMORIES
 
@@ -116,14 +153,16 @@ class MemoryInjection(WaitingPolicy, frozen=True, kw_only=True):
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The block as it has to be now; None if it is."""
-        draft = Draft(view, messages, budget)
         block = memory_block(self.memories, self._best(messages), self.section_chars)
-        draft.inject([Injected(-1, block)] if block else [], instead_of=_MEMORY)
-        return draft.plan(self.name, "memories as they are now")
+        items = [Injected(-1, block)] if block else []
+        return self.injected(view, messages, budget, items, "memories as they are now")
 
-    def _best(self, messages: Sequence[Message]) -> list[str]:
+    def _best(self, messages: Sequence[Message]) -> list[str | Memory]:
+        if not self.relevant:
+            return []
         words = set(_WORD.findall(memory_query(messages).lower()))
-        scores = [len(words & set(_WORD.findall(memory.lower()))) for memory in self.relevant]
+        texts = [_text_of(memory).lower() for memory in self.relevant]
+        scores = [len(words & set(_WORD.findall(text))) for text in texts]
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return [self.relevant[index] for index in order[: self.top] if scores[index]]
 
@@ -149,7 +188,7 @@ def focus_due(replies_since: int, every: int = REMIND_EVERY, *, edited: bool = F
 
 
 @register
-class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
+class FocusChain(InjectingPolicy, frozen=True, kw_only=True):
     """``focus_chain``: the list of what is to be done, shown again at the end of the context
     after every six requests, or at once when the user changed it.
 
@@ -161,27 +200,26 @@ class FocusChain(WaitingPolicy, frozen=True, kw_only=True):
     """
 
     name: ClassVar[str] = "focus_chain"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
-    injects: ClassVar[bool] = True
+    marks: ClassVar[tuple[str, ...]] = (_FOCUS,)
 
     checklist: str = ""
     every: Count = REMIND_EVERY
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The list at the end of the context; None if it is not time, or there is none."""
+        """The list at the end of the context; None if it is not time. Without a list what was
+        shown goes."""
         said, replies = checklist_in(messages)
         task_list = self.checklist.strip() or said
         text = f"{_FOCUS}{task_list}"
         latest = next((item for item in view.injected if item.text.startswith(_FOCUS)), None)
         if not task_list:
-            return None
+            return self.injected(view, messages, budget, [], "there is no task list any more")
         since = replies if latest is None else _replies(messages, latest.at)
         edited = task_list != said and (latest is None or latest.text != text)
         if not focus_due(min(since, replies), self.every, edited=edited):
             return None
-        draft = Draft(view, messages, budget)
-        draft.inject([Injected(len(messages), text)], instead_of=_FOCUS)
-        return draft.plan(self.name, "the task list is shown again")
+        items = [Injected(len(messages), text)]
+        return self.injected(view, messages, budget, items, "the task list is shown again")
 
 
 def _replies(messages: Sequence[Message], start: int) -> int:
@@ -189,9 +227,12 @@ def _replies(messages: Sequence[Message], start: int) -> int:
 
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something attached to the user's message of a turn: by which provider, and what."""
+    """Something attached to the user's message of a turn: by which provider, and what. With
+    ``turn`` 0 it is attached to none yet: see ``ContextProviders.attached``. With ``session`` only
+    to a turn that was made there: a fork may have another turn of that number."""
 
-    turn: int
+    turn: int = 0
+    session: str = ""
     provider: str
     id: str
     name: str
@@ -199,21 +240,35 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
 
 
+class NextTurn(Protocol):
+    """What a ``SessionStatus`` says of the next turn."""
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        ...
+
+    @property
+    def next_turn(self) -> TurnId | None:
+        """The id that the next message gets."""
+        ...
+
+
 @register
-class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
+class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
     """``context_providers``: what is attached to a user's message stands before it.
 
     The same content of the same provider and id, attached again later, is shown there only; the
     older place says so in a line. In the order given, each item cut at ``item_chars``. Injects an
     item for each turn that has any, marker ``<context_items>``. Exempt from G7: it adds. What a
-    provider is, and what it asks for, is the caller's.
+    provider is, and what it asks for, is the caller's. Items of a turn that was dropped, rewound
+    or left out are not shown any more.
 
     Raises InvalidConfig for a cap under 100 characters, and for an item without an id.
     """
 
     name: ClassVar[str] = "context_providers"
-    exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
-    injects: ClassVar[bool] = True
+    marks: ClassVar[tuple[str, ...]] = (_ITEMS,)
 
     items: tuple[ContextItem, ...] = ()
     item_chars: int = ITEM_CHARS
@@ -224,19 +279,36 @@ class ContextProviders(WaitingPolicy, frozen=True, kw_only=True):
             if not item.provider or not item.id:
                 raise InvalidConfig(f"items[{number}] has no provider or no id")
 
+    def attached(self, status: NextTurn, *items: ContextItem) -> ContextProviders:
+        """This policy with *items* attached to the next message of the session that has *status*,
+        its ``status()``. Configure the session with it before that message is sent.
+
+        Raises InvalidConfig if the status names no next turn, and for an item without an id.
+        """
+        turn = status.next_turn
+        if turn is None:
+            raise InvalidConfig(
+                f"the status of {status.session!r} names no next turn to attach items to; the"
+                " service is older than that: make the items with their turn"
+            )
+        new = (replace(item, turn=turn.number, session=status.session) for item in items)
+        return replace(self, items=(*self.items, *new))
+
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The items as they have to stand now; None if they do."""
         places: dict[int, int] = {}
         for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:
                 places[message.turn] = index
-        texts = rendered_items(
-            [item for item in self.items if item.turn in places], self.item_chars
-        )
-        draft = Draft(view, messages, budget)
+        places = {turn: index for turn, index in places.items() if view.shows(index)}
+        visible = [
+            item
+            for item in self.items
+            if item.turn in places and item.session in ("", messages[places[item.turn]].session)
+        ]
+        texts = rendered_items(visible, self.item_chars)
         items = [Injected(places[turn], text) for turn, text in texts.items()]
-        draft.inject(sorted(items, key=lambda injection: injection.at), instead_of=_ITEMS)
-        return draft.plan(self.name, "what is attached, as it is now")
+        return self.injected(view, messages, budget, items, "what is attached, as it is now")
 
 
 def rendered_items(items: Sequence[ContextItem], item_chars: int = ITEM_CHARS) -> dict[int, str]:

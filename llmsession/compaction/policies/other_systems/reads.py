@@ -42,6 +42,8 @@ DUPLICATE_NOTICE = (
 OUTDATED_NOTICE = "[outdated - see the latest file content]"
 BATCH_BYTES = 65_536
 _MAX_BYTES_A_TOKEN = 16
+_HEADER = re.compile(r"\[\S{1,100} for '[^'\n]{1,1000}'\] Result:\n")
+"""What Cline writes before the result of a tool."""
 _OPENS = {
     tag: re.compile(f'<{tag} path="([^"]{{1,1000}})">')
     for tag in ("final_file_content", "file_content")
@@ -91,7 +93,11 @@ def _copies_of_result(
         return
     if known.kind == "read":
         if not known.lines:
-            yield _Copy(index, known.path, result)
+            whole = draft.result(index, result)
+            header = _HEADER.match(whole)
+            # As in Cline, the line that says whose result it is stays where there is one.
+            span = (header.end(), len(whole)) if header is not None else None
+            yield _Copy(index, known.path, result, span=span)
         return
     text = list(_tagged(draft.result(index, result), "final_file_content"))
     if text:
@@ -159,10 +165,11 @@ def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> boo
 class FileReadDedupe(ThresholdPolicy, frozen=True, kw_only=True):
     """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
 
-    Markers: ``[[NOTE] This file read has been removed ...]``. A copy that is cut or compacted
-    counts for nothing, so the newest whole one always stays. Not copied: paths found in prose,
-    and counting the result of an edit as a copy when it does not say the file. An earlier message
-    of the user's loses the files in it that were read again, the newest one never.
+    Markers: ``[[NOTE] This file read has been removed ...]``, in place of what was read; a line
+    ``[read_file for '...'] Result:`` and the tags around a file stay. A copy that is cut or
+    compacted counts for nothing, so the newest whole one always stays. Not copied: paths found in
+    prose, and counting the result of an edit as a copy when it does not say the file. An earlier
+    message of the user's loses the files in it that were read again, the newest one never.
 
     ``min_saving`` is the share of characters from which on nothing else need be cut; a policy
     that cuts asks ``saved_enough``. Raises InvalidConfig for a share that cannot be.

@@ -232,8 +232,8 @@ class MiddlewarePipeline(Pipeline, frozen=True, kw_only=True):
     files that were read again, masks what was consumed and folds spans.
 
     As there the stages and their order are data. What they may be, what is due and what a failure
-    means is as in ``pipeline``, also the rules that it is exempt from. ``plan`` raises what a
-    required stage does.
+    means is as in ``pipeline``. It is exempt from G3 and G7, for the same reasons. ``plan`` raises
+    what a required stage does.
     """
 
     name: ClassVar[str] = "middleware_pipeline"

@@ -7,8 +7,10 @@ from llmsession.compaction.policies import (
     ContextProviders,
     FocusChain,
     MemoryInjection,
+    make_policy,
 )
 from llmsession.compaction.policies.other_systems.injection import (
+    Memory,
     checklist_in,
     focus_due,
     memory_block,
@@ -46,6 +48,20 @@ def test_the_block_has_a_section_each_in_the_original_marks() -> None:
         "</memory_context>"
     )
     assert memory_block([], [" "]) == ""
+
+
+def test_memories_with_a_day_are_numbered_and_dated_as_the_users_context() -> None:
+    tabs, tea = Memory("likes  tabs", 1_767_225_600.0), Memory("has tea")
+    assert memory_block([tabs, "old"], [tea, " "]) == (
+        "<memory_context>\nUser Context:\n1. [2026-01-01] likes tabs\n2. [Unknown Date] old\n"
+        "3. [Unknown Date] has tea\n</memory_context>"
+    )
+    settings = {"memories": [{"text": "likes tabs", "at": 1_767_225_600}], "relevant": ["a tea"]}
+    policy = make_policy("memory_injection", settings)
+    built = Talk().ask("tea?").reply("yes")
+    view = applied(plan_of(policy, built.messages, 1_000), built)
+    (item,) = view.injected
+    assert "1. [2026-01-01] likes tabs\n2. [Unknown Date] a tea" in item.text
 
 
 def test_a_section_is_cut_between_entries_and_has_a_floor() -> None:

@@ -48,6 +48,14 @@ def test_the_notice_is_the_original_one() -> None:
     )
 
 
+def test_the_line_that_says_whose_result_it_is_stays_before_the_notice() -> None:
+    built = asking()
+    header = "[read_file for 'a.py'] Result:\n"
+    built.call("read_file", header + CODE, path="a.py")
+    built.call("read_file", header + CODE, path="a.py")
+    assert replaced(built) == {"c1": header + DUPLICATE_NOTICE}
+
+
 def test_a_part_of_a_file_is_no_copy_of_it() -> None:
     built = asking()
     built.call("read_file", CODE, path="a.py")
