@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Processes, servers, type checkers, whole recordings, and properties over many random runs.
 SLOW = (
     "tests/benchmarks/", "tests/cli/", "tests/compaction/policies/test_balanced",
-    "tests/compaction/live/test_valid_requests.py", "tests/compaction/policies/test_contract.py",
+    "tests/compaction/policies/test_contract.py",
     "tests/compaction/rules/test_check.py",
     "tests/compaction/rules/test_repair_properties.py",
     "tests/compaction/summaries/test_code_outline.py", "tests/lab/",

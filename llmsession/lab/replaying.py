@@ -345,12 +345,19 @@ class _Run:
             self._apply(plan, trigger, len(messages))
 
     def _fill(self, count: int, tokens: int) -> Fill:
-        return fill_of(self._view, count, used_tokens=tokens, limit_tokens=self._limit)
+        return fill_of(
+            self._view,
+            count,
+            used_tokens=tokens,
+            limit_tokens=self._limit,
+            window_tokens=self._profile.window_tokens,
+        )
 
     def _budget(self, size: Size, trigger: Trigger, committed: int) -> Budget:
         return Budget(
             used_tokens=size.tokens,
             limit_tokens=self._limit,
+            window_tokens=self._profile.window_tokens,
             summaries=self._recording.summaries,
             profile=self._profile,
             committed=committed,

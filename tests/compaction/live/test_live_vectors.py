@@ -128,7 +128,7 @@ VECTORS = (
         "Cline, SDK, stale reads", "stale_read_batching", references_two.cline_stale_reads,
         "reads of a file that was read again go once 64 KiB of them wait",
         "A read of some lines makes no other read old.",
-        {"tokens": 4_000, "window": 1_000_000, "turns": 36},
+        {"tokens": 2_400, "window": 1_000_000, "turns": LONG},
         2,
     ),
     Vector(

@@ -66,7 +66,8 @@ def _budget_of(draft: Draft) -> tuple[int, int] | None:
     messages, budget = draft.messages, draft.budget
     is_request = bool(messages) and has_own_words(messages[-1]) and draft.shows(len(messages) - 1)
     query = draft.sizes[-1] if is_request else 0
-    room = hybrid_budget(budget.profile.window_tokens, draft.rest, query)
+    window_tokens = budget.window_tokens or budget.profile.window_tokens
+    room = hybrid_budget(window_tokens, draft.rest, query)
     allowed = budget.limit_tokens - draft.rest - query
     if room is None or allowed <= 0:
         return None
