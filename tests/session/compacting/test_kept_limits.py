@@ -23,6 +23,7 @@ from tests.session.compacting.conversations import applied
 ONE_BACKEND = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 TURNS = 75
 BUDGET = 40_000
+REPLY_TOKENS = 8_000
 PROFILE = Profile()
 REPLY = "What it says is this, and it goes on for a while about each of the lines. " * 8
 FILE = "value = compute(offset)  # a line of a file that somebody wrote some time ago\n" * 40
@@ -94,7 +95,9 @@ def limit_tokens(name: str, budget: int) -> int:
     low, high = 0, budget * 2
     while low < high:
         tokens = (low + high) // 2
-        fill = Fill(used_tokens=tokens, limit_tokens=budget, messages=0)
+        fill = Fill(
+            used_tokens=tokens, limit_tokens=budget, messages=0, window_tokens=budget + REPLY_TOKENS
+        )
         low, high = (low, tokens) if is_due(policy, fill) else (tokens + 1, high)
     return low
 
@@ -115,7 +118,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 async def lived(name: str, budget: int = BUDGET) -> tuple[Talk, list[r.CompactionApplied]]:
     """A session of 4 messages a turn under the policy *name*, with nothing else configured."""
     talk = Talk()
-    config: dict[str, Any] = {"window_tokens": budget + 8_000, "max_tokens": 8_000}
+    config: dict[str, Any] = {"window_tokens": budget + REPLY_TOKENS, "max_tokens": REPLY_TOKENS}
     tools = [Tool(name="read", run=Quick(FILE))]
     compaction = CompactionConfig(policy=name)
     async with stage(talk, tools=tools, profile=PROFILE, compaction=compaction, **config) as on:
