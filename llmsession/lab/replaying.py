@@ -162,7 +162,7 @@ class _Run:
         self._waits = waits_for_cache(policy, schedule)
         self._keeps_own_limit = keeps_own_limit(policy, schedule)
         self._limit = window.sizes.budget_tokens
-        window_tokens = window.sizes.window_tokens
+        self._window_tokens = window_tokens = window.sizes.window_tokens
         self._profile = msgspec.structs.replace(recording.profile, window_tokens=window_tokens)
         self._page_chars = recall_chars(self._limit, recording.profile.chars_per_token)
         self._builder = ContextBuilder(recording.profile, window.frame, recording.calibrations)
@@ -350,20 +350,20 @@ class _Run:
             count,
             used_tokens=tokens,
             limit_tokens=self._limit,
-            window_tokens=self._profile.window_tokens,
+            window_tokens=self._window_tokens,
         )
 
     def _budget(self, size: Size, trigger: Trigger, committed: int) -> Budget:
         return Budget(
             used_tokens=size.tokens,
             limit_tokens=self._limit,
-            window_tokens=self._profile.window_tokens,
             summaries=self._recording.summaries,
             profile=self._profile,
             committed=committed,
             frame_tokens=self._builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
             trigger=trigger,
+            window_tokens=self._window_tokens,
         )
 
     def _cache_state(self, now_s: float | None) -> CacheState:

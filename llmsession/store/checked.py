@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from llmsession.errors import SessionError, StoreError, contained_in_task, error_text, foreign
+from llmsession.errors import SessionError, StoreError, contained_in_task, error_text
 
 from .protocol import (
     EVERYTHING,
@@ -132,7 +132,7 @@ async def _answer(
     call: Callable[[], Awaitable[T]], is_right: Callable[[object], bool] | None = None
 ) -> T:
     try:
-        answer = await foreign(call())
+        answer = await call()
         right = is_right is None or is_right(answer)
     except SessionError:
         raise

@@ -28,10 +28,10 @@ a silent stream is watched for ever and never given up (rule 11)
     session/actor/test_retries.py
     test_a_silent_stream_is_taken_for_broken_and_the_step_is_tried_again
 
-in session/tasks/works.py, by session/test_foreign_code.py
+in session/actor/tool_runner.py, by session/test_foreign_code.py
 a GeneratorExit that a tool waits for ends the manager (docs/embedding.md)
-    - await foreign(body())
-    + await body()
+    - returned = await foreign(run(**arguments))
+    + returned = await run(**arguments)
     test_what_a_tool_waits_for_may_fail_with_anything
 
 in session/actor/turn_runner.py, by session/actor/test_turn_limits.py

@@ -7,7 +7,6 @@ A life has two sessions: one that meets the foreign code, and one beside it.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -323,12 +322,6 @@ async def test_what_a_tool_waits_for_may_fail_with_anything(error: BaseException
     assert after[:2] == ["cleaned up", "and waited"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-async def test_what_a_store_waits_for_may_fail_with_anything(method: str) -> None:
-    life = Life(Storing(method, lambda: failed_wait(GeneratorExit())))
-    await life.live(SessionConfig(model="odd"), method)
-
-
 @pytest.mark.real_time
 async def test_whatever_a_synchronous_tool_does_costs_its_own_session_at_most() -> None:
     for name, act in acts("synchronous"):
@@ -473,8 +466,7 @@ class Storing(MemoryStore):
 
             async def odd(session: Any, *rest: Any, **options: Any) -> Any:
                 if getattr(session, "session", session) == "odd":
-                    done = get(self, "_act")()
-                    return await done if inspect.iscoroutine(done) else done
+                    return get(self, "_act")()
                 return await kept(session, *rest, **options)
 
             return odd

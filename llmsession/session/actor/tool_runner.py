@@ -15,7 +15,7 @@ import msgspec
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
-from llmsession.errors import InvalidMessage, contained_in_task, error_text, refusing
+from llmsession.errors import InvalidMessage, contained_in_task, error_text, foreign, refusing
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
     Content,
@@ -81,12 +81,12 @@ async def run_callable(
     try:
         arguments = _arguments(call_input)
         if inspect.iscoroutinefunction(plain_function(run)):
-            returned = await run(**arguments)
+            returned = await foreign(run(**arguments))
         else:
             call = partial(run, **arguments)
             returned = await _in_thread(call, threads or ToolThreads(), name)
             if inspect.isawaitable(returned):
-                returned = await returned
+                returned = await foreign(returned)
         return (
             returned if isinstance(returned, ToolOutput) else ToolOutput(content=_content(returned))
         )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from llmsession.errors import contained_in_task, foreign
+from llmsession.errors import contained_in_task
 
 __all__ = ["Work", "Works"]
 
@@ -48,7 +48,7 @@ class Work:
         """Run *body* in the two scopes, then call *ended*, however it went."""
         try:
             with self._outer, self._inner:
-                await foreign(body())
+                await body()
         except BaseException as error:  # it must not end the works of other sessions
             failed(self.name, contained_in_task(error))
         finally:

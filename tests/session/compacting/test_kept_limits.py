@@ -96,10 +96,7 @@ def limit_tokens(name: str, budget: int) -> int:
     while low < high:
         tokens = (low + high) // 2
         fill = Fill(
-            used_tokens=tokens,
-            limit_tokens=budget,
-            window_tokens=budget + REPLY_TOKENS,
-            messages=0,
+            used_tokens=tokens, limit_tokens=budget, messages=0, window_tokens=budget + REPLY_TOKENS
         )
         low, high = (low, tokens) if is_due(policy, fill) else (tokens + 1, high)
     return low
