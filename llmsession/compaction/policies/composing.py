@@ -195,7 +195,13 @@ def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
     budget = draft.budget_now()
     if not injects(policy):
         count, limit = len(draft.messages), budget.limit_tokens
-        fill = fill_of(draft.shown, count, used_tokens=draft.used, limit_tokens=limit)
+        fill = fill_of(
+            draft.shown,
+            count,
+            used_tokens=draft.used,
+            limit_tokens=limit,
+            window_tokens=budget.window_tokens,
+        )
         if budget.trigger == "threshold" and not is_due(policy, fill):
             return None
     plan = policy.plan(draft.shown, draft.messages, budget)

@@ -18,7 +18,7 @@ from llmsession.compaction.policies import (
 )
 from llmsession.errors import InvalidConfig
 from tests.compaction.conversations import Talk, required, text, thinking_block
-from tests.compaction.policies.plans import plan_of
+from tests.compaction.policies.plans import budget_for, plan_of
 
 
 def test_a_pipeline_is_made_of_names_values_and_stages() -> None:
@@ -73,3 +73,15 @@ def test_thinking_is_stripped_once_and_from_its_threshold_on() -> None:
     assert plan.drops_thinking
     assert plan.figures["thinking_tokens"] > 1_000
     assert plan_of(StripThinking(), Talk().turns(3).messages, 100) is None
+
+
+def test_a_stage_that_measures_by_the_window_is_told_the_window() -> None:
+    built = Talk()
+    for _ in range(20):
+        built.ask("x" * 2_000)
+        built.add("assistant", [text("y" * 2_000)])
+    limit = budget_for(built.messages, 1_000).used_tokens * 11 // 10
+    # Its mark is 80 % of the window.
+    policy = pipeline("append_only_projection")
+    assert plan_of(policy, built.messages, limit) is not None
+    assert plan_of(policy, built.messages, limit, window_tokens=limit * 2) is None
