@@ -32,7 +32,7 @@ def run(example: str, folder: Path) -> str:
 
 def test_the_agent_loop_runs_tools_until_the_model_is_done(tmp_path: Path) -> None:
     lines = run("agent_loop.py", tmp_path).splitlines()
-    assert lines[0] == "I look."
+    assert "I look." in lines
     assert "  count({'fruit': 'apples'}) = 3" in lines
     assert any(line.startswith("  count({'fruit': 'figs'}) failed: ") for line in lines)
     assert lines[-2] == "There are 3 apples, and figs are not in the list."

@@ -366,13 +366,14 @@ class SessionManager:
             self._runtime.store, query, after=after, limit=limit, filter=filter
         )
 
-    async def row(self, session_id: str) -> SessionRow:
-        """The session as the store lists it. Acquires nothing. Raises SessionNotFound,
-        StoreError."""
-        row = await self._runtime.store.row(checked_session_id(session_id))
+    async def row(self, session_id: str, *, titles: bool = False) -> SessionRow:
+        """The session as ``list`` shows it. Acquires nothing. Raises InvalidInput,
+        SessionNotFound, StoreError."""
+        store, has_title = self._runtime.store, checked_flag(titles, "titles")
+        row = await store.row(checked_session_id(session_id))
         if not row.head:  # as in ``list``: it never existed
             raise SessionNotFound(session_id)
-        return row
+        return (await with_titles(store, [row]))[0] if has_title else row
 
     async def delete(self, session_id: str) -> None:
         """Close the session if it is live here, and delete it for good.

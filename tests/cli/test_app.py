@@ -133,7 +133,8 @@ def test_ctrl_c_at_whatever_import_is_exit_code_130_without_a_traceback(count: i
         [sys.executable, "-c", STOPPED_AT, str(count), packages],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    # Part of the help may be printed by then.
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_the_command_imports_nothing_of_others_before_it_answers_ctrl_c() -> None:

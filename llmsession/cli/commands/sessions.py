@@ -22,7 +22,7 @@ from llmsession.session import LLMSession, SearchPage, SessionManager
 from llmsession.session.core.account import usage_of
 from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
-from llmsession.session.log.titles import given_title
+from llmsession.session.log.titles import title_of
 from llmsession.session.operations.listing import with_archived, with_titles
 from llmsession.session.operations.search import search_sessions
 from llmsession.session.unfinished import has_open_turn
@@ -232,7 +232,7 @@ def _described(row: SessionRow, title: str) -> tuple[str, ...]:
 
 def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
     return Shown(
-        headlines=_described(row, given_title(state.labels, state.source)),
+        headlines=_described(row, title_of(state)),
         usage=usage_of(state, prices),
         messages=state.context_messages(),
         history=len(state.history),
@@ -247,9 +247,9 @@ def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
 
 async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
     opened = await sessions.open(await id_at_service(sessions, session))
-    status, row = await opened.read_status(), await sessions.row(opened.id)
+    status, row = await opened.read_status(), await sessions.row(opened.id, titles=True)
     return Shown(
-        headlines=_described(row, row.labels.get(TITLE_LABEL, "")),
+        headlines=_described(row, row.title),
         usage=await opened.read_usage(),
         messages=await opened.read_conversation(include_open=True),
         history=status.messages,

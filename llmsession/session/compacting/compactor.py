@@ -99,10 +99,9 @@ class Compactor:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The name of the job while it runs, or while its plan waits to be applied; and that of
-        the summaries of results."""
-        phases = (Phase.PLANNING, Phase.READY, Phase.POSTPONED, Phase.AWAITED)
-        has_job = self._compaction.phase in phases
+        """The name of the job from its plan until the record is written, also while the plan waits
+        to be applied; and that of the summaries of results."""
+        has_job = self._compaction.phase not in (Phase.IDLE, Phase.CLOSED)
         return (("compaction",) if has_job else ()) + self.results.jobs
 
     @property

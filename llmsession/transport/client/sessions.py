@@ -247,9 +247,13 @@ class RemoteManager:
             w.SearchSessions, query=query, after=after, limit=limit, filter=filter
         )
 
-    async def row(self, session_id: str) -> SessionRow:
+    async def row(self, session_id: str, *, titles: bool = False) -> SessionRow:
         """As ``SessionManager.row``."""
-        return await self._perform(w.Row, session=checked_session_id(session_id))
+        return await self._perform(
+            w.Row,
+            session=checked_session_id(session_id),
+            titles=checked_flag(titles, "titles"),
+        )
 
     async def export_conversation(self, session_id: str) -> Conversation:
         """As ``SessionManager.export_conversation``; the service opens the session for it."""

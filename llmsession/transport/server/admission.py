@@ -332,7 +332,8 @@ class Admission:
     async def row(self, tenant: str | None, command: w.Row) -> SessionRow:
         """The row of a session."""
         await tenancy.check_tenant(self.manager, command.session, tenant)
-        return tenancy.visible_row(tenant, await self.manager.row(command.session))
+        row = await self.manager.row(command.session, titles=command.titles)
+        return tenancy.visible_row(tenant, row)
 
     async def export(self, tenant: str | None, command: w.Export) -> Conversation:
         """What the log of a session knows beside its messages. An export reads the whole log, so

@@ -296,7 +296,10 @@ class CompactSummaries(
 
 
 class Row(SessionQuery[SessionRow], frozen=True, kw_only=True, tag="row"):
-    """What the store knows of the session. Does not open it."""
+    """What the store knows of the session. Does not open it. With ``titles`` the row has its
+    title."""
+
+    titles: bool = False
 
 
 class Export(SessionQuery[ExportedConversation], frozen=True, kw_only=True, tag="export"):

@@ -384,9 +384,10 @@ def test_a_session_is_shown_with_what_was_said_and_done_in_it(path: Path, run_he
     ran = run_here("show", "alpha")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    assert lines[:5] == [
+    assert lines[:6] == [
         "session alpha",
         "  8 records, the last 2027-01-15 08:00:00 UTC, epoch 1",
+        "  title what is in the notes?",
         "  labels team=red user=[ann]",
         "  2 turns, 6 messages; 30 tokens in, 15 out",
         "  cost not known for m",
@@ -406,7 +407,7 @@ def test_a_session_is_shown_with_its_cost_by_the_prices_in_a_file(
     prices = tmp_path / "prices.toml"
     prices.write_text("[m]\ninput = 2\noutput = 10.5\n", encoding="utf-8")
     ran = run_here("show", "alpha", "--prices", prices)
-    assert ran.out.splitlines()[4] == "  cost $0.000218"  # 30 tokens in, 15 out
+    assert ran.out.splitlines()[5] == "  cost $0.000218"  # 30 tokens in, 15 out
     prices.write_text("[m]\ninput = 2\n", encoding="utf-8")
     ran = run_here("show", "alpha", "--prices", prices)
     is_refused(ran, str(prices), "m: output is missing")

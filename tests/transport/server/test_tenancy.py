@@ -156,6 +156,8 @@ def every_command(session: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
         "conversation": session.read_conversation,
         "context": session.read_context,
         "status": session.read_status,
+        "will_compact": session.read_will_compact,
+        "compact_summaries": session.read_compact_summaries,
         "usage": session.read_usage,
         "open_calls": session.read_open_calls,
         "summary": session.read_summary,
