@@ -60,8 +60,9 @@ def outside_of(injected: Sequence[Injected], marks: tuple[str, ...]) -> tuple[In
 def with_stale_left_out(policy: Policy, view: View) -> Policy:
     """*policy*, or where *view* still has texts of a policy that *policy* does not run, one that
     also takes these out."""
-    marks = _marks_known() - set(getattr(policy, "marks", ()))
-    stale = tuple(marks)
+    if not view.injected:  # of nearly every session, and this is asked before each request
+        return policy
+    stale = tuple(_marks_known() - set(getattr(policy, "marks", ())))
     return WithoutStale(policy, stale) if _has(view.injected, stale) else policy
 
 

@@ -274,7 +274,8 @@ class TurnRunner:
             reply = msgspec.structs.replace(reply, blocks=blocks)
         run.reply = reply
         pending_calls: tuple[r.PendingCall, ...] = ()
-        if stop_rule(reply.stop_reason).follow not in (Follow.COMMIT_CUT, Follow.DROP):
+        follow = stop_rule(reply.stop_reason).follow
+        if follow not in (Follow.COMMIT_CUT, Follow.DROP):
             pending_calls = tuple(self.toolbox.pending_call(call) for call in reply.calls)
         if run.turn.phase is Phase.STREAMING:
             run.calls.update((call.id, CallTrack(call)) for call in pending_calls)
@@ -285,7 +286,8 @@ class TurnRunner:
             steers=run.steers,
             limits=self._core.config.limits,
             tag=tag,
-            goes_on=can_go_on([*_replies_at_end(state.open[run.number].staged), reply.blocks]),
+            goes_on=follow is Follow.CONTINUE
+            and can_go_on([*_replies_at_end(state.open[run.number].staged), reply.blocks]),
         )
         self.feed(run, event)
 

@@ -165,6 +165,8 @@ class Compactor:
             policy = with_stale_left_out(core.policy, core.state.view)
             # Where the provider keeps the context small, texts are injected all the same.
             schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
+            if not (keeps_own_limit(policy, schedule) or injects(policy)):
+                return
             trigger = need_of(policy, schedule, self._fill(size.tokens))
         except BaseException as error:  # a policy may be anybody's code
             core.log.bug("compaction.failed", contained(error))
