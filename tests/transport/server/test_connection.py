@@ -171,6 +171,7 @@ async def test_a_wrong_frame_is_not_sent_back_at_full_length(frame: bytes) -> No
         stranger.connection.receive(frame)
         error = await stranger.hear_a(w.Error)
         assert len(error.message) < 1000
+        stranger.connection.close()  # the service would wait for it
 
 
 async def test_a_bug_of_ours_is_answered_without_a_word_of_it() -> None:
