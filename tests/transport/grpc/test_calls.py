@@ -583,11 +583,11 @@ METHODS = (
 
 
 async def failure_of(stream: Any, *sent: bytes) -> tuple[grpc.StatusCode, str]:
-    """How *stream* ends after *sent*."""
-    for raw in sent:
-        await stream.write(raw)
-    await stream.done_writing()
+    """How *stream* ends after *sent*, or before all of that was sent."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
+        for raw in sent:
+            await stream.write(raw)
+        await stream.done_writing()
         while await stream.read() is not grpc.aio.EOF:
             pass
     return caught.value.code(), caught.value.details() or ""
