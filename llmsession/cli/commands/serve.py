@@ -18,7 +18,7 @@ import typer
 from llmsession.errors import InvalidConfig, InvalidInput, StoreError
 
 from ..common.collector import seldom_full_collections
-from ..common.stores import parse_span, store_key
+from ..common.stores import parse_limit, parse_span, store_key
 
 if TYPE_CHECKING:
     from llmsession.transport.hosting.config import ServerConfig
@@ -130,8 +130,8 @@ def serve(
     if replay is None and replay_delay:
         raise InvalidInput("--replay-delay is for --replay")
     limits: dict[str, float | None] = {
-        "delete_idle_s": None if retain_idle is None else parse_span(retain_idle, "--retain-idle"),
-        "forget_after_s": None if retain_age is None else parse_span(retain_age, "--retain-age"),
+        "delete_idle_s": None if retain_idle is None else parse_limit(retain_idle, "--retain-idle"),
+        "forget_after_s": None if retain_age is None else parse_limit(retain_age, "--retain-age"),
         "every_s": None if retain_every is None else parse_span(retain_every, "--retain-every"),
         "max_sessions": retain_sessions,
         "max_messages": retain_messages,
@@ -182,6 +182,14 @@ _BEGINNINGS = {
 _OPTIONS = {"store_key_file": "--key-file", "log_level": "--log-level"}
 """The options that have not the name of their setting."""
 
+_RETENTION = {
+    "every_s": "--retain-every",
+    "max_sessions": "--retain-sessions",
+    "max_messages": "--retain-messages",
+    "max_tokens": "--retain-tokens",
+}
+"""The options of the settings of the table of retention that are checked there."""
+
 
 def _as_typed(message: str, typed: Mapping[str, Any]) -> str:
     """*message* with the options and addresses as a user of the command writes them. It begins with
@@ -192,6 +200,10 @@ def _as_typed(message: str, typed: Mapping[str, Any]) -> str:
         return f"--replay: {message.removeprefix('providers.replay: ')}"
     if message.startswith("configuration "):
         return f"--config: {message}"
+    for name in typed.get("retention", ()):
+        for place in (f"retention: {name} ", f"retention.{name} "):
+            if name in _RETENTION and message.startswith(place):
+                return f"{_RETENTION[name]}: {message.removeprefix(place)}"
     for name, value in typed.items():
         option = _OPTIONS.get(name, f"--{name}")
         if message.startswith(f"{name}: "):

@@ -15,7 +15,7 @@ from llmsession.session.values.retention import Retention, RetentionReport
 from llmsession.store import Store
 
 from ..common.exit_codes import BROKEN_PROMISE
-from ..common.stores import KeyFile, StoreAddress, parse_labels, parse_span, using_store
+from ..common.stores import KeyFile, StoreAddress, parse_labels, parse_limit, using_store
 from ..common.terminal import complain, say, say_json
 
 __all__ = ["integrity", "vacuum"]
@@ -118,8 +118,10 @@ def _rules(
         return ()
     rule = Retention(
         labels={**labels},
-        delete_idle_s=None if delete_idle is None else parse_span(delete_idle, "--delete-idle"),
-        forget_after_s=None if forget_after is None else parse_span(forget_after, "--forget-after"),
+        delete_idle_s=None if delete_idle is None else parse_limit(delete_idle, "--delete-idle"),
+        forget_after_s=None
+        if forget_after is None
+        else parse_limit(forget_after, "--forget-after"),
     )
     return (rule.checked(),)
 

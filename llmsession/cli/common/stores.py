@@ -24,6 +24,7 @@ __all__ = [
     "KeyFile",
     "StoreAddress",
     "parse_labels",
+    "parse_limit",
     "parse_span",
     "store_key",
     "using_store",
@@ -157,3 +158,17 @@ def parse_span(text: str, name: str) -> float:
     if not 0 <= span_s < float("inf"):
         raise InvalidInput(f"{name}: {text!r} is no span of time; write for example 90d or 12h")
     return span_s
+
+
+def parse_limit(text: str, name: str) -> float:
+    """Seconds in a span of time beyond which something is erased, given as the option *name*. It
+    is above 0 and has its unit: ``30`` could be meant as days, and what is erased is gone for good.
+
+    Raises InvalidInput.
+    """
+    limit_s = parse_span(text, name)
+    if text[-1] not in _SPANS_S:
+        raise InvalidInput(f"{name}: {text!r} has no unit; write {text}d for days, or {text}s")
+    if limit_s == 0:
+        raise InvalidInput(f"{name}: {text!r} would erase everything; use a longer span")
+    return limit_s

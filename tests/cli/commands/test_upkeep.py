@@ -190,7 +190,9 @@ def test_what_is_old_is_deleted_or_forgotten_before_if_that_is_asked_for(
     [
         (["--dry-run"], "--dry-run"),
         (["--label", "team=red"], "--label"),
-        (["--delete-idle", "0s"], "delete_idle_s"),
+        (["--delete-idle", "0s"], "--delete-idle"),
+        (["--delete-idle", "30"], "'30' has no unit"),
+        (["--forget-after", "30"], "'30' has no unit"),
         (["--forget-after", "never"], "'never'"),
         (["--delete-idle", "1d", "--label", "team"], "'team'"),
     ],
