@@ -66,7 +66,8 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     forked = state.parent is not None
     return Conversation(
         id=session_id,
-        format=OWN,
+        # What its file held beside messages is written back into that format only.
+        format=source.format,
         messages=state.history,
         interrupted=tuple(turn for turn in in_order if turn in cut_short),
         title=state.labels.get(TITLE_LABEL, "") or source.title,

@@ -217,7 +217,8 @@ def _lines(conversation: Conversation) -> Iterator[Any]:
             if isinstance(row, dict) and "payload" in row
             else _line(first, "response_item", row)
         )
-    yield from conversation.records if own else ()
+    if conversation.format == FORMAT:
+        yield from (raw for raw in conversation.records if not _summary_in(raw))
 
 
 def _meta(conversation: Conversation, own: bool) -> dict[str, Any]:
@@ -236,6 +237,8 @@ def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, An
     for index, message in enumerate(conversation.messages):
         began, ended = message.created_at, message.completed_at
         lines: list[dict[str, Any]] = []
+        if conversation.summary and index == conversation.summary_upto:
+            lines.append(_compacted(conversation, began))
         if not index or turns[index - 1] != message.turn:
             lines.append(_event(began, "task_started", turn_id=str(message.turn)))
         if message.model and message.model != model:
@@ -257,7 +260,27 @@ def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, An
         is_last = index + 1 == len(turns) or turns[index + 1] != message.turn
         if is_last and message.turn in conversation.interrupted:
             lines.append(_event(ended, "turn_aborted", reason="interrupted"))
+        if conversation.summary and index + 1 == len(turns) == conversation.summary_upto:
+            lines.append(_compacted(conversation, ended))
         yield lines
+
+
+def _compacted(conversation: Conversation, time: float) -> dict[str, Any]:
+    """The line of the conversation's summary, with what Codex put in place of the history where
+    the summary is that of the file. It stands behind what it is a summary of: at the end of the
+    file it would hide all that was said since."""
+    kept = conversation.records if conversation.format == FORMAT else ()
+    same = (Record.of(raw) for raw in reversed(kept) if _summary_in(raw) == conversation.summary)
+    payload = next(same, Record.of(None)).fields.get("payload", {"message": conversation.summary})
+    return _line(time, "compacted", payload)
+
+
+def _summary_in(raw: msgspec.Raw) -> str | None:
+    """The summary in the line *raw*; None where the line is not one of a compaction."""
+    record = Record.of(raw)
+    if record.text("type") != "compacted":
+        return None
+    return record.record("payload").text("message") or " "
 
 
 def _token_counts(usage: Usage) -> dict[str, int]:

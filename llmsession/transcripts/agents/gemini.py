@@ -257,7 +257,8 @@ def _document(conversation: Conversation) -> dict[str, Any]:
     }
     if conversation.title:
         fields["summary"] = conversation.title
-    return fields | {"messages": [*rows, *(conversation.records if own else ())]}
+    records = conversation.records if conversation.format == FORMAT else ()
+    return fields | {"messages": [*rows, *records]}
 
 
 def _written(message: Message, results: dict[str, Attached], own: bool) -> list[dict[str, Any]]:

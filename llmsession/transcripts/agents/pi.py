@@ -413,7 +413,7 @@ class _Written:
             yield self._entry("compaction", last, first, summary=main.summary, **kept)
         elif self.branches and not rest and not main.title:
             yield self._entry("custom", last, first, customType="active-path")
-        yield from main.records if self.own else ()
+        yield from main.records if main.format == FORMAT else ()
 
     def _entry(self, kind: str, parent: str, time: float, **fields: Any) -> dict[str, Any]:
         place = {"id": kind, "parentId": parent or None, "timestamp": iso_time(time)}

@@ -9,7 +9,7 @@ import pytest
 
 from llmsession import SessionConfig, Tool
 from llmsession.compaction.view.summary_wording import introduced
-from llmsession.transcripts import Conversation, read, read_own, write_own
+from llmsession.transcripts import Conversation, read, read_own, write, write_own
 from llmsession.turns import records as r
 from tests.session.actors import Quick, same_as_its_log, stage
 from tests.session.operations.test_import_export import CONFIG, message, result, talk, use
@@ -56,6 +56,20 @@ async def test_it_survives_an_export_and_an_import(name: str) -> None:
         again = read_own(write_own(exported))
         session = await on.manager.import_conversation(again, CONFIG, session_id="again")
         assert session.context().messages[0].text.startswith(SHOWN)
+
+
+@pytest.mark.parametrize("format", ["codex", "pi", "gemini-cli"])
+@pytest.mark.parametrize("name", KEPT)
+async def test_an_export_to_any_format_holds_all_that_was_said(name: str, format: str) -> None:
+    async with stage() as on:
+        await on.manager.import_conversation(READ[name], CONFIG, session_id="new")
+        exported = await on.manager.export_conversation("new")
+    files = write([exported], format)
+    (again,) = read(files, format)
+    assert [message.text for message in again.messages] == KEPT[name].said
+    if format == "codex" and exported.summary_upto:
+        assert (again.summary, again.summary_upto) == (SUMMARY, exported.summary_upto)
+    assert not [note for note in again.notes if note.what == "unknown_type"]
 
 
 async def test_a_rewind_to_before_it_shows_the_history_again() -> None:
