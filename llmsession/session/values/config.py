@@ -391,7 +391,10 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             kind = type(self.compaction).__name__
             raise InvalidConfig(f"compaction is a CompactionConfig, not {kind}")
         compaction = self.compaction.checked()
-        if isinstance(self.retention, HistoryLimits):
+        if self.retention is not None:
+            if not isinstance(self.retention, HistoryLimits):
+                kind = type(self.retention).__name__
+                raise InvalidConfig(f"retention is a HistoryLimits, not {kind}")
             self.retention.checked()
         config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
         names = [tool.name for tool in tools]

@@ -80,6 +80,7 @@ def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> Sessi
         return config  # ``checked`` raises what is wrong with it
     filled = _filled(config.compaction, COMPACTION_VARIABLES, environ)
     _check_taken(replace(config.compaction, **filled), filled, environ)
+    _check_values(config.compaction, filled, environ)
     sizes = _filled(config, SIZE_VARIABLES, environ)
     if not filled and not sizes:
         return config
@@ -133,6 +134,39 @@ def _check_taken(
             except InvalidConfig as error:
                 text = environ[variable].strip()
                 raise InvalidConfig(f"{variable} is {text!r}: {error}") from error
+
+
+def _check_values(
+    compaction: CompactionConfig, filled: Mapping[str, Any], environ: Mapping[str, str]
+) -> None:
+    """Raises InvalidConfig for what *filled* adds to *compaction* and cannot be, with the
+    variables that it comes from: those that are wrong by themselves, else all."""
+    if not filled:
+        return
+    try:
+        replace(compaction, **filled).checked()
+    except InvalidConfig as error:
+        compaction.checked()  # what is wrong without the environment is not its fault
+        fields = {
+            variable: field
+            for variable, (field, _) in COMPACTION_VARIABLES.items()
+            if field in filled
+        }
+        wrong = [
+            variable
+            for variable, field in fields.items()
+            if not _is_right(replace(compaction, **{field: filled[field]}))
+        ]
+        said = ", ".join(f"{name} is {environ[name].strip()!r}" for name in wrong or fields)
+        raise InvalidConfig(f"{said}: {error}") from error
+
+
+def _is_right(compaction: CompactionConfig) -> bool:
+    try:
+        compaction.checked()
+    except InvalidConfig:
+        return False
+    return True
 
 
 def _own_options(config: SessionConfig | CompactionConfig) -> set[str]:

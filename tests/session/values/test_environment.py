@@ -81,6 +81,20 @@ def test_what_cannot_be_read_is_named_with_what_can_be(variable: str, text: str)
         with_environment(SessionConfig(model="m"), {variable: text})
 
 
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("LLMSESSION_POLICY", "nope"),
+        ("LLMSESSION_THRESHOLD", "1.5"),
+        ("LLMSESSION_THRESHOLD_TOKENS", "0"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_variable(variable: str, text: str) -> None:
+    environ = {"LLMSESSION_CAP_CHARS": "9", variable: text}
+    with pytest.raises(InvalidConfig, match=f"^{variable} is '{text}': [a-z]"):
+        with_environment(SessionConfig(model="m"), environ)
+
+
 async def test_a_session_is_created_with_it() -> None:
     async with manager_in(SET) as manager:
         session = await manager.create(SessionConfig(model="m"))

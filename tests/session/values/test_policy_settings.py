@@ -10,6 +10,7 @@ import pytest
 from llmsession import (
     CompactionConfig,
     InvalidConfig,
+    Retention,
     SessionConfig,
     SessionManager,
     SummariserConfig,
@@ -165,3 +166,9 @@ def test_a_log_with_settings_that_were_ignored_is_read_without_them() -> None:
     with pytest.raises(InvalidConfig):
         load_config(old).checked()
     assert logged_config(old) == config
+
+
+def test_limits_of_a_manager_are_not_those_of_a_session() -> None:
+    wrong: Any = Retention(max_messages=9)
+    with pytest.raises(InvalidConfig, match="retention is a HistoryLimits, not Retention"):
+        SessionConfig(model="m", retention=wrong).checked()
