@@ -150,7 +150,8 @@ class HistoryCommands:
         open and no other change is being made."""
         if self._may_exceed and not self._turns.runs and self.is_idle:
             self._may_exceed = False
-            self._make(c.Retain(0, None))
+            if self._excess(None) is not None:
+                self._make(c.Retain(0, None))
 
     @property
     def excess(self) -> Excess | None:
