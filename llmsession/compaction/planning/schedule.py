@@ -122,8 +122,7 @@ def trigger_before_request(
     if plan is None:
         return None
     adds = injects(policy) and plan.injected is not None and plan.injected != view.injected
-    if adds and asked == "injection":
-        return "injection"
-    if is_worthwhile(plan, 0.0):
+    # Where only an injection was asked for, nothing else is a reason.
+    if asked != "injection" and is_worthwhile(plan, 0.0):
         return "policy_limit"
     return "injection" if adds else None

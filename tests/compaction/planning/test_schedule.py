@@ -100,6 +100,7 @@ def plan(gain: int, *texts: str) -> Plan:
         (plan(5, "new"), "threshold", "policy_limit"),
         (plan(5, "new"), "injection", "injection"),
         (plan(-5, "there"), "injection", None),
+        (plan(5), "injection", None),
     ],
 )
 def test_a_plan_is_applied_if_it_frees_or_changes_what_is_injected(
