@@ -7,8 +7,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORDS  := $(VENV)/.vocabulary
-# One more than there are cores, because some tests wait for processes; at most four.
-WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
+# Two more than there are cores, because some tests wait for processes; at most four.
+WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 2 : 4)))
 # More to tell pytest or the benchmarks, for example: make test ARGS="-k interrupt"
 ARGS   ?=
 
