@@ -477,14 +477,13 @@ class Compactor:
     def _plan_request(self, size: Size, trigger: Trigger, limit_tokens: int) -> PlanRequest:
         core, state = self._core, self._core.state
         profile = core.builder.profile
-        # The configured window, which may be smaller than the model's.
-        window_tokens = core.config.sizes(profile).window_tokens
         budget = Budget(
             used_tokens=size.tokens,
             limit_tokens=limit_tokens,
             window_tokens=core.window_tokens,
             summaries=dict(state.summaries),
-            profile=msgspec.structs.replace(profile, window_tokens=window_tokens),
+            # With the configured window, which may be smaller than the model's.
+            profile=msgspec.structs.replace(profile, window_tokens=core.window_tokens),
             committed=len(state.history),
             frame_tokens=core.builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
