@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 from llmsession.errors import InvalidConfig, ProviderError
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
+from .closing import close_all
 from .protocol import NOT_COUNTED, Counting, Provider
 
 __all__ = ["RoutedProvider"]
@@ -68,13 +68,4 @@ class RoutedProvider:
 
     async def aclose(self) -> None:
         """Close each of them, once. Raises what the first one raised, after all were asked."""
-        failed: Exception | None = None
-        closing: dict[int, Any] = {id(provider): provider for _, provider in self._routes}
-        for provider in closing.values():
-            if hasattr(provider, "aclose") and not getattr(provider, "is_held", False):
-                try:
-                    await provider.aclose()
-                except Exception as error:  # a provider may be anybody's code
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+        await close_all({id(provider): provider for _, provider in self._routes}.values())

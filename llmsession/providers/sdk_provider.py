@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from llmsession.turns.request import Profile, StepTag
 
 from .clients import Clients, ClientSettings, check_reach
+from .closing import Closing
 from .failures import Failures, secret_values
 
 __all__ = ["SdkProvider", "given_options"]
@@ -25,7 +25,7 @@ def given_options(client_options: Mapping[str, Any] | None, **named: Any) -> dic
     return {**(client_options or {}), **named_options}
 
 
-class SdkProvider:
+class SdkProvider(Closing):
     """The base of the providers: the SDK's clients, their errors, and how both end.
 
     *sdk* is the SDK's module. *client* is a client of the caller's own; without one *make* makes
@@ -46,8 +46,6 @@ class SdkProvider:
         profiles: Mapping[str, Profile] | None,
         name: str,
     ) -> None:
-        self.is_held = False
-        """Is it used as a context manager? Then no session manager closes it."""
         pattern = make(options, settings) if client is None else client
         check_reach(pattern, headers, profiles)
         self._pattern = pattern
@@ -94,16 +92,3 @@ class SdkProvider:
     async def aclose(self) -> None:
         """Close the connections of the running event loop. Used again, it opens new ones."""
         await self._clients.aclose()
-
-    async def __aenter__(self) -> Self:
-        self.is_held = True
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.is_held = False
-        await self.aclose()

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from types import TracebackType
-from typing import Any, Self
 
-from llmsession.errors import contained_in_task
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import StreamEvent
 
+from ..closing import Closing, close_all
 from ..protocol import Counting, Provider, name_for
 
 __all__ = ["CountedProvider"]
 
 
-class CountedProvider:
+class CountedProvider(Closing):
     """*provider*, whose requests are counted by *tokens*: ``GeminiTokens``, ``BedrockTokens``, or
     anything else with ``count_tokens``. It closes both with itself."""
 
     def __init__(self, provider: Provider, tokens: Counting) -> None:
-        self.is_held = False
-        """Is it used as a context manager? Then no session manager closes it."""
         self._provider = provider
         self._tokens = tokens
 
@@ -49,26 +45,4 @@ class CountedProvider:
     async def aclose(self) -> None:
         """Close both, but for one that is used as a context manager itself. Raises what the first
         one raised, after both were asked."""
-        failed: Exception | None = None
-        parts: tuple[Any, ...] = (self._provider, self._tokens)
-        for part in parts:
-            if hasattr(part, "aclose") and not getattr(part, "is_held", False):
-                try:
-                    await part.aclose()
-                except BaseException as error:  # either may be anybody's code
-                    failed = failed or contained_in_task(error)
-        if failed is not None:
-            raise failed
-
-    async def __aenter__(self) -> Self:
-        self.is_held = True
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.is_held = False
-        await self.aclose()
+        await close_all((self._provider, self._tokens))
