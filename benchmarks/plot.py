@@ -1,6 +1,6 @@
 """A recorded conversation's context over its requests, with ``balanced`` and without: an SVG.
 
-    python -m benchmarks.plot FILE [WINDOW_TOKENS] > docs/compaction.svg
+    python -m benchmarks.plot FILE [WINDOW_TOKENS] > docs/pictures/compaction.svg
 
 It holds figures only. Of several conversations in FILE the one with most requests is drawn. On
 stderr: a line of figures. Exit code 2: the file cannot be read, or has no request.

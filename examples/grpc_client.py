@@ -3,8 +3,8 @@
     python examples/grpc_client.py [HOST:PORT]
 
 Without an address it starts a service of its own, offline: a script stands in for the model.
-The JSON inside the envelopes is that of docs/protocol.md. In Python llmsession.connect() is more
-comfortable, and comes back after a lost connection by itself.
+The JSON inside the envelopes is that of docs/reference/wire.md. In Python llmsession.connect() is
+more comfortable, and comes back after a lost connection by itself.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""The model of one session under two owners, in Promela, and how it is checked: docs/model.md."""
+"""The model of one session under two owners, in Promela, and how it is checked:
+docs/contributing/model.md."""

@@ -1,5 +1,5 @@
 /* One session, two owners: commit, interrupt, takeover, recovery, background compaction. What is
- * left out, and why: docs/model.md.
+ * left out, and why: docs/contributing/model.md.
  *
  * A step is one atomic action, as an actor decides nothing between two awaits: one item that it
  * reads is one step. Each names what it stands for; a quick test looks whether that is still there.
@@ -24,7 +24,7 @@
 #ifndef SCRATCH
 #define SCRATCH hidden  /* not part of a state; a search by breadth cannot have that */
 #endif
-/* Bugs that can be put in, one at a time: see docs/model.md. */
+/* Bugs that can be put in, one at a time: see docs/contributing/model.md. */
 #define NO_FENCE 1
 #define PUBLISH_BEFORE_COMMIT 2
 #define FRONTIER_WITHOUT_COMPARE 3

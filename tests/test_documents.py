@@ -35,10 +35,10 @@ def test_the_tables_in_the_architecture_are_those_in_the_code(name: str, table: 
 @pytest.mark.parametrize(
     ("page", "name", "table"),
     [
-        ("compaction", "environment", environment.table_markdown),
-        ("compaction", "settings", registry.table_markdown),
-        ("providers", "counters", counters_markdown),
-        ("tokens", "counters", counters_markdown),
+        ("explanation/compaction", "environment", environment.table_markdown),
+        ("explanation/compaction", "settings", registry.table_markdown),
+        ("how-to/use-providers", "counters", counters_markdown),
+        ("explanation/tokens", "counters", counters_markdown),
     ],
 )
 def test_the_tables_of_a_page_are_those_in_the_code(
@@ -86,7 +86,7 @@ def test_every_local_link_of_a_document_leads_somewhere(name: str) -> None:
 
 
 def test_every_threat_in_the_security_page_names_a_test_that_exists() -> None:
-    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ") and "::" in line]
     assert len(rows) >= 20
     for row in rows:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PIN = re.compile(r"([a-z0-9-]+)==([a-z0-9.+!]+)( ; [\w\s'=<>!.()-]+)? \\")
+PIN = re.compile(r"([a-z0-9-]+)==([a-z0-9.+!]+)( ; [\w\s'=<>!.*()-]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 COMMENT = re.compile(r" *# {1,4}[\w\s.:()-]+")
 

@@ -1,8 +1,8 @@
 """The same work with llmsession and with its peers, side by side.
 
 Each peer is installed in an environment of its own, the first time. Every figure is printed. With
---out they are also written, DIR/docs/peers.md with its plots and DIR/benchmarks/peers/results.json;
-rows that were not run stay as they are.
+--out they are also written, DIR/docs/explanation/comparison.md with its plots and
+DIR/benchmarks/peers/results.json; rows that were not run stay as they are.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ TOLD_CHARS = 100
 
 
 def write_page(results: Results, root: Path) -> None:
-    """Write the figures into ``docs/peers.md`` under *root*, between its markers, and the plots
-    beside it. A page that is not there is made."""
-    page = root / "docs" / "peers.md"
+    """Write the figures into ``docs/explanation/comparison.md`` under *root*, between its markers,
+    and the plots beside it. A page that is not there is made."""
+    page = root / "docs" / "explanation" / "comparison.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    plots = page.parent / "peers"
-    plots.mkdir(exist_ok=True)
+    plots = root / "docs" / "pictures" / "peers"
+    plots.mkdir(parents=True, exist_ok=True)
     for work in WORKS.values():
         if drawn := plot(work, results):
             (plots / f"{work.name}.svg").write_text(drawn, "utf-8")
@@ -58,7 +58,7 @@ def _figures(results: Results) -> Iterator[str]:
 def _section(work: Work, results: Results) -> Iterator[str]:
     yield f"\n### {work.title}\n\n{work.asks}\n"
     yield table(work, results)
-    yield f"\n![{work.title}](peers/{work.name}.svg)"
+    yield f"\n![{work.title}](../pictures/peers/{work.name}.svg)"
     found = list(ahead(work, results))
     if found:
         yield "\nAhead of us: " + "; ".join(found) + "."

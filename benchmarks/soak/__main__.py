@@ -24,7 +24,7 @@ from .report import Report, SoakPlan, figures, told_as_table, write_page
 
 __all__ = ["main"]
 
-PAGE = Path("docs/soak.md")
+PAGE = Path("docs/contributing/soak.md")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

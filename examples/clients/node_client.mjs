@@ -1,5 +1,5 @@
 // A client of `llmsession serve` without dependencies: it sends, streams, interrupts and resumes.
-// The protocol is in docs/protocol.md.   node node_client.mjs unix:/run/llmsession.sock [TOKEN [MODEL]]
+// The protocol is in docs/reference/wire.md.   node node_client.mjs unix:/run/llmsession.sock [TOKEN [MODEL]]
 import net from "node:net";
 import { randomUUID } from "node:crypto";
 

@@ -29,7 +29,7 @@ COUNTERS = {
 TextCounter = Callable[[str], int]
 
 _O200K_PERMILLE: dict[TokenFamily, int] = {"claude": 1_150, "o200k": 1_000, "other": 1_120}
-"""Tokens of a family for a thousand of o200k's (docs/tokens.md)."""
+"""Tokens of a family for a thousand of o200k's (docs/explanation/tokens.md)."""
 
 _KEEPS_THOUGHTS_BACK = "gemini"
 """Its thoughts are in the reported output, and are not in the next prompt."""

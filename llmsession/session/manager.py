@@ -70,20 +70,21 @@ class SessionManager:
     times in messages and records, in seconds since the epoch. *logger* is a structlog logger;
     without one, logs go to the standard library's logger ``llmsession``. *prices* are by model name
     or its beginning, and take precedence over the built-in ones (``PRICES``). *tenant_budgets* are
-    what all sessions of a tenant together may spend: see docs/budgets.md. *environ* replaces the
-    environment, whose ``LLMSESSION_*`` fill open fields of configurations: see docs/compaction.md.
-    *observers* are called with everything that happens, for metrics and traces.
+    what all sessions of a tenant together may spend: see docs/how-to/limit-costs.md. *environ*
+    replaces the environment, whose ``LLMSESSION_*`` fill open fields of configurations: see
+    docs/explanation/compaction.md. *observers* are called with everything that happens, for
+    metrics and traces.
 
     A synchronous tool runs in a thread, which nothing can stop. Leaving the manager waits for such
     threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
     them; what they do after that, they do beside a store that is closed.
 
-    *retention* are rules for how long sessions and their messages are kept: see docs/stores.md.
-    Sessions apply them when they are opened and when a turn has ended. A schedule applies them to
-    the whole store, page by page: when the manager is entered, and again *retention_every_s*
-    seconds after it was through, by default every hour. It also applies the age limits in
-    ``SessionConfig.retention`` to sessions that nobody has open. Without rules there is a schedule
-    only if *retention_every_s* is given.
+    *retention* are rules for how long sessions and their messages are kept: see
+    docs/how-to/keep-sessions.md. Sessions apply them when they are opened and when a turn has
+    ended. A schedule applies them to the whole store, page by page: when the manager is entered,
+    and again *retention_every_s* seconds after it was through, by default every hour. It also
+    applies the age limits in ``SessionConfig.retention`` to sessions that nobody has open. Without
+    rules there is a schedule only if *retention_every_s* is given.
 
     Raises InvalidConfig for invalid prices, budgets or tools, and for a provider of summaries that
     the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*,

@@ -68,8 +68,8 @@ def test_a_plot_is_well_formed_and_names_every_row() -> None:
 
 
 def test_writing_the_page_twice_keeps_what_stands_around_the_figures(tmp_path: Path) -> None:
-    page = tmp_path / "docs" / "peers.md"
-    page.parent.mkdir()
+    page = tmp_path / "docs" / "explanation" / "comparison.md"
+    page.parent.mkdir(parents=True)
     page.write_text("before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
     found = results("random_cancels", ours={"cancel_ms": [1.0]}, theirs={"cancel_ms": [2.0]})
     write_page(found, tmp_path)
@@ -79,7 +79,7 @@ def test_writing_the_page_twice_keeps_what_stands_around_the_figures(tmp_path: P
     assert once.startswith("before\n")
     assert once.endswith("\nafter\n")
     assert "old" not in once
-    assert (tmp_path / "docs" / "peers" / "random_cancels.svg").exists()
+    assert (tmp_path / "docs" / "pictures" / "peers" / "random_cancels.svg").exists()
 
 
 def test_results_come_back_and_rows_that_were_not_run_stay(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from model.checking import (
 )
 
 TEXT = MODEL.read_text(encoding="utf-8")
-PAGE = (MODEL.parents[1] / "docs" / "model.md").read_text(encoding="utf-8")
+PAGE = (MODEL.parents[1] / "docs" / "contributing" / "model.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"\b((?:\w+/)+\w+)\.py: (\w+(?:\.\w+)?)")
 
 

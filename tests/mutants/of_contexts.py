@@ -14,7 +14,7 @@ a compaction is applied while a reply streams (rule 9)
     test_a_compaction_is_not_applied_while_a_reply_streams
 
 in session/compacting/compactor.py, by session/compacting/test_compaction.py
-a plan whose moment has come is not foreseen (docs/compaction.md)
+a plan whose moment has come is not foreseen (docs/explanation/compaction.md)
     - return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
     + return False
     session/compacting/test_own_limits.py
@@ -53,56 +53,56 @@ the job applies a plan that gains too little (invariant 9)
     - min_gain = 0.0 if self._callers else self._core.config.compaction.min_gain
     + min_gain = 0.0
     test_a_job_that_would_gain_too_little_is_not_applied_but_one_asked_for_is
-a plan is applied at once, though the provider's cache is warm (docs/compaction.md)
+a plan is applied at once, though the provider's cache is warm (docs/explanation/compaction.md)
     -         if should_apply(decision, cache, is_due=self._is_due(used_tokens)):
     +         if decision is not None:
     session/compacting/test_compaction_moments.py
     test_a_plan_is_made_ahead_and_waits_while_the_cache_is_warm
 
 in session/compacting/compactor.py, by session/compacting/test_own_limits.py
-a policy that injects is not asked before a request (docs/compaction.md)
+a policy that injects is not asked before a request (docs/explanation/compaction.md)
     - if trigger is not None and not (is_held_back and trigger == "threshold"):
     + if trigger == "threshold" and not is_held_back:
     test_what_a_policy_injects_is_in_the_request_that_it_was_asked_for
 
 in compaction/planning/schedule.py, by session/compacting/test_own_limits.py
-a policy's own limit waits for the provider's cache (docs/compaction.md)
+a policy's own limit waits for the provider's cache (docs/explanation/compaction.md)
     - return schedule != "cache" and not _declared_waiting(policy)
     + return False
     test_a_window_of_messages_is_kept_to_the_message_also_with_a_warm_cache
-the schedule of the cache is not forced on a policy (docs/compaction.md)
+the schedule of the cache is not forced on a policy (docs/explanation/compaction.md)
     - return schedule != "cache" and not _declared_waiting(policy)
     + return not _declared_waiting(policy)
     test_under_the_schedule_of_the_cache_every_policy_waits
-a plan that frees nothing is applied before a request (docs/compaction.md)
+a plan that frees nothing is applied before a request (docs/explanation/compaction.md)
     -     return "injection" if adds else None
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
 
 in providers/counting/counter.py, by providers/counting/test_vendor_tokens.py
-a counter that fails is told each time (docs/tokens.md)
+a counter that fails is told each time (docs/explanation/tokens.md)
     -         self._is_told = True
     +         pass
     test_a_session_counts_with_it_and_a_failure_is_told_once
 
 in providers/counting/gemini_tokens.py, by providers/counting/test_vendor_tokens.py
-Gemini counts no system text and no tools (docs/tokens.md)
+Gemini counts no system text and no tools (docs/explanation/tokens.md)
     - named = {"model": f"models/{model}", **whole}
     + named = {"model": f"models/{model}", "contents": whole["contents"]}
     test_gemini_counts_the_whole_request
 
 in session/values/config.py, by session/values/test_policy_settings.py
-a policy ignores a setting that it does not have (docs/compaction.md)
+a policy ignores a setting that it does not have (docs/explanation/compaction.md)
     -         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
     +         pass
     test_each_policy_takes_a_setting_or_refuses_it_and_names_its_own
-a log of an earlier version cannot be opened (docs/compaction.md)
+a log of an earlier version cannot be opened (docs/explanation/compaction.md)
     - compaction = config.compaction.as_logged_before()
     + compaction = config.compaction
     test_a_log_with_settings_that_were_ignored_is_read_without_them
 
 in compaction/policies/registry.py, by session/values/test_policy_settings.py
-a threshold in tokens counts only above the share (docs/compaction.md)
+a threshold in tokens counts only above the share (docs/explanation/compaction.md)
     - if share >= settings["threshold"]:
     + if share < settings["threshold"]:
     test_of_the_share_and_the_tokens_the_smaller_counts
@@ -135,7 +135,7 @@ an event that a compaction has no cell for is ignored (rule 2)
     -         raise CompactionStateError(message)
     +         return compaction, ()
     test_a_closed_session_begins_no_compaction
-a caller gets a plan that was postponed (docs/compaction.md)
+a caller gets a plan that was postponed (docs/explanation/compaction.md)
     -         e.CompactionRequested: P.PLANNING,
     -         e.PlanDue: P.PLANNING,
     +         e.CompactionRequested: P.POSTPONED,
@@ -162,7 +162,7 @@ a build goes on before the callers of its compaction are answered (rule 11)
     - e.AnswerCallers(outcome=outcome), e.ResumeBuild())
     + e.ResumeBuild(), e.AnswerCallers(outcome=outcome))
     test_an_effect_that_may_call_back_is_always_the_last_one
-the record of a compaction does not tell its moment (docs/compaction.md)
+the record of a compaction does not tell its moment (docs/explanation/compaction.md)
     - structs.replace(plan, trigger=event.trigger, figures=figures)
     + structs.replace(plan, figures=figures)
     test_the_record_tells_why_and_by_which_figures_the_moment_was_chosen
@@ -173,26 +173,26 @@ a job that gained too little starts again with every request (invariant 9)
     test_a_job_that_gained_too_little_is_not_tried_again_with_every_request
 
 in session/compacting/compactor.py, by compaction/live/test_live_vectors.py
-a policy is not told the model's window (docs/policies.md)
+a policy is not told the model's window (docs/explanation/policies.md)
     -             limit_tokens=core.budget_tokens,
     -             window_tokens=core.window_tokens,
     +             limit_tokens=core.budget_tokens,
     test_each_request_is_what_the_system_would_have_sent
 
 in compaction/policies/other_systems/anchors.py, by compaction/live/test_live_vectors.py
-Jan's share is taken of the limit (docs/policies.md)
+Jan's share is taken of the limit (docs/explanation/policies.md)
     - return self.due(fill.used_tokens, fill.window) or fill.is_over
     + return self.due(fill.used_tokens, fill.limit_tokens)
     test_each_request_is_what_the_system_would_have_sent
 
 in compaction/policies/other_systems/truncation.py, by compaction/live/test_live_vectors.py
-the question of a turn that is condensed is lost (docs/policies.md)
+the question of a turn that is condensed is lost (docs/explanation/policies.md)
     -             pinned=pin_of(messages, upto),
     +             pinned=None,
     test_each_request_is_what_the_system_would_have_sent
 
 in compaction/policies/other_systems/masking.py, by compaction/live/test_live_vectors.py
-pressure is measured by the limit, without a reserve (docs/policies.md)
+pressure is measured by the limit, without a reserve (docs/explanation/policies.md)
     - return reached(used_tokens, _effective(budget, reserve), threshold)
     + return reached(used_tokens, budget.limit_tokens, threshold)
     test_each_request_is_what_the_system_would_have_sent
@@ -234,13 +234,13 @@ a result is swapped for a longer text (invariant 9)
     test_a_result_that_is_already_smaller_is_not_swapped
 
 in session/compacting/summarizer.py, by session/compacting/test_summarizer.py
-a summariser that always fails is asked for ever (docs/summaries.md)
+a summariser that always fails is asked for ever (docs/how-to/write-summaries.md)
     - if self.failures < core.config.compaction.max_failures:
     + if self.failures >= 0:
     test_after_so_many_failures_it_is_not_asked_until_something_changes
 
 in compaction/planning/prefix_summaries.py, by session/compacting/test_fallback_texts.py
-a digest stands where a policy has a text of its own (docs/summaries.md)
+a digest stands where a policy has a text of its own (docs/how-to/write-summaries.md)
     - return PrefixSummary(summary_request.upto, text, "extractive")
     -     return extracted_summary
     + pass
@@ -248,19 +248,19 @@ a digest stands where a policy has a text of its own (docs/summaries.md)
     test_a_rolling_summary_that_does_not_come_is_the_newest_lines
 
 in compaction/policies/prefixes.py, by session/compacting/test_fallback_texts.py
-a model that fails once takes away what it wrote before (docs/summaries.md)
+a model that fails once takes away what it wrote before (docs/how-to/write-summaries.md)
     - if mark not in s.text), None)
     + if False), None)
     test_a_summary_that_came_earlier_stays_before_the_text_of_one_that_did_not
 
 in session/compacting/compactor.py, by session/compacting/test_injection.py
-what a policy injected stays under another one (docs/policies.md)
+what a policy injected stays under another one (docs/explanation/policies.md)
     - policy = with_stale_left_out(core.policy, core.state.view)
     -             # Where
     + policy = core.policy
     +             # Where
     test_under_another_policy_the_memories_are_gone_with_the_next_request
-nothing is injected where the provider clears results (docs/policies.md)
+nothing is injected where the provider clears results (docs/explanation/policies.md)
     - schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
     + schedule = core.config.compaction.schedule
     +             if not self._is_automatic():
@@ -268,7 +268,7 @@ nothing is injected where the provider clears results (docs/policies.md)
     test_where_the_provider_keeps_the_context_small_texts_are_injected_all_the_same
 
 in compaction/planning/boundaries.py, by session/compacting/test_injection.py
-a text at the end of the context voids the thinking before it (docs/policies.md)
+a text at the end of the context voids the thinking before it (docs/explanation/policies.md)
     - edge = min((item.at for item in changed), default=len(messages))
     + edge = 0
     test_a_list_at_the_end_voids_no_thinking
@@ -278,25 +278,25 @@ a text behind the system text voids no thinking (invariant 4)
     test_a_change_of_memories_voids_thinking_that_is_bound_to_the_old_ones
 
 in session/core/request_builder.py, by session/compacting/test_injection.py
-memories cost nothing (docs/policies.md)
+memories cost nothing (docs/explanation/policies.md)
     - return self._frame_tokens + self._tail_tokens + sums[-1]
     + return self._frame_tokens + sums[-1]
     test_what_is_injected_is_counted_once
 
 in compaction/policies/other_systems/injection.py, by session/compacting/test_injection.py
-a task list that is gone is still shown (docs/policies.md)
+a task list that is gone is still shown (docs/explanation/policies.md)
     - return self.injected(view, messages, budget, [], "there is no task list any more")
     + return None
     test_an_edited_list_is_in_the_next_request_and_a_list_that_is_gone_in_none
 
 in session/log/state.py, by session/compacting/test_pipelines.py
-a new session is suggested with every request (docs/compaction.md)
+a new session is suggested with every request (docs/explanation/compaction.md)
     - if record.suggests_new_session:
     + if False:
     test_the_hybrid_suggests_a_new_session_in_its_record_and_in_one_warning
 
 in compaction/policies/other_systems/hybrid.py, by session/compacting/test_pipelines.py
-the hybrid leaves out messages before old reads and thinking (docs/policies.md)
+the hybrid leaves out messages before old reads and thinking (docs/explanation/policies.md)
     - ran = absorb_all(draft, _CHEAPER.policies)
     + ran = []
     +         absorb_all(draft, [])
@@ -393,7 +393,7 @@ recall is not among the tools (invariant 10)
     test_recall_is_offered_from_the_first_request_on_and_never_added_later
 
 in compaction/recall.py, by session/compacting/test_recall_and_caps.py
-recall gives the compacted text back (docs/compaction.md)
+recall gives the compacted text back (docs/explanation/compaction.md)
     -         text = result_text(result.content)
     +         text = result_text(result.content)[:100]
     test_a_recall_of_a_compacted_result_returns_the_whole_text

@@ -8,15 +8,15 @@ __all__ = ["OWNERS", "STORES"]
 
 OWNERS = read_mutants(r"""
 in session/registry/activation_table.py, by session/registry/test_lifecycle.py
-a session that is held is evicted (docs/stores.md)
+a session that is held is evicted (docs/how-to/keep-sessions.md)
     - if actor.pins or not actor.is_idle or actor.status
     + if not actor.is_idle or actor.status
     test_a_session_that_is_held_or_busy_is_not_evicted
-a busy session is evicted (docs/stores.md)
+a busy session is evicted (docs/how-to/keep-sessions.md)
     - if actor.pins or not actor.is_idle or actor.status
     + if actor.pins or actor.status
     test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then
-an evicted session is not released (docs/stores.md)
+an evicted session is not released (docs/how-to/keep-sessions.md)
     -                     await self._store.release(lease)
     +                     pass
     test_an_evicted_session_is_free_for_another_owner
@@ -31,7 +31,7 @@ concurrent opens load a session twice (invariant 6)
     test_many_concurrent_opens_load_a_session_once
 
 in session/actor/actor.py, by session/registry/test_lifecycle.py
-a closed session is not released (docs/stores.md)
+a closed session is not released (docs/how-to/keep-sessions.md)
     -                 await self._store.release(self.core.journal.lease)
     +                 pass
     test_close_interrupts_what_is_open_and_names_what_still_runs
@@ -46,11 +46,11 @@ recovery forgets what is known of the calls (rule 13)
     - r.CallReceipt(call.id, call.name, known.get(call.id, "unknown"), call.brief)
     + r.CallReceipt(call.id, call.name, "unknown", call.brief)
     test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no_more
-recovery forgets the tokens that were spent (docs/budgets.md)
+recovery forgets the tokens that were spent (docs/how-to/limit-costs.md)
     - reason="crash", usage=turn.usage, calls
     + reason="crash", usage=type(turn.usage)(), calls
     test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no_more
-recovery runs a callable again that had started (docs/stores.md)
+recovery runs a callable again that had started (docs/how-to/keep-sessions.md)
     - if call.runner == "session" and not is_pure(call)
     + if call is None
     session/actor/test_resume.py
@@ -62,21 +62,21 @@ an interrupt does not cover a turn that was resumed (invariant 7)
     test_an_interrupt_right_after_the_opening_drops_the_turn_with_right_receipts
 
 in store/ownership.py, by store/test_ownership.py
-the owner's lease is not looked at where nobody can see its process (docs/stores.md)
+the owner's lease is not looked at where nobody can see its process (docs/how-to/keep-sessions.md)
     - return lease_until > now if dead is None else not dead
     + return False if dead is None else not dead
     test_where_nobody_can_see_the_process_its_lease_tells
-a process that lives loses what it holds with its lease (docs/stores.md)
+a process that lives loses what it holds with its lease (docs/how-to/keep-sessions.md)
     - return lease_until > now if dead is None else not dead
     + return lease_until > now and not dead
     test_a_process_that_lives_holds_what_it_has_also_when_its_lease_is_late
-a process that ended holds its sessions until its lease runs out (docs/stores.md)
+a process that ended holds its sessions until its lease runs out (docs/how-to/keep-sessions.md)
     - return lease_until > now if dead is None else not dead
     + return lease_until > now or not dead
     test_a_process_that_ended_holds_nothing_whatever_its_lease
 
 in store/liveness.py, by store/test_liveness.py
-a pid that was given again is taken for who had it before (docs/stores.md)
+a pid that was given again is taken for who had it before (docs/how-to/keep-sessions.md)
     - return start_of(pid) != started
     + return start_of(pid) is None
     test_a_pid_that_was_given_again_is_not_taken_for_who_had_it_before
@@ -96,7 +96,7 @@ a new owner keeps the epoch, in memory (invariant 6)
     - log.row = replace(log.row, epoch=log.row.epoch + 1, owner=owner)
     + log.row = replace(log.row, owner=owner)
     test_a_store_that_keeps_every_promise_passes
-a session in use is given away, in memory (docs/stores.md)
+a session in use is given away, in memory (docs/how-to/keep-sessions.md)
     - if holder is not None and holder != owner and not takeover:
     + if False:
     test_a_store_that_keeps_every_promise_passes
@@ -128,7 +128,7 @@ a new owner keeps the epoch, in SQLite (invariant 6)
     - UPDATE session SET epoch = epoch + 1, owner = ?
     + UPDATE session SET owner = ?
     TestSqliteStore::test_each_taking_raises_the_epoch_by_one_and_keeps_the_head
-a session in use is given away, in SQLite (docs/stores.md)
+a session in use is given away, in SQLite (docs/how-to/keep-sessions.md)
     - if not takeover and still_holds(
     + if takeover and still_holds(
     TestSqliteStore::test_a_session_in_use_is_not_given_to_another_owner
@@ -138,7 +138,7 @@ an old owner releases the new one's lease, in SQLite (invariant 6)
     + WHERE id = ?",
     +             (lease.session,),
     TestSqliteStore::test_releasing_an_older_epoch_has_no_effect
-a lease in SQLite does not run out (docs/stores.md)
+a lease in SQLite does not run out (docs/how-to/keep-sessions.md)
     - still_holds(row.owner, values[-1] or 0.0, taker
     + still_holds(row.owner, 1e18, taker
     store/sqlite/test_owners.py
@@ -159,67 +159,67 @@ a commit of SQLite is not synced to the disk (invariant 5)
     test_commits_are_synchronous_and_in_a_wal
 
 in store/row_seals.py, by store/test_row_seals.py
-a row of an encrypted store may be swapped for another's (docs/security.md)
+a row of an encrypted store may be swapped for another's (docs/explanation/security.md)
     - if not _fits(seal_origin(cipher, session, place, parent, parts), origin):
     + if False:
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
-the last record of an encrypted session may be cut off (docs/security.md)
+the last record of an encrypted session may be cut off (docs/explanation/security.md)
     - if not _fits(seal_head(cipher, place, head), end):
     + if False:
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
-the records that a fork shares are not in its seal (docs/security.md)
+the records that a fork shares are not in its seal (docs/explanation/security.md)
     - ["origin", session, place, parent, parts]
     + ["origin", session, place, parent]
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
 
 in store/checked.py, by session/test_foreign_code.py
-the index of words of a checked store is hidden (docs/stores.md)
+the index of words of a checked store is hidden (docs/how-to/keep-sessions.md)
     - return _CheckedWordIndex(store) if isinstance(store, WordIndex) else CheckedStore(store)
     + return CheckedStore(store)
     test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
-a store may answer with the rows it was asked to go on after (docs/stores.md)
+a store may answer with the rows it was asked to go on after (docs/how-to/keep-sessions.md)
     - if not _is_row(row) or row.session <= after:
     + if not _is_row(row):
     test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
 
 in session/manager.py, by session/test_foreign_code.py
-a search asks the store without checking its answers (docs/stores.md)
+a search asks the store without checking its answers (docs/how-to/keep-sessions.md)
     - self._runtime.store, query, after
     + self.store, query, after
     test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
 
 in store/sqlite/session_tables.py, by store/test_search.py
-forgotten words stay in SQLite's index (docs/stores.md)
+forgotten words stay in SQLite's index (docs/how-to/keep-sessions.md)
     -             self.words.remove_from(source, first)
     +             pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
-deleted words stay in SQLite's index (docs/stores.md)
+deleted words stay in SQLite's index (docs/how-to/keep-sessions.md)
     -                 self.words.remove(source, first, upto)
     +                 pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
 
 in store/sqlite/store.py, by store/test_search.py
-a vacuum leaves removed words in the index's file (docs/stores.md)
+a vacuum leaves removed words in the index's file (docs/how-to/keep-sessions.md)
     -         sessions.words.erase_removed()
     +         pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
-words of an encrypted SQLite store are indexed (docs/security.md)
+words of an encrypted SQLite store are indexed (docs/explanation/security.md)
     - self._is_encrypted = key is not None
     + self._is_encrypted = False
     test_an_encrypted_store_keeps_no_word_in_the_open
 
 in store/postgres/shared_records.py, by store/test_search.py
-forgotten words stay in PostgreSQL's index (docs/stores.md)
+forgotten words stay in PostgreSQL's index (docs/how-to/keep-sessions.md)
     -             await self._words.remove_from(connection, replaced)
     +             pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
-deleted words stay in PostgreSQL's index (docs/stores.md)
+deleted words stay in PostgreSQL's index (docs/how-to/keep-sessions.md)
     -             await self._words.remove_deleted(connection, logs)
     +             pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
 
 in session/log/read_state.py, by store/test_row_seals.py
-a session's tenant may be changed in its row (docs/security.md)
+a session's tenant may be changed in its row (docs/explanation/security.md)
     - if tenant_of(state.labels) != tenant_of(row.labels):
     + if False:
     test_a_row_with_the_label_of_another_tenant_is_damaged
@@ -231,30 +231,30 @@ a commit that failed in its sync is told as not written (invariant 5)
     test_a_commit_that_fails_in_its_sync_is_not_known
 
 in store/sqlite/writer.py, by store/sqlite/test_faults.py
-a file that went during a commit is told as written (docs/stores.md)
+a file that went during a commit is told as written (docs/how-to/keep-sessions.md)
     -         self._check_place()
     -         return outcomes
     +         return outcomes
     test_a_file_that_goes_while_a_group_is_committed_is_not_told_as_written
 
 in store/sqlite/file.py, by store/sqlite/test_faults.py
-a WAL that was deleted beneath its store is not missed (docs/stores.md)
+a WAL that was deleted beneath its store is not missed (docs/how-to/keep-sessions.md)
     -             if inode is not None:
     +             if inode is None:
     test_a_file_that_is_replaced_or_deleted_beneath_its_store_is_lost
 
 in store/sqlite/file.py, by store/sqlite/test_file.py
-a new file can get the inode of the old one, and be taken for it (docs/stores.md)
+a new file can get the inode of the old one, and be taken for it (docs/how-to/keep-sessions.md)
     -         if self._held is None and _ONLY_HOLD:
     +         if False:
     test_a_file_that_was_replaced_while_no_connection_was_open_is_lost
 
 in store/sqlite/records.py, by store/sqlite/test_records.py
-a large block outlives the last record that uses it (docs/security.md)
+a large block outlives the last record that uses it (docs/explanation/security.md)
     -         self._let_go(packed for (packed,) in rows)
     +         pass
     test_a_large_block_goes_with_the_last_record_that_uses_it
-an encrypted record can be read in another place (docs/security.md)
+an encrypted record can be read in another place (docs/explanation/security.md)
     - return _bound(place, epoch) + (large or b"")
     + return _bound(0, epoch) + (large or b"")
     test_records_that_were_exchanged_in_the_file_cannot_be_read
@@ -275,7 +275,7 @@ of two that find a session free both get it, in PostgreSQL (invariant 6)
     test_of_two_that_find_a_session_free_one_gets_it
 
 in store/postgres/owners.py, by store/postgres/test_store.py
-a lease in PostgreSQL is not looked at (docs/stores.md)
+a lease in PostgreSQL is not looked at (docs/how-to/keep-sessions.md)
     - is_kept = until is not None and still_holds(
     + is_kept = until is None and still_holds(
     TestPostgresStore::test_a_session_in_use_is_not_given_to_another_owner

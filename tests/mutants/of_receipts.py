@@ -82,40 +82,40 @@ a call past its deadline is told as failed (rule 13)
 
 SPENDING = read_mutants(r"""
 in turns/spending/spending.py, by turns/spending/test_spending.py
-a budget of tokens is not looked at (docs/budgets.md)
+a budget of tokens is not looked at (docs/how-to/limit-costs.md)
     - if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
     + if budget.max_tokens is not None and spent.tokens < 0:
     session/core/test_budgets.py
     test_a_turn_over_budget_ends_before_its_next_request_and_keeps_its_steps
-each request is charged the whole conversation (docs/budgets.md)
+each request is charged the whole conversation (docs/how-to/limit-costs.md)
     - return usage.output_tokens + max(0, usage.prompt_tokens - previous_prompt_tokens)
     + return usage.output_tokens + usage.prompt_tokens
     test_tokens_are_charged_marginally
-what has no price costs nothing (docs/budgets.md)
+what has no price costs nothing (docs/how-to/limit-costs.md)
     - if spent.cost_nano_usd < limit and not spent.unpriced:
     + if spent.cost_nano_usd < limit:
     test_what_has_no_price_exhausts_a_budget_in_dollars_and_no_other
 
 in session/actor/turn_queue.py, by session/core/test_budgets.py
-a send over the budget is taken (docs/budgets.md)
+a send over the budget is taken (docs/how-to/limit-costs.md)
     -             raise exhausted(exceeded)
     +             pass
     test_a_send_over_budget_is_refused_and_leaves_nothing
 
 in session/core/tenants.py, by session/core/test_tenants.py
-a tenant's budget is not looked at (docs/budgets.md)
+a tenant's budget is not looked at (docs/how-to/limit-costs.md)
     - return find_exceeded(budget, self._totals[tenant], "tenant", tenant)
     + return None
     test_all_sessions_of_a_tenant_spend_one_budget_and_no_other_tenants
 
 in session/core/turn_run.py, by session/actor/test_retries.py
-the tokens of a broken attempt are lost (docs/budgets.md)
+the tokens of a broken attempt are lost (docs/how-to/limit-costs.md)
     - self.usage = self.usage + request.usage
     + self.usage = request.usage
     test_the_tokens_of_a_failed_attempt_stay_counted
 
 in session/log/state.py, by session/actor/test_interrupts.py
-the tokens of a dropped turn are not counted (docs/budgets.md)
+the tokens of a dropped turn are not counted (docs/how-to/limit-costs.md)
     -             self.usage = self.usage + record.usage
     +             self.usage += record.usage if how == "committed" else _NOTHING_USED
     test_the_tokens_of_a_dropped_turn_stay_counted

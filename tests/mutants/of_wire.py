@@ -8,13 +8,13 @@ __all__ = ["WIRE"]
 
 WIRE = read_mutants(r"""
 in transport/server/connection.py, by transport/server/test_intake.py
-a command past the rate is read before it is refused (docs/security.md)
+a command past the rate is read before it is refused (docs/explanation/security.md)
     - refusal = self._admission.refuse(self, frame) if self.authenticated else None
     + refusal = None
     test_a_command_past_the_rate_is_refused_before_it_is_read
 
 in transport/client/link.py, by transport/client/test_link.py
-what was asked before the connection was lost is done a second time (docs/protocol.md)
+what was asked before the connection was lost is done a second time (docs/reference/wire.md)
     -             channel.send(encode(request.command))
     +             again = request.command
     +             once = {"command_id": None} if hasattr(again, "command_id") else {}
@@ -23,15 +23,15 @@ what was asked before the connection was lost is done a second time (docs/protoc
     test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
 
 in transport/client/subscription.py, by transport/client/test_link.py
-a subscriber that comes back misses an event (docs/protocol.md)
+a subscriber that comes back misses an event (docs/reference/wire.md)
     - after = self._after if self._received is None else self._received
     + after = self._after if self._received is None else self._received + 1
     test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
-a subscriber that comes back sees an event twice (docs/protocol.md)
+a subscriber that comes back sees an event twice (docs/reference/wire.md)
     - after = self._after if self._received is None else self._received
     + after = self._after if not self._received else self._received - 1
     test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
-previews are shown twice after the connection was lost (docs/protocol.md)
+previews are shown twice after the connection was lost (docs/reference/wire.md)
     -         if end <= shown_end:
     +         if False:
     also in transport/client/subscription.py
@@ -40,28 +40,28 @@ previews are shown twice after the connection was lost (docs/protocol.md)
     test_previews_are_not_shown_twice_after_the_connection_was_lost
 
 in transport/client/subscription.py, by transport/client/test_subscription.py
-text of a resumed step is taken for text that was shown (docs/protocol.md)
+text of a resumed step is taken for text that was shown (docs/reference/wire.md)
     - self._step = None  # its text begins anew, with the attempt that it had
     + pass
     test_text_from_before_a_kill_is_not_joined_with_that_of_the_resumed_turn
 
 in transport/server/connection.py, by transport/server/test_fuzz.py
-a client that is gone takes its commands with it (docs/protocol.md)
+a client that is gone takes its commands with it (docs/reference/wire.md)
     -         if isinstance(command, w.Outcome):
     -             self._waits.add(task)
     +         if command:
     +             self._waits.add(task)
     test_a_peer_that_leaves_at_once_is_done_as_it_said
-a command overtakes results that need a thread (docs/protocol.md)
+a command overtakes results that need a thread (docs/reference/wire.md)
     - attachment.blocked = is_slow_to_number(command)
     + attachment.blocked = False
     transport/server/test_connection.py
     test_a_command_does_not_overtake_large_results_that_need_a_thread
-commands before the hello are performed (docs/security.md)
+commands before the hello are performed (docs/explanation/security.md)
     -             case _ if not self.authenticated:
     +             case _ if message is None:
     test_before_the_hello_nothing_is_answered_but_a_ping
-before the hello a frame may be as large as after it (docs/security.md)
+before the hello a frame may be as large as after it (docs/explanation/security.md)
     - return self._admission.limits.frame_bytes if self.authenticated else HELLO_BYTES
     + return self._admission.limits.frame_bytes
     test_a_frame_that_is_too_large_is_not_read_to_its_end
@@ -74,63 +74,63 @@ a client whose answers nobody reads is read on (rule 10)
     +             and self._adm
     transport/server/test_service.py
     test_answers_that_nobody_reads_stop_the_reading_of_commands
-a client makes more sessions than it may use (docs/operations.md)
+a client makes more sessions than it may use (docs/how-to/run-a-service.md)
     -         if is_new:
     -             self._check_sessions()
     +         if is_new:
     transport/server/test_service.py
     test_sessions_that_are_being_made_count_as_used
-frames before the hello are not counted (docs/security.md)
+frames before the hello are not counted (docs/explanation/security.md)
     - if self._early_frames > HELLO_FRAMES:
     + if False:
     transport/server/test_intake.py
     test_before_the_hello_a_handful_of_frames_is_read
-a client that is too fast is read as fast as it sends (docs/security.md)
+a client that is too fast is read as fast as it sends (docs/explanation/security.md)
     - self._pause_until = self._admission.now() + pause_s
     + self._pause_until = 0.0
     transport/server/test_intake.py
     test_every_frame_counts_and_who_is_too_fast_is_read_no_faster
-what a cancelled wait held is never given back (docs/security.md)
+what a cancelled wait held is never given back (docs/explanation/security.md)
     -         if id(command) in self._charges:
     +         if False:
     transport/server/test_intake.py
     test_what_a_command_held_is_given_back_however_it_ends
-one client may take all subscriptions of a session (docs/operations.md)
+one client may take all subscriptions of a session (docs/how-to/run-a-service.md)
     -             own.count(session),
     +             0,
     transport/server/test_connection.py
     test_subscriptions_to_one_session_are_limited_for_a_connection_and_for_all
 
 in transport/server/intake.py, by transport/server/test_intake.py
-one tenant may take the bytes of all (docs/security.md)
+one tenant may take the bytes of all (docs/explanation/security.md)
     - if self._by_key[key] + size_bytes > self._limit_of_one:
     + if False:
     test_a_tenant_has_a_budget_of_bytes_for_all_of_its_connections
-one peer may have any number of connections without a hello (docs/security.md)
+one peer may have any number of connections without a hello (docs/explanation/security.md)
     - if len(own) >= self._limit_of_peer:
     + if False:
     test_of_one_peer_a_few_connections_wait_for_their_hello_and_the_oldest_makes_room
-frames that do not end are not bounded in sum (docs/security.md)
+frames that do not end are not bounded in sum (docs/explanation/security.md)
     - if self.bytes + size_bytes > self._limit:
     + if False:
     test_frames_that_do_not_end_are_bounded_in_sum_and_given_back
-readers hold the event loop as long as they have frames (docs/security.md)
+readers hold the event loop as long as they have frames (docs/explanation/security.md)
     - return self._spent_s < PASS_S
     + return True
     test_readers_leave_the_loop_to_others_and_have_their_turns_in_order
 
 in transport/server/refusals.py, by transport/server/test_refusals.py
-a peer that is refused fills the log (docs/security.md)
+a peer that is refused fills the log (docs/explanation/security.md)
     - if second.lines < LINES:
     + if second:
     test_many_refusals_of_a_peer_in_a_second_are_a_few_lines_and_a_number
 
 in transport/grpc/decoding.py, by transport/grpc/test_calls.py
-a message may have any number of frames (docs/security.md)
+a message may have any number of frames (docs/explanation/security.md)
     - if _field_count(raw, max_fields) > max_fields:
     + if False:
     test_a_message_of_many_fields_is_refused_after_as_many_as_are_allowed
-bytes that are no protobuf are a failure of ours (docs/security.md)
+bytes that are no protobuf are a failure of ours (docs/explanation/security.md)
     -     except DecodeError:
     -         raise InvalidInput(
     +     except ZeroDivisionError:
@@ -138,41 +138,41 @@ bytes that are no protobuf are a failure of ours (docs/security.md)
     test_bytes_that_are_no_protobuf_are_invalid_and_leave_no_traceback
 
 in transport/server/access.py, by transport/server/test_access.py
-any token is let in (docs/security.md)
+any token is let in (docs/explanation/security.md)
     - if hmac.compare_digest(digest, presented):
     + if digest:
     test_a_wrong_token_is_refused_and_not_quoted
-a service with TLS and no tokens may be open to other machines (docs/security.md)
+a service with TLS and no tokens may be open to other machines (docs/explanation/security.md)
     - if address.is_local or insecure or (has_tls and is_guarded):
     + if address.is_local or insecure or has_tls:
     test_what_other_machines_reach_needs_tls_and_tokens_or_a_flag
 
 in transport/server/admission.py, by transport/server/test_service.py
-a service asks nobody who he is (docs/security.md)
+a service asks nobody who he is (docs/explanation/security.md)
     -         if self.authenticator is None:
     +         if peer is not None:
     transport/server/test_tenancy.py
     test_nobody_gets_in_with_a_wrong_token_and_it_is_one_line_in_the_log
-any number of commands a second is taken (docs/operations.md)
+any number of commands a second is taken (docs/how-to/run-a-service.md)
     -         if wait_s is not None:
     -             raise
     +         if False:
     +             raise
     test_too_many_commands_a_second_are_refused_with_a_hint
-any number of open turns is taken (docs/operations.md)
+any number of open turns is taken (docs/how-to/run-a-service.md)
     -             if self._open_turns >= limit:
     +             if False:
     test_too_many_open_turns_are_refused_and_interrupts_are_not
-a service that runs late takes new turns (docs/operations.md)
+a service that runs late takes new turns (docs/how-to/run-a-service.md)
     - if lag_s > self.limits.max_lag_s:
     + if False:
     test_a_service_that_runs_late_takes_no_new_turns_and_says_so
-after a stall clients are told to wait for as long again (docs/operations.md)
+after a stall clients are told to wait for as long again (docs/how-to/run-a-service.md)
     - late_hint_s(lag_s)
     + 2 * lag_s
     transport/server/test_connection.py
     test_a_stall_is_followed_by_hints_of_the_measured_lag_and_at_most_two_seconds
-a service that drains takes new turns (docs/operations.md)
+a service that drains takes new turns (docs/how-to/run-a-service.md)
     -         if self.draining:
     -             raise Overloaded(GOING_DOWN
     +         if False:
@@ -180,40 +180,40 @@ a service that drains takes new turns (docs/operations.md)
     test_a_service_that_drains_takes_no_new_turns_and_ends_the_open_ones
 
 in transport/server/tenancy.py, by transport/server/test_tenancy.py
-the tenant of a session is not compared (docs/security.md)
+the tenant of a session is not compared (docs/explanation/security.md)
     - if tenant is not None and tenant_of((await manager.row(session)).labels) != tenant:
     + if False:
     test_a_session_in_a_tenants_namespace_that_is_not_labelled_so_is_not_its_own
-a tenant's search finds the sessions of others (docs/security.md)
+a tenant's search finds the sessions of others (docs/explanation/security.md)
     - hits=tuple(hit for hit in page.hits if hit.session.startswith(space)),
     + hits=page.hits,
     also in transport/server/tenancy.py
     - labels = {**command.filter.labels, TENANT_LABEL: tenant}
     + labels = command.filter.labels
     test_a_tenant_finds_its_own_sessions_only
-tenants share one space of ids (docs/security.md)
+tenants share one space of ids (docs/explanation/security.md)
     - if tenant is None or isinstance(command, w.Unsubscribe | w.Statistics):
     + if command:
     test_two_tenants_may_use_one_id_and_neither_finds_the_other
-a tenant is told who else holds its session (docs/security.md)
+a tenant is told who else holds its session (docs/explanation/security.md)
     - return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)
     + return error
     test_a_tenant_is_not_told_who_holds_its_session
 
 in transport/wire/framing.py, by transport/wire/test_framing.py
-a line may be of any length (docs/security.md)
+a line may be of any length (docs/explanation/security.md)
     -             if len(line) > max_bytes:
     +             if False:
     test_a_line_that_is_too_long_is_refused_before_it_ends
 
 in transport/wire/messages.py, by transport/wire/test_messages.py
-a command with a field that is not known is taken (docs/protocol.md)
+a command with a field that is not known is taken (docs/reference/wire.md)
     -     forbid_unknown_fields=True,
     +     forbid_unknown_fields=False,
     test_a_command_is_read_strictly_and_a_servers_message_is_not
 
 in transport/server/service.py, by transport/server/test_service.py
-any number of clients is let in (docs/operations.md)
+any number of clients is let in (docs/how-to/run-a-service.md)
     - if len(self._welcomed) >= self.admission.limits.connections:
     + if False:
     test_too_many_connections_are_refused_with_a_hint
@@ -223,7 +223,7 @@ what waits for a client that does not read has no bound (rule 10)
     - if self._waiting and self.bytes + len(frame) > self._limit_bytes:
     + if False:
     test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused
-what waited for a subscription that ended is kept (docs/security.md)
+what waited for a subscription that ended is kept (docs/explanation/security.md)
     - self._items = deque(item for item in self._items if not _is_skipped(item))
     + self._skipped_bytes = 0
     test_what_ended_while_nobody_reads_is_not_kept

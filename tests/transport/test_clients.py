@@ -1,4 +1,5 @@
-"""The example client in another language, written from docs/protocol.md, does what it says."""
+"""The example client in another language, written from docs/reference/wire.md, does what it
+says."""
 
 from __future__ import annotations
 

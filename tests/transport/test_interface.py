@@ -120,7 +120,7 @@ EMBEDDED_MANAGERS = {
     "apply_retention", "close", "drain", "import_conversation", "import_conversations", "live",
     "open_turns", "release", "set_tenant_budget", "store", "tenant_spending",
 }  # fmt: skip
-"""What a SessionManager has beside the interface; docs/embedding.md says what for."""
+"""What a SessionManager has beside the interface; docs/how-to/embed-sessions.md says what for."""
 
 
 def test_a_session_manager_shows_the_interface_and_what_its_page_lists() -> None:
@@ -130,7 +130,7 @@ def test_a_session_manager_shows_the_interface_and_what_its_page_lists() -> None
 
     shared = {name for name in vars(ManagerInterface) if not name.startswith("_")}
     assert anyio.run(shown) == shared | EMBEDDED_MANAGERS
-    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "embed-sessions.md").read_text("utf-8")
     _, _, table = page.partition("| of a `SessionManager` |")
     listed = re.findall(r"^\| `(\w+)", table.partition("\n\n")[0], re.M)
     assert sorted(listed) == sorted(EMBEDDED_MANAGERS)

@@ -32,7 +32,9 @@ def serve(
     *,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="TOML; see docs/operations.md for what it may say."),
+        typer.Option(
+            metavar="FILE", help="A TOML file; docs/how-to/run-a-service.md lists its keys."
+        ),
     ] = None,
     store: Annotated[
         str | None,
@@ -271,7 +273,8 @@ def schema(
         bool, typer.Option("--proto", help="Print the gRPC service instead: session.proto.")
     ] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the tables of docs/records.md instead.")
+        bool,
+        typer.Option("--markdown", help="Print the tables of docs/reference/records.md."),
     ] = False,
 ) -> None:
     """Print the JSON Schema of the protocol's frames: of commands, answers, events and records."""

@@ -46,7 +46,8 @@ __all__ = ["Balanced"]
 
 SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 20, 250, 6_000
 """A summary's share of the limit, and its bounds. In a small window a longer summary holds more
-than the messages that make room for it (docs/policies.md); in a large one the bound decides."""
+than the messages that make room for it (docs/explanation/policies.md); in a large one the bound
+decides."""
 PINNED_PERCENT = 20
 """So much of the limit may the newest request take that is said again behind a summary."""
 LONG_INPUT_CHARS = 2_000

@@ -142,7 +142,8 @@ def make_policy(
 
 
 def table_markdown() -> str:
-    """Which policy takes which of the shared settings, as the table of docs/compaction.md."""
+    """Which policy takes which of the shared settings, as the table of
+    docs/explanation/compaction.md."""
     names = [f"`{name}`" for name in SHARED_SETTINGS]
     lines = [f"| policy | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
     rows = {name: [takes(name, setting) for setting in SHARED_SETTINGS] for name in _POLICIES}

@@ -5,7 +5,7 @@ Counting those, each with a weight, comes within a few percent of counting the p
 counted with ``bytes.translate`` and ``bytes.count``, about 20 ns a character, and a long text is
 sampled: no text takes longer than ``SAMPLED_CHARS`` characters do, whatever is in it.
 
-Where the weights come from is told in docs/tokens.md.
+Where the weights come from is told in docs/explanation/tokens.md.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ __all__ = [
 CountMethod: TypeAlias = Literal["usage", "api", "tiktoken", "estimate"]
 
 ESTIMATE_ACCURACY = 0.25
-"""By characters the recorded coding sessions come out within 16 % (docs/tokens.md); text that is
-neither code nor English is further off."""
+"""By characters the recorded coding sessions come out within 16 % (docs/explanation/tokens.md);
+text that is neither code nor English is further off."""
 TYPICAL_REPLY_TOKENS = 200
 """What a model says in one step: the medians of the recorded sessions are 103 to 295."""
 
@@ -49,8 +49,9 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     request, never more than may be said. ``method`` is how the input was counted: what the
     provider charged ("usage") or counted ("api"), or "tiktoken", or the "estimate" by
     characters. ``accuracy`` is the share of the number charged that ``input_tokens`` may be
-    off by: 0.0 is exact, 0.1 ten per cent; docs/tokens.md says where each comes from. ``cached``:
-    it was known already, or somebody else was asking. ``latency_ms`` is what this call took.
+    off by: 0.0 is exact, 0.1 ten per cent; docs/explanation/tokens.md says where each comes from.
+    ``cached``: it was known already, or somebody else was asking. ``latency_ms`` is what this call
+    took.
     """
 
     input_tokens: int

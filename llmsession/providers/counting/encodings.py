@@ -44,7 +44,7 @@ class Fit(NamedTuple):
     """How tokens of an encoding become a model's: what those of texts are multiplied with; what a
     message, a call and a result of a tool cost beside their texts; what the provider writes into
     the prompt where there are any tools; and how far off the sum may be, as a share. Where the
-    figures come from is told in docs/tokens.md."""
+    figures come from is told in docs/explanation/tokens.md."""
 
     factor: float
     message: int

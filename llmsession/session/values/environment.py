@@ -88,7 +88,7 @@ def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> Sessi
 
 
 def table_markdown() -> str:
-    """The variables as the table of docs/compaction.md."""
+    """The variables as the table of docs/explanation/compaction.md."""
     rows = [
         (variable, f"compaction.{field}") for variable, (field, _) in COMPACTION_VARIABLES.items()
     ]

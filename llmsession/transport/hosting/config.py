@@ -107,7 +107,7 @@ class TenantTable(SpendingBudget, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of ``llmsession serve``; docs/operations.md has a line for each.
+    """All settings of ``llmsession serve``; docs/how-to/run-a-service.md has a line for each.
 
     Times are in seconds. ``grace_s`` is how long open turns may go on after SIGTERM.
     ``recover_at_once`` is how many sessions with unfinished turns are opened at a time when the

@@ -208,7 +208,7 @@ class SessionServiceServicer(object):
     """
 
     def Connect(self, request_iterator, context):
-        """One client's connection: the frames of docs/protocol.md in both directions, from hello to
+        """One client's connection: the frames of docs/reference/wire.md in both directions, from hello to
         goodbye. Many sessions, commands in their order, events, resumption: what clients should use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

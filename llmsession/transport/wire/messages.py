@@ -1,4 +1,4 @@
-"""The messages of the wire: JSON objects whose ``type`` says which. See docs/protocol.md.
+"""The messages of the wire: JSON objects whose ``type`` says which. See docs/reference/wire.md.
 
 A frame is one message. How frames are told apart is the transport's: a line on a socket, an
 envelope in gRPC. The bytes of a message are the same on both. Commands are read strictly, so that

@@ -1,7 +1,8 @@
 """The wire as data, read from its structs: a JSON Schema, and the tables of fields in the docs.
 
 ``llmsession schema`` prints the first, ``llmsession schema --markdown`` the second. Both are
-committed, in ``llmsession/transport/v1`` and docs/records.md, and a test keeps them current.
+committed, in ``llmsession/transport/v1`` and docs/reference/records.md, and a test keeps them
+current.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ ANSWERS: tuple[type, ...] = (
 PAGE = """\
 # Records, answers and status
 
-What the bodies of [the protocol](protocol.md) hold, field by field. This page is read from the
-code: `llmsession schema --markdown > docs/records.md`. `llmsession schema` prints a JSON Schema
-of every frame, for generators of code; `llmsession schema --proto` prints the gRPC service. Both
-are files of the package, in `llmsession/transport/v1`.
+What the bodies of [the protocol](wire.md) hold, field by field. This page is read from the
+code: `llmsession schema --markdown > docs/reference/records.md`. `llmsession schema` prints a JSON
+Schema of every frame, for generators of code; `llmsession schema --proto` prints the gRPC service.
+Both are files of the package, in `llmsession/transport/v1`.
 
 A record stands in the log, and in the `body` of an event: a JSON object whose `kind` is the title
 of its table. Readers ignore fields that they do not know. A field that may be left out has its

@@ -112,7 +112,7 @@ def test_what_a_service_shows_and_exports_of_a_session_is_what_its_store_does(
 
 
 def test_what_the_operations_page_says_for_a_trial_works() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "run-a-service.md").read_text("utf-8")
     (serve, chat) = re.findall(r"^llmsession ((?:serve --replay|chat --connect) .*)$", page, re.M)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
         arguments = serve.replace("examples/", f"{ROOT}/examples/").split()[1:]

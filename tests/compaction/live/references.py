@@ -2,7 +2,8 @@
 
 Each reference takes a conversation and yields, request by request, the messages of the request.
 They are small on purpose: a rule of the system is a line. Where a session deviates on purpose, the
-line that deviates begins with ``ours``. The same deviations are named in docs/policies.md:
+line that deviates begins with ``ours``. The same deviations are named in
+docs/explanation/policies.md:
 
 - A call and its results stay together.
 - Without a summary in front, a context begins with what a person wrote.

@@ -1,7 +1,7 @@
 """Each system's policy in a real session, request by request, against a reference of the system.
 
 ``VECTORS`` says what of a system is copied and where a session differs on purpose. The page
-docs/policies.md shows the same sentences.
+docs/explanation/policies.md shows the same sentences.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ async def test_each_request_is_what_the_system_would_have_sent(
 
 
 def test_the_page_says_of_each_policy_what_is_copied_and_what_differs() -> None:
-    page = Path("docs/policies.md").read_text(encoding="utf-8")
+    page = Path("docs/explanation/policies.md").read_text(encoding="utf-8")
     for vector in VECTORS:
         row = f"| {vector.system} | `{vector.policy}` | {vector.copied} | {vector.differs} |"
         assert row in page

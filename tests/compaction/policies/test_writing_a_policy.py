@@ -16,7 +16,7 @@ from tests.compaction.policies.contract import RULES
 from tests.compaction.policies.plans import plan_of
 from tests.compaction.policies.test_contract import lived
 
-PAGE = (Path(__file__).parents[3] / "docs" / "writing-a-policy.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "write-a-policy.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -26,7 +26,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(registry, "_POLICIES", dict(registry._POLICIES))
     names: dict[str, Any] = {"__name__": "page"}
     for block in BLOCKS:
-        exec(compile(block, "docs/writing-a-policy.md", "exec", dont_inherit=True), names)
+        exec(compile(block, "docs/how-to/write-a-policy.md", "exec", dont_inherit=True), names)
     return names
 
 

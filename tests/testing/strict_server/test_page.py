@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[3] / "docs" / "strict-server.md").read_text(encoding="utf-8")
+PAGE = (
+    Path(__file__).parents[3] / "docs" / "how-to" / "test-against-a-strict-server.md"
+).read_text(encoding="utf-8")
 
 
 def test_the_example_runs_as_it_is_printed(tmp_path: Path) -> None:

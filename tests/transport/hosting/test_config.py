@@ -24,7 +24,7 @@ from llmsession.transport.hosting.config import (
     print_config,
 )
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "run-a-service.md"
 FULL = ServerConfig(
     store="sqlite:/var/lib/x.db",
     listen=("unix:/run/x.sock", "tcp://127.0.0.1:7000"),

@@ -160,7 +160,7 @@ def test_a_command_is_read_as_it_was_written(command: Any) -> None:
 
 
 def test_every_message_of_the_wire_is_in_the_protocol_page(request: pytest.FixtureRequest) -> None:
-    page = (request.config.rootpath / "docs" / "protocol.md").read_text("utf-8")
+    page = (request.config.rootpath / "docs" / "reference" / "wire.md").read_text("utf-8")
     kinds = (w.Hello, *w.COMMANDS, *w.FromServer.__args__)
     tags = {kind.__struct_config__.tag for kind in kinds}
     missing = {tag for tag in tags if f"`{tag}`" not in page and f'"type":"{tag}"' not in page}

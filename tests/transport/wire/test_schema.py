@@ -50,9 +50,9 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 def test_what_is_committed_is_read_from_the_structs() -> None:
     schema = msgspec.json.decode((V1 / "wire.schema.json").read_bytes())
     assert schema == SCHEMA, "llmsession schema > llmsession/transport/v1/wire.schema.json"
-    page = (ROOT / "docs" / "records.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "records.md").read_text("utf-8")
     assert page.rstrip() == field_tables().rstrip(), (
-        "llmsession schema --markdown > docs/records.md"
+        "llmsession schema --markdown > docs/reference/records.md"
     )
     proto = ROOT / "proto" / "llmsession" / "v1" / "session.proto"
     assert (V1 / "session.proto").read_bytes() == proto.read_bytes(), f"cp {proto} {V1}"

@@ -67,9 +67,9 @@ class RollingSummary75(SummaryPolicy, frozen=True, kw_only=True):
 
     Its window is a constant; None is the limit. The summary's room is set aside before the suffix
     is chosen, so both fit. Where none is written, ``extracted_lines`` stand there. Not copied: its
-    place in the system text, sent as the user's before a fixed ``Ok!`` (docs/policies.md); the
-    user's own message was dropped where nothing fitted, all that fell out was folded in again
-    with every turn, and an empty summary replaced the one before.
+    place in the system text, sent as the user's before a fixed ``Ok!``
+    (docs/explanation/policies.md); the user's own message was dropped where nothing fitted, all
+    that fell out was folded in again with every turn, and an empty summary replaced the one before.
     """
 
     name: ClassVar[str] = "rolling_summary_75"
