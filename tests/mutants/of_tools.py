@@ -142,7 +142,7 @@ what a tool raises ends the manager (rule 8)
 
 in session/tasks/works.py, by session/tasks/test_works.py
 what a work raises ends the manager (rule 14)
-    -         except BaseException as error:  # it must not end the works of other sessions
+    -         except BaseException as error:  # must not end the works of other sessions
     +         except ArithmeticError as error:
     test_what_a_work_raises_is_reported_by_name_and_ends_no_other_work
 
