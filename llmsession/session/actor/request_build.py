@@ -8,7 +8,7 @@ may have been spent, or the view may have changed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 
 from llmsession.errors import ContextTooLarge, contained, error_text
 from llmsession.turns import events as e
@@ -30,7 +30,7 @@ WARNING = 0.90
 """The share of the budget from which on a context is reported as large, unless configured."""
 
 
-class Stage(Enum):
+class Stage(StrEnum):
     """Where a build is. ``NEXT_STAGES`` says what may follow."""
 
     DELAYED = "the delay of a retry runs"
@@ -102,7 +102,7 @@ class RequestBuild:
                 return
 
     def _enter(self, stage: Stage) -> None:
-        assert stage in NEXT_STAGES[self.stage], f"{stage} after {self.stage}"
+        assert stage in NEXT_STAGES[self.stage], f"{stage.name} after {self.stage.name}"
         self.stage = stage
         if not NEXT_STAGES[stage]:
             self._builds.forget(self)

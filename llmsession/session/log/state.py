@@ -143,7 +143,10 @@ class SessionState:
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started, if any."""
-        return next((turn for turn in self.open.values() if turn.started), None)
+        for turn in self.open.values():
+            if turn.started:
+                return turn
+        return None
 
     @property
     def history(self) -> tuple[Message, ...]:
