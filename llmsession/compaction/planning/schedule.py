@@ -110,9 +110,9 @@ class Asking(msgspec.Struct, frozen=True):
     request."""
 
     waits_for_cache: bool
-    """As the function says, and so do the next two fields."""
     keeps_own_limit: bool
     injects: bool
+    """All three as the functions of these names say."""
     is_by_tokens: bool
     """Does ``due`` alone say when it is due? Then nobody has to count messages for a ``Fill``."""
 

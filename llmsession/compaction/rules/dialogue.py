@@ -77,8 +77,9 @@ class Dialogue:
                 last = role
             else:
                 continue
-            self.call_count += len(facts.call_ids)
-            self.call_ids.update(facts.call_ids)
+            if facts.call_ids:
+                self.call_count += len(facts.call_ids)
+                self.call_ids.update(facts.call_ids)
 
     def _pair(self, settled: int) -> None:
         """Note what calls and results there are from the run *settled* on."""
