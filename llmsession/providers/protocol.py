@@ -61,7 +61,9 @@ def name_for(provider: Provider, model: str) -> str:
     try:
         # Asked for by name: isinstance of a protocol reads the protocol anew each time.
         of_model: Callable[[str], str] | None = getattr(provider, "name_for", None)
-        name = plain_text(provider.name if of_model is None else of_model(model))
+        name: str | None = provider.name if of_model is None else of_model(model)
+        if name.__class__ is not str or not name.isascii():
+            name = plain_text(name)
     except BaseException as error:
         contained(error)
         name = None

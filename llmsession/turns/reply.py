@@ -334,13 +334,11 @@ def _may_not_be_last(raw: _Raw) -> bool:
 # at the beginning of the next one: after a pause, or after the caller's tools of the same reply.
 
 
-_SERVER_TOOL = re.compile(rb'"(?:server|mcp)_tool_use"|_tool_result"').search
-
-
-def may_run_server_tools(raw: _Raw) -> bool:
-    """Can there be a call or a result of a provider's tool in *raw*, a block or a body? Asked first
-    of every reply, because to read its blocks costs ten times as much."""
-    return _SERVER_TOOL(raw) is not None
+may_run_server_tools: Callable[[_Raw], object] = re.compile(
+    rb'"(?:server|mcp)_tool_use"|_tool_result"'
+).search
+"""Can there be a call or a result of a provider's tool in a block or a body? Asked first of every
+reply, because to read its blocks costs ten times as much."""
 
 
 def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) -> frozenset[bytes]:

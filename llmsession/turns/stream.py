@@ -94,7 +94,7 @@ def checked_event(event: StreamEvent) -> StreamEvent:
     reason are replaced; those in a delta are, when its block is whole, because a pair may be cut
     in two. Raises ProviderError, fatal: another request would bring the same.
     """
-    # Nearly all events are deltas, and nearly all of those are right.
+    # Nearly all events are right, and most are deltas.
     if event.__class__ is BlockDelta:
         if (
             event.text.__class__ is str
@@ -102,8 +102,16 @@ def checked_event(event: StreamEvent) -> StreamEvent:
             and event.kind in _DELTA_KINDS
         ):
             return event
-    elif event.__class__ is BlockStopped and event.index.__class__ is int:
-        return event
+    elif event.__class__ is BlockStopped:
+        if event.index.__class__ is int:
+            return event
+    elif event.__class__ is BlockStarted:
+        if event.index.__class__ is int and event.block.__class__ is msgspec.Raw:
+            return event
+    elif event.__class__ is ReplyEnded:
+        return _plain_end(event)
+    elif event.__class__ is ReplyStarted:
+        return _plain_start(event)
     return _plain_event(event)
 
 
@@ -118,7 +126,7 @@ def _plain_event(event: StreamEvent) -> StreamEvent:
         case BlockStopped():
             return BlockStopped(_index(event))
         case ReplyStarted():
-            return ReplyStarted(_text_or_none(event, "model") or "", checked_usage(event.usage))
+            return _plain_start(event)
         case UsageReported():
             if event.usage is None:
                 raise _wrong(event, "usage", None, "a Usage")
@@ -130,9 +138,22 @@ def _plain_event(event: StreamEvent) -> StreamEvent:
             raise ProviderError(f"the provider's stream holds {name}, no event", kind="fatal")
 
 
+def _plain_start(event: ReplyStarted) -> ReplyStarted:
+    model = event.model
+    if model.__class__ is not str or not model.isascii():
+        model = _text_or_none(event, "model") or ""
+    usage = checked_usage(event.usage)
+    if model is event.model and usage is event.usage:
+        return event
+    return ReplyStarted(model, usage)
+
+
 def _plain_end(event: ReplyEnded) -> ReplyEnded:
-    stop_reason = _text_or_none(event, "stop_reason")
-    usage, context = checked_usage(event.usage), checked_usage(event.context)
+    stop_reason = event.stop_reason
+    if stop_reason.__class__ is not str or not stop_reason.isascii():
+        stop_reason = _text_or_none(event, "stop_reason")
+    usage = checked_usage(event.usage)
+    context = None if event.context is None else checked_usage(event.context)
     edits = checked_edits(event.edits) if event.edits else ()
     if stop_reason is event.stop_reason and usage is event.usage and context is event.context:
         return event if not edits else replace(event, edits=edits)

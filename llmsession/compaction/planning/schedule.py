@@ -20,8 +20,10 @@ from ..view.view import View
 from .policy import Policy, is_worthwhile
 
 __all__ = [
+    "Asking",
     "Fill",
     "Schedule",
+    "asking_of",
     "fill_of",
     "injects",
     "is_due",
@@ -101,6 +103,33 @@ def keeps_own_limit(policy: Policy, schedule: Schedule | None) -> bool:
 def injects(policy: Policy) -> bool:
     """Does *policy* put texts into requests, so that it is asked before each of them?"""
     return bool(getattr(policy, "injects", False))
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """When one policy is asked for plans. It is read once for a configuration, not at each
+    request."""
+
+    waits_for_cache: bool
+    keeps_own_limit: bool
+    injects: bool
+    """All three as the functions of these names say."""
+    is_by_tokens: bool
+    """Does ``due`` alone say when it is due? Then nobody has to count messages for a ``Fill``."""
+
+    @property
+    def is_before_requests(self) -> bool:
+        """May a request have to wait for a plan?"""
+        return self.keeps_own_limit or self.injects
+
+
+def asking_of(policy: Policy, schedule: Schedule | None) -> Asking:
+    """When *policy* is asked under *schedule*. Raises what the policy raises."""
+    return Asking(
+        waits_for_cache(policy, schedule),
+        keeps_own_limit(policy, schedule),
+        injects(policy),
+        getattr(policy, "due_for", None) is None,
+    )
 
 
 def need_of(policy: Policy, schedule: Schedule | None, fill: Fill) -> Trigger | None:

@@ -77,21 +77,25 @@ class Dialogue:
                 last = role
             else:
                 continue
-            self.call_count += len(facts.call_ids)
-            self.call_ids.update(facts.call_ids)
+            if facts.call_ids:
+                self.call_count += len(facts.call_ids)
+                self.call_ids.update(facts.call_ids)
 
     def _pair(self, settled: int) -> None:
         """Note what calls and results there are from the run *settled* on."""
         for indexes in (self.calling, self.answering, self.unpaired, self.late):
             while indexes and indexes[-1] >= settled:
                 indexes.pop()
-        for index in range(settled, len(self.runs)):
-            run = self.runs[index]
+        runs, last = self.runs, len(self.runs) - 1
+        for index in range(settled, last + 1):
+            run = runs[index]
+            answers = runs[index + 1].result_ids if index < last else ()
+            calls = runs[index - 1].call_ids if index else ()
             if run.call_ids:
                 self.calling.append(index)
             if run.result_ids:
                 self.answering.append(index)
-            if run.call_ids != self.answers(index) or run.result_ids != self.calls_before(index):
+            if run.call_ids != answers or run.result_ids != calls:
                 self.unpaired.append(index)
             if run.late_results:
                 self.late.append(index)

@@ -292,13 +292,19 @@ class Actor:
             self._command(item)
         else:
             item()
-        self.history_commands.go_on()
-        if self.status == "live":
-            self.history_commands.retain()
-        runner = self.turns.runner
+        changes, runner = self.history_commands, self.turns.runner
+        if changes.is_pending:
+            changes.go_on()
+            if self.status == "live":
+                changes.retain()
         # A pending change of the history or of the configuration will change what a ready plan was
         # made for. The plan is applied or discarded after that change.
-        if runner.may_compact() and self.history_commands.is_idle and self.configuration.is_idle:
+        if (
+            runner.compactor.is_pending
+            and runner.may_compact()
+            and changes.is_idle
+            and self.configuration.is_idle
+        ):
             runner.compactor.apply_if_ready()
 
     # Commands.

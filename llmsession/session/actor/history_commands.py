@@ -108,6 +108,11 @@ class HistoryCommands:
         )
 
     @property
+    def is_pending(self) -> bool:
+        """May ``go_on`` or ``retain`` have work? Asked after each item of the mailbox."""
+        return self._may_exceed or self._waiting is not None
+
+    @property
     def jobs(self) -> tuple[str, ...]:
         """The name of the job that erases records, while it runs."""
         return ("redaction",) if self._erasing else ()

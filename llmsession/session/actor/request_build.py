@@ -8,7 +8,7 @@ or the view may have changed in the meantime.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 
 from llmsession.errors import ContextTooLarge, contained, error_text
 from llmsession.turns import events as e
@@ -32,7 +32,7 @@ otherwise.
 """
 
 
-class Stage(Enum):
+class Stage(StrEnum):
     """The stage that a build has reached. ``NEXT_STAGES`` says which stages may follow."""
 
     DELAYED = "waits for the delay of a retry"
@@ -111,7 +111,7 @@ class RequestBuild:
                 return
 
     def _enter(self, stage: Stage) -> None:
-        assert stage in NEXT_STAGES[self.stage], f"{stage} after {self.stage}"
+        assert stage in NEXT_STAGES[self.stage], f"{stage.name} after {self.stage.name}"
         self.stage = stage
         if not NEXT_STAGES[stage]:
             self._builds.forget(self)

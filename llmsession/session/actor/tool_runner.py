@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from operator import is_
+from types import FunctionType
 from typing import Any
 
 import anyio
@@ -84,7 +84,7 @@ async def run_callable(
     assert run is not None  # calls of a tool without a callable go to the caller
     try:
         arguments = _arguments(call_input)
-        if inspect.iscoroutinefunction(plain_function(run)):
+        if _is_coroutine_function(run):
             returned = await foreign(run(**arguments))
         else:
             call = partial(run, **arguments)
@@ -120,6 +120,12 @@ async def _in_thread(call: Callable[[], Any], threads: ToolThreads, name: str) -
     if error is not None:
         raise error
     return returned
+
+
+def _is_coroutine_function(run: Callable[..., Any]) -> bool:
+    if run.__class__ is FunctionType and run.__code__.co_flags & inspect.CO_COROUTINE:
+        return True  # as most tools are
+    return inspect.iscoroutinefunction(plain_function(run))
 
 
 def _arguments(call_input: Any) -> dict[str, Any]:
@@ -168,6 +174,15 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
 
 def _plain_result(result: ToolResult) -> ToolResult:
     """*result* with plain ``str`` texts in valid UTF-8."""
+    if (
+        result.call_id.__class__ is str
+        and result.call_id.isascii()
+        and result.content.__class__ is str
+        and result.content.isascii()
+        and result.is_error.__class__ is bool
+        and result.compact_summary is None
+    ):
+        return result  # the usual case: nothing has to be converted
     call_id, summary = plain_text(result.call_id), plain_text(result.compact_summary)
     if call_id is None:
         raise InvalidMessage(f"the call_id of a result must be a text, not {result.call_id!r}")
@@ -179,9 +194,6 @@ def _plain_result(result: ToolResult) -> ToolResult:
         raise InvalidMessage(f"result of {call_id!r}: compact_summary must be a text")
     text = plain_text(result.content)
     content = result.content if text is None else text
-    plain = (call_id, content, summary)
-    if all(map(is_, plain, (result.call_id, result.content, result.compact_summary))):
-        return result  # the usual case: nothing had to be converted
     return ToolResult(call_id, content, result.is_error, summary)
 
 
@@ -207,15 +219,19 @@ async def prepare_answers(
 def _prepared_here(results: Any, compaction: CompactionConfig) -> tuple[Answer, ...] | None:
     """The answers; None if they should be made in a thread."""
     checked = _checked_results(results)
-    if sum(_size(result.content) for result in checked) > INLINE_CHARS:
-        return None
-    return tuple(make_answer(result, compaction=compaction) for result in checked)
+    size = 0
+    for result in checked:
+        size += _size(result.content)
+    return _answers(checked, compaction) if size <= INLINE_CHARS else None
 
 
 @refusing
 def _prepared(results: Any, compaction: CompactionConfig) -> tuple[Answer, ...]:
-    checked = _checked_results(results)
-    return tuple(make_answer(result, compaction=compaction) for result in checked)
+    return _answers(_checked_results(results), compaction)
+
+
+def _answers(results: Sequence[ToolResult], compaction: CompactionConfig) -> tuple[Answer, ...]:
+    return tuple([make_answer(result, compaction=compaction) for result in results])
 
 
 def _checked_results(results: Any) -> tuple[ToolResult, ...]:

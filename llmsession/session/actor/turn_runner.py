@@ -218,20 +218,16 @@ class TurnRunner:
                 core.report(partial(self._replied, run, tag, reply))
 
         work = self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
-        self._watch_silence(run, tag, work, builder)
+        run.silence_s = limit_s = core.config.limits.silence_s
+        if limit_s is not None:
+            silent = partial(core.report, partial(self._silent, run, tag, work, limit_s))
+            core.services.silence.begin(builder, limit_s, silent)
 
-    def _watch_silence(self, run: Run, tag: StepTag, work: Work, builder: ReplyBuilder) -> None:
-        run.silence_s = limit_s = self._core.config.limits.silence_s
-        if limit_s is None:
-            return
-
-        def silent() -> None:
-            if run.builder is builder and run.turn.phase is Phase.STREAMING:
-                self._works.cancel(run, work)
-                text = f"the provider sent nothing for {limit_s:g} s (limits.silence_s)"
-                self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
-
-        self._works.watch_silence(run, limit_s, silent)
+    def _silent(self, run: Run, tag: StepTag, work: Work, limit_s: float) -> None:
+        if run.turn.phase is Phase.STREAMING and tag == tag_of(run.turn):
+            self._works.cancel(run, work)
+            text = f"the provider sent nothing for {limit_s:g} s (limits.silence_s)"
+            self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
         core = self._core
@@ -306,7 +302,8 @@ class TurnRunner:
         self.feed(run, event)
 
     def _close_stream(self, run: Run) -> None:
-        self._works.end_watch(run)
+        if run.builder is not None and run.silence_s is not None:
+            self._core.services.silence.end(run.builder, run.silence_s)
         request = run.close_stream()
         if request is not None:
             self._core.account.add(request)

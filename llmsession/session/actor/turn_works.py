@@ -57,21 +57,6 @@ class RunWorks:
 
         self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
 
-    def watch_silence(self, run: Run, limit_s: float, silent: Callable[[], None]) -> None:
-        """Put *silent* into the mailbox if the stream of *run* brings nothing for *limit_s*
-        seconds.
-
-        ``end_watch`` ends the watch.
-        """
-        assert run.builder is not None  # its stream was just opened
-        fire = partial(self._core.report, silent)
-        self._core.services.silence.begin(run.builder, limit_s, fire)
-
-    def end_watch(self, run: Run) -> None:
-        """The stream of *run* has ended, so its silence means nothing any more."""
-        if run.builder is not None and run.silence_s is not None:
-            self._core.services.silence.end(run.builder, run.silence_s)
-
     def stop(self, run: Run) -> None:
         """Cancel everything that runs for *run*. ``stopped`` is called when that is over."""
         for work in run.works.values():

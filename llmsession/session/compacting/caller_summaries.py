@@ -35,7 +35,7 @@ class CallerSummaries:
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
         self._resume = resume
-        self._waiting: list[tuple[c.SetSummary, IdempotencyKeys]] = []
+        self.waiting: list[tuple[c.SetSummary, IdempotencyKeys]] = []
         self.is_applying = False
         """Is a summary being written to the store? No request is built in that time."""
 
@@ -45,22 +45,22 @@ class CallerSummaries:
         Raises InvalidInput for a summary that can be applied neither now nor later.
         """
         self._prefix_summary(command)
-        self._waiting.append((command, keys))
+        self.waiting.append((command, keys))
 
     def apply(self) -> None:
         """Write the next summary. The actor calls this only while no reply is pending."""
-        while self._waiting and not self.is_applying:
-            command, keys = self._waiting[0]
+        while self.waiting and not self.is_applying:
+            command, keys = self.waiting[0]
             try:
                 prefix_summary = self._prefix_summary(command)
                 if self._must_wait(prefix_summary):
                     self._check_ends(command)
                     return
             except SessionError as error:  # the history has changed since it was accepted
-                del self._waiting[0]
+                del self.waiting[0]
                 keys.refuse(command, error)
             else:
-                del self._waiting[0]
+                del self.waiting[0]
                 self._write(command, keys, prefix_summary)
 
     def _must_wait(self, prefix_summary: PrefixSummary) -> bool:
@@ -142,6 +142,6 @@ class CallerSummaries:
 
     def refuse_waiting(self, error: SessionError) -> None:
         """Answer the waiting commands with *error*. Nothing is applied any more."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for command, keys in waiting:
             keys.refuse(command, error)

@@ -39,10 +39,8 @@ from llmsession.compaction.planning.schedule import (
     fill_of,
     injects,
     is_due,
-    keeps_own_limit,
     need_of,
     trigger_before_request,
-    waits_for_cache,
 )
 from llmsession.compaction.policies.injecting import with_stale_left_out
 from llmsession.compaction.view.plan import Plan, record_of
@@ -124,6 +122,11 @@ class Compactor:
         return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
 
     @property
+    def is_pending(self) -> bool:
+        """May ``apply_if_ready`` have something to write? Asked after each item of the mailbox."""
+        return self._compaction.plan is not None or bool(self.caller_summaries.waiting)
+
+    @property
     def is_idle(self) -> bool:
         """Does no job run, and is no plan about to be written?
 
@@ -161,11 +164,11 @@ class Compactor:
         of its own is asked before each request instead: see ``keep_limit``.
         """
         core = self._core
-        if not self._is_automatic() or self._keeps_own_limit or not self._may_plan(size):
+        if not self._is_automatic() or core.asking.keeps_own_limit or not self._may_plan(size):
             return
         if is_stalled(self._compaction, size.tokens, core.config):
             return
-        ahead = ahead_tokens(core.budget_tokens, timing) if self._waits_for_cache else 0
+        ahead = ahead_tokens(core.budget_tokens, timing) if core.asking.waits_for_cache else 0
         if self._is_due(size.tokens + ahead):
             early: Trigger = "prefix_broken" if core.state.prefix_broken else "idle"
             self._feed(e.PlanDue(size=size, trigger=early if timing == "idle" else "threshold"))
@@ -179,14 +182,14 @@ class Compactor:
         request never waits for ever.
         """
         core, compaction = self._core, self._compaction
+        if not (core.asking.is_before_requests or core.state.view.injected):
+            return
         if core.config.compaction.enabled is False or compaction.phase not in _MAY_AWAIT:
             return
         try:
             policy = with_stale_left_out(core.policy, core.state.view)
             # Even if the provider keeps the context small, the policy's texts are injected.
             schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
-            if not (keeps_own_limit(policy, schedule) or injects(policy)):
-                return
             trigger = need_of(policy, schedule, self._fill(size.tokens))
         except BaseException as error:  # a policy is foreign code
             core.log.bug("compaction.failed", contained(error))
@@ -216,9 +219,9 @@ class Compactor:
         plan, request = compaction.plan, compaction.request
         if plan is not None and request is not None:
             return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
-        if not self._keeps_own_limit:
+        if not core.asking.keeps_own_limit:
             # A plan that is being made waits for the cache, or is applied as soon as it is made.
-            return compaction.phase is Phase.PLANNING and not self._waits_for_cache
+            return compaction.phase is Phase.PLANNING and not core.asking.waits_for_cache
         if is_stalled(compaction, size.tokens, core.config):
             return False
         messages = core.state.context_messages()
@@ -274,7 +277,7 @@ class Compactor:
         self._idle_timer.stop()
         core, size = self._core, self._core.context_size
         is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
-        if is_closed or not self._is_automatic() or not self._waits_for_cache:
+        if is_closed or not self._is_automatic() or not core.asking.waits_for_cache:
             return
         delay_s = self._cache().ttl_s - IDLE_BEFORE_S
         ahead = ahead_tokens(core.budget_tokens, "idle")
@@ -352,14 +355,6 @@ class Compactor:
             return is_outgrown(request.budget.used_tokens, size.tokens)
         return self._compaction.phase is Phase.IDLE
 
-    @property
-    def _waits_for_cache(self) -> bool:
-        return waits_for_cache(self._core.policy, self._core.config.compaction.schedule)
-
-    @property
-    def _keeps_own_limit(self) -> bool:
-        return keeps_own_limit(self._core.policy, self._core.config.compaction.schedule)
-
     def _fill(self, tokens: int, count: int | None = None) -> Fill:
         core, state = self._core, self._core.state
         return fill_of(
@@ -371,10 +366,13 @@ class Compactor:
         )
 
     def _is_due(self, tokens: int, count: int | None = None) -> bool:
+        core = self._core
         try:
-            return is_due(self._core.policy, self._fill(tokens, count))
+            if core.asking.is_by_tokens:
+                return bool(core.policy.due(tokens, core.budget_tokens))
+            return is_due(core.policy, self._fill(tokens, count))
         except BaseException as error:  # a policy is foreign code
-            self._core.log.bug("compaction.failed", contained(error))
+            core.log.bug("compaction.failed", contained(error))
             return False
 
     def _event_for_plan(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
@@ -429,7 +427,7 @@ class Compactor:
             return e.PlanOutdated()
         if self._callers:
             return e.MomentCame(trigger="asked")
-        if plan.trigger == "asked" or not self._waits_for_cache:
+        if plan.trigger == "asked" or not core.asking.waits_for_cache:
             return e.MomentCame(trigger=plan.trigger)
         cache = self._cache()
         used_tokens = core.context_tokens if used_tokens is None else used_tokens

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from llmsession.compaction.planning.policy import Policy
+from llmsession.compaction.planning.schedule import Asking, asking_of
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidConfig, contained, contained_in_task, error_text
@@ -127,6 +129,16 @@ def profile_of(provider: Provider, config: SessionConfig) -> Profile:
         raise InvalidConfig(message) from error
 
 
+def _asking(policy: Policy, config: SessionConfig) -> Asking:
+    """When *policy* is asked. Raises InvalidConfig if it cannot say."""
+    try:
+        return asking_of(policy, config.compaction.schedule)
+    except BaseException as raised:  # a policy may be anybody's code
+        error = contained(raised)
+        message = f"policy {config.compaction.policy!r} cannot be used: {error_text(error)}"
+        raise InvalidConfig(message) from error
+
+
 class Core:
     """One session's state, and everything that its parts need to read and write it.
 
@@ -137,9 +149,9 @@ class Core:
     """
 
     __slots__ = (
-        "account", "budget_tokens", "builder", "capping", "config", "context_size", "counted_at",
-        "counters", "journal", "labels", "late_reports", "log", "policy", "provider", "report",
-        "services", "session", "state", "still_running", "subscriptions", "timers",
+        "account", "asking", "budget_tokens", "builder", "capping", "config", "context_size",
+        "counted_at", "counters", "journal", "labels", "late_reports", "log", "policy", "provider",
+        "report", "services", "session", "state", "still_running", "subscriptions", "timers",
         "window_tokens", "works",
     )  # fmt: skip
 
@@ -178,6 +190,7 @@ class Core:
         self.counted_at: float | None = None
         """When ``context_size`` was noted, in seconds since the epoch."""
         self.policy = config.compaction.make_policy(self.budget_tokens)
+        self.asking = _asking(self.policy, config)
         self.capping = self._capping()
         """How results are capped and summarised when they arrive."""
         self.counters = Counters()
@@ -294,17 +307,18 @@ class Core:
     def configure(self, config: SessionConfig) -> None:
         """Use *config* from now on, with a new builder.
 
-        Raises the errors of ``profile_of``, and InvalidConfig for its sizes. Then nothing is
-        changed.
+        Raises the errors of ``profile_of``, and InvalidConfig for its sizes or its policy. Then
+        nothing is changed.
         """
         profile = profile_of(self.provider, config)
         config.check_model(profile)
+        sizes = config.sizes(profile)
+        policy = config.compaction.make_policy(sizes.budget_tokens)
+        asking = _asking(policy, config)
         self.builder = ContextBuilder(
             profile, self.services.frame(config, profile), self.services.calibrations
         )
-        sizes = config.sizes(profile)
         self.budget_tokens, self.window_tokens = sizes.budget_tokens, sizes.window_tokens
-        self.config = config
-        self.policy = config.compaction.make_policy(self.budget_tokens)
+        self.config, self.policy, self.asking = config, policy, asking
         self.capping = self._capping()
         self.log = SessionLog(self.services.logger, self.session, content=config.log_content)

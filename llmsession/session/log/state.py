@@ -159,7 +159,10 @@ class SessionState:
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started; None if there is none."""
-        return next((turn for turn in self.open.values() if turn.started), None)
+        for turn in self.open.values():
+            if turn.started:
+                return turn
+        return None
 
     @property
     def history(self) -> tuple[Message, ...]:

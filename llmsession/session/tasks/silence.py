@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from .timers import Timers
 
 __all__ = ["Progress", "SilenceWatch"]
@@ -21,11 +23,10 @@ class Progress(Protocol):
     """How many events have arrived so far. The number only grows."""
 
 
-class _Watched:
-    __slots__ = ("looks_left", "seen", "silent")
-
-    def __init__(self, seen: int, looks_left: int, silent: Callable[[], None]) -> None:
-        self.seen, self.looks_left, self.silent = seen, looks_left, silent
+class _Watched(msgspec.Struct):
+    seen: int
+    looks_left: int
+    silent: Callable[[], None]
 
 
 class SilenceWatch:
