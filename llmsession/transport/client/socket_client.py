@@ -6,7 +6,7 @@ import asyncio
 import ssl
 
 from ..wire.addresses import Address
-from ..wire.framing import LineReader, line_of
+from ..wire.framing import LineReader, lines_of
 
 __all__ = ["SocketChannel", "dial_socket"]
 
@@ -26,7 +26,7 @@ class SocketChannel:
 
     def send(self, frame: bytes) -> None:
         """Send one line."""
-        self._writer.write(line_of(frame))
+        self._writer.write(lines_of((frame,)))
 
     async def receive(self) -> list[bytes]:
         """The lines that were received, at least one; none at the end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import Any
 
 import grpc
@@ -71,14 +72,14 @@ class GrpcPeer:
 
     async def _receive(self, raw: bytes) -> None:
         """Read the frames of one message. Raises InvalidInput for bytes that are none."""
-        connection, left = self.connection, len(raw)
+        connection, left, turns = self.connection, len(raw), self._service.admission.turns
         connection.receiving(left)
         if connection.is_closing:
             return
         frames = list(decode_message(Frames, raw).frames)
         del raw
         if not frames:
-            connection.skip()
+            connection.receive(None)
         frames.reverse()
         while frames:
             if not connection.has_room:
@@ -86,7 +87,9 @@ class GrpcPeer:
             frame = frames.pop()
             left -= len(frame)
             connection.receiving(left if frames else 0)
+            since = perf_counter()
             connection.receive(frame)
+            turns.spend(since)
         if not connection.has_room:
             await connection.wait_for_room()
 
@@ -95,14 +98,7 @@ class GrpcPeer:
             while not self.connection.is_closed:
                 await self._woken.wait()
                 self._woken.clear()
-                while frames := self._batch():
+                while frames := self.connection.outbox.take_batch(BATCH_BYTES):
                     await self._context.write(Frames(frames=frames))
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             return  # nobody is there to read it
-
-    def _batch(self) -> list[bytes]:
-        frames, size = list[bytes](), 0
-        while size <= BATCH_BYTES and (frame := self.connection.take()) is not None:
-            frames.append(frame)
-            size += len(frame)
-        return frames

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -51,15 +50,19 @@ __all__ = ["ROUTES", "STEPS", "Connection"]
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-MIN_PAUSE_S = 0.01
-"""A client that is too fast is read in bursts, with pauses that are worth a timer."""
+MIN_PAUSE_S = 0.04
+"""A client that is too fast is read in bursts, with pauses between them. A shorter pause makes
+bursts so short that waking up for each costs as much as its frames. On average the client is read
+at its rate all the same."""
 _ENDS_USE = (w.Close, w.Delete)
 """After these the connection does not use the session any more."""
+_BEFORE_THE_HELLO = (w.Hello, w.Ping, w.Pong, w.Goodbye)
 
 
 class Connection:
     """Made by ``Service.connect``. Nothing in here raises at the transport. A transport that has
-    read a frame waits until there is room before it reads the next one.
+    read a frame tells ``ReadingTurns`` how long that took, and waits until there is room before it
+    reads the next one.
 
     ``wake`` is called when there is something to ``take``, from the event loop's thread.
     ``on_welcome`` is called when the client has authenticated, and raises Overloaded where there is
@@ -78,6 +81,11 @@ class Connection:
         snapshot: Callable[[str | None, int], w.ServiceSnapshot],
     ) -> None:
         self._admission = admission
+        self.rate_key: object = object()
+        """Whom the limits of commands a second and of incoming bytes count for: this connection,
+        and once it has a tenant all connections of that."""
+        self.max_frame_bytes = HELLO_BYTES
+        """The largest frame that is read now: a small one before the hello."""
         self._on_welcome = on_welcome
         self._on_closed = on_closed
         self._snapshot = snapshot
@@ -113,17 +121,6 @@ class Connection:
     # What a transport calls.
 
     @property
-    def rate_key(self) -> object:
-        """Whom the limits of commands a second and of incoming bytes count for: the tenant, or
-        this connection."""
-        return self if self.tenant is None else self.tenant
-
-    @property
-    def max_frame_bytes(self) -> int:
-        """The largest frame that is read now: a small one before the hello."""
-        return self._admission.limits.frame_bytes if self.authenticated else HELLO_BYTES
-
-    @property
     def is_closed(self) -> bool:
         """Has a connection that ends sent everything? Then close it."""
         return self._closed or (self._closing and not len(self.outbox))
@@ -133,45 +130,42 @@ class Connection:
         """Is nothing more read, and only sent what waits already?"""
         return self._closing
 
-    def receive(self, frame: bytes) -> None:
-        """Read one frame. An error in it is answered; nothing is raised."""
-        self._receive(lambda: self._decode(frame))
-
-    def skip(self) -> None:
-        """An empty line, or a message without frames, was read: it counts as a frame."""
-        self._receive(self._count_frame)
-
-    def _receive(self, read: Callable[[], None]) -> None:
+    def receive(self, frame: bytes | None) -> None:
+        """Read one frame. None is an empty line, or a message without frames: it counts as a frame.
+        An error in it is answered; nothing is raised."""
         if self._closing:
             return
-        since = perf_counter()
         try:
-            self._check_early()
-            read()
+            if not self.authenticated:
+                self._check_early()
+            if frame is None:
+                self._count_frame()
+            else:
+                self._read(frame)
         except SessionError as error:
             self.fail(error)
         except Exception as error:  # a bug of ours costs this connection, and no other
             self._admission.log.error("connection.crashed", peer=self.peer, exc_info=error)
             self.fail(ProtocolError("the service failed"))
-        finally:
-            self._admission.turns.spend(since)
 
     def _check_early(self) -> None:
         """Raises ProtocolError for more than a handful of frames before the hello."""
-        if not self.authenticated:
-            self._early_frames += 1
-            if self._early_frames > HELLO_FRAMES:
-                raise ProtocolError(f"there are more than {HELLO_FRAMES} frames before the hello")
+        self._early_frames += 1
+        if self._early_frames > HELLO_FRAMES:
+            raise ProtocolError(f"there are more than {HELLO_FRAMES} frames before the hello")
 
-    def _decode(self, frame: bytes) -> None:
-        if len(frame) > self.max_frame_bytes:
+    def _read(self, frame: bytes) -> None:
+        self._frame_bytes = len(frame)
+        if self._frame_bytes > self.max_frame_bytes:
             raise ProtocolError(f"the frame is larger than {self.max_frame_bytes:,} bytes")
         refusal = self._admission.refuse(self, frame) if self.authenticated else None
         if refusal is not None:
             self.outbox.put(refusal)
             return
-        self._frame_bytes = len(frame)
-        self._read(decode_from_client(frame))
+        message = decode_from_client(frame)
+        if not self.authenticated and not isinstance(message, _BEFORE_THE_HELLO):
+            raise ProtocolError("say hello first")
+        READERS[type(message)](self, message)
 
     def _count_frame(self) -> None:
         """Count a frame that is no command: those are counted where they are admitted."""
@@ -197,8 +191,9 @@ class Connection:
                 self._unfinished = (self.rate_key, excess)
 
     def slow_down(self, pause_s: float) -> None:
-        """Read the next frame no earlier than in *pause_s*."""
-        self._pause_until = self._admission.now() + pause_s
+        """Read the next frame no earlier than in *pause_s*, where that is worth a timer."""
+        if pause_s > MIN_PAUSE_S:
+            self._pause_until = self._admission.now() + pause_s
 
     def take(self) -> bytes | None:
         """The next frame to send, or None: ``wake`` is called when there is one again."""
@@ -217,10 +212,14 @@ class Connection:
 
     @property
     def _must_pause(self) -> bool:
-        return self._pause_until > 0.0 and self._pause_s() > MIN_PAUSE_S
+        return self._pause_until > 0.0
 
-    def _pause_s(self) -> float:
-        return self._pause_until - self._admission.now()
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pause_until - self._admission.now())
+        # A frame that was read meanwhile, by another call of the connection, may have set a later
+        # time.
+        if self._pause_until - self._admission.now() <= MIN_PAUSE_S:
+            self._pause_until = 0.0
 
     async def wait_for_room(self) -> None:
         """Until ``has_room``, or the connection ends. Cancellable."""
@@ -230,7 +229,7 @@ class Connection:
             elif not self._backlog.has_room:
                 await self._backlog.wait_for_room()
             elif self._must_pause:
-                await asyncio.sleep(self._pause_s())
+                await self._pause()
             else:
                 await self._admission.turns.wait()
                 return  # it is this connection's turn, whatever others read in this pass
@@ -241,6 +240,9 @@ class Connection:
         self.tenant = self._admission.authenticate(self.peer, self._token)
         self._on_welcome(self)
         self.authenticated = True
+        self.max_frame_bytes = self._admission.limits.frame_bytes
+        if self.tenant is not None:
+            self.rate_key = self.tenant
 
     def still_authorized(self) -> bool:
         """Authenticate the client again, after tokens have changed. If its token was revoked, or
@@ -313,26 +315,21 @@ class Connection:
         self._attached.clear()
         self._backlog.release()
 
-    # Reading.
+    # Reading. ``READERS``, below the class, says what is done with each message.
 
-    def _read(self, message: w.FromClient | w.Error) -> None:
-        match message:
-            case w.Ping():
-                self._count_frame()
-                self.outbox.put(encode(w.Pong()))
-            case w.Pong():
-                self._count_frame()
-            case w.Goodbye():
-                self.leave("as you wish")
-            case w.Hello():
-                self._greet(message)
-            case _ if not self.authenticated:
-                raise ProtocolError("say hello first")
-            case w.Error():
-                self._count_frame()
-                self.outbox.put(encode(message))
-            case _:
-                self._command(message)
+    def _read_ping(self, _ping: w.Ping) -> None:
+        self._count_frame()
+        self.outbox.put(encode(w.Pong()))
+
+    def _read_pong(self, _pong: w.Pong) -> None:
+        self._count_frame()
+
+    def _read_goodbye(self, _goodbye: w.Goodbye) -> None:
+        self.leave("as you wish")
+
+    def _answer_wrong_command(self, answer: w.Error) -> None:
+        self._count_frame()
+        self.outbox.put(encode(answer))
 
     def _greet(self, hello: w.Hello) -> None:
         if self.authenticated:
@@ -640,3 +637,14 @@ ROUTES = {
     w.Unsubscribe: Connection._unsubscribe,
 }
 """Every command: on one session, on the service, or on the connection."""
+
+READERS: Mapping[type[w.FromClient | w.Error], Callable[[Connection, Any], None]]
+READERS = {
+    **dict.fromkeys(w.COMMANDS, Connection._command),
+    w.Error: Connection._answer_wrong_command,
+    w.Ping: Connection._read_ping,
+    w.Pong: Connection._read_pong,
+    w.Goodbye: Connection._read_goodbye,
+    w.Hello: Connection._greet,
+}
+"""Everything that ``decode_from_client`` returns: an error is the answer to a wrong command."""

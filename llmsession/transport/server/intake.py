@@ -82,34 +82,37 @@ class ReadingTurns:
 
     def __init__(self) -> None:
         self._spent_s = 0.0
+        self.has_time = True
+        """May one more frame be read in this pass?"""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_armed = False
 
-    @property
-    def has_time(self) -> bool:
-        """May one more frame be read in this pass?"""
-        return self._spent_s < PASS_S
-
-    def spend(self, since: float) -> None:
-        """A frame was read, beginning at *since* by ``perf_counter``."""
-        self._spent_s += perf_counter() - since
-        self._arm()
+    def spend(self, since: float) -> float:
+        """A frame was read, beginning at *since* by ``perf_counter``. Returns the time now, which
+        is the *since* of the next frame if nothing is awaited before it."""
+        now = perf_counter()
+        self._spent_s += now - since
+        self.has_time = self._spent_s < PASS_S
+        if not self._is_armed:
+            self._arm()
+        return now
 
     async def wait(self) -> None:
         """Until it is the caller's turn. Cancellable."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        self._arm()
+        if not self._is_armed:
+            self._arm()
         await turn
 
     def _arm(self) -> None:
-        if not self._is_armed:
-            self._is_armed = True
-            asyncio.get_running_loop().call_soon(self._begin_pass)
+        self._is_armed = True
+        asyncio.get_running_loop().call_soon(self._begin_pass)
 
     def _begin_pass(self) -> None:
         self._is_armed = False
         self._spent_s = 0.0
+        self.has_time = True
         woken = 0
         while self._waiting and woken < WOKEN_AT_ONCE:
             turn = self._waiting.popleft()

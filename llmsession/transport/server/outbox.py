@@ -94,6 +94,7 @@ class Outbox:
 
     def __init__(self, limit_bytes: int, wake: Callable[[], None]) -> None:
         self._limit_bytes = limit_bytes
+        self._room_bytes = limit_bytes // 4
         self._wake = wake
         self._items: deque[bytes | _Frame | _Pieces] = deque()
         """In their order; those of subscriptions that have ended are skipped."""
@@ -202,22 +203,34 @@ class Outbox:
 
     def take(self) -> bytes | None:
         """The next frame to send, or None."""
-        if not self._waiting:
-            return None
+        frames = self.take_batch(0)
+        return frames[0] if frames else None
+
+    def take_batch(self, max_bytes: int) -> list[bytes]:
+        """The next frames to send: all that wait, or those up to the first that is past
+        *max_bytes*."""
+        frames, size = list[bytes](), 0
+        while self._waiting and size <= max_bytes:
+            frame = self._next()
+            frames.append(frame)
+            size += len(frame)
+        self._woken = bool(self._waiting)
+        self._tell_room()
+        return frames
+
+    def _next(self) -> bytes:
+        """Take the next frame: one waits."""
         item = self._items.popleft()
         while _is_skipped(item):
             item = self._items.popleft()
         self._waiting -= 1
-        self._woken = bool(self._waiting)
         if isinstance(item, bytes):
             self.bytes -= len(item)
-            self._tell_room()
             return item
         place = item.place
         place.waiting -= 1
         place.bytes -= item.size
         self.bytes -= item.size
-        self._tell_room()
         if isinstance(item, _Frame):
             place.sent = item.seq
             return item.frame
@@ -233,7 +246,7 @@ class Outbox:
     @property
     def has_room(self) -> bool:
         """Is less than a quarter of the limit waiting?"""
-        return self.bytes <= self._limit_bytes // 4
+        return self.bytes <= self._room_bytes
 
     async def wait_for_room(self, size_bytes: int = 0) -> None:
         """Until ``has_room``, and *size_bytes* fit or nothing waits. Cancellable."""

@@ -27,7 +27,7 @@ from llmsession.errors import (
 
 from ..wire.addresses import Address, parse_address
 from ..wire.errors import to_wire
-from ..wire.framing import LineReader, encode, line_of
+from ..wire.framing import LineReader, encode, lines_of
 from ..wire.tls import ServerTls
 from .access import check_exposed
 from .connection import Connection
@@ -286,7 +286,7 @@ class _Peer:
                 _peer_name(self._writer.get_extra_info("peername")), self._wake
             )
         except Overloaded as error:
-            self._writer.write(line_of(encode(to_wire(error))))
+            self._writer.write(lines_of((encode(to_wire(error)),)))
             await self._close()
             return False
         return True
@@ -335,16 +335,16 @@ class _Peer:
                     break
                 since = perf_counter()
                 lines = self._lines.feed(received, connection.max_frame_bytes)
-                turns.spend(since)
+                since = turns.spend(since)
                 connection.receiving(self._lines.holds)
+                if lines:
+                    self._heard_time = self._loop.time()
                 for line in lines:
                     if not connection.has_room:
                         await connection.wait_for_room()
-                    self._heard_time = self._loop.time()
-                    if line and not line.isspace():
-                        connection.receive(line)
-                    else:
-                        connection.skip()
+                        self._heard_time, since = self._loop.time(), perf_counter()
+                    connection.receive(None if not line or line.isspace() else line)
+                    since = turns.spend(since)
                 if not connection.has_room:
                     await connection.wait_for_room()
         except ProtocolError as error:
@@ -373,24 +373,11 @@ class _Peer:
             return
         outbox = self._connection.outbox
         while len(outbox) and transport.get_write_buffer_size() <= WRITE_BYTES:
-            transport.write(self._next_lines())
+            transport.write(lines_of(outbox.take_batch(WRITE_BYTES)))
         if len(outbox):
             self._drain_task = self._loop.create_task(self._drain())
         elif self._connection.is_closed:
             self._finished.set()
-
-    def _next_lines(self) -> bytes:
-        """The lines that are joined into one write."""
-        take = self._connection.take
-        first = take()
-        assert first is not None  # the caller has checked
-        if not len(self._connection.outbox):  # most often
-            return line_of(first)
-        lines, size = [line_of(first)], len(first)
-        while size <= WRITE_BYTES and (frame := take()) is not None:
-            lines.append(line_of(frame))
-            size += len(frame)
-        return b"".join(lines)
 
     async def _drain(self) -> None:
         try:

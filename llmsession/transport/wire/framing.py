@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar, Union
 
@@ -24,7 +25,7 @@ __all__ = [
     "encode",
     "encode_preview",
     "encode_reply",
-    "line_of",
+    "lines_of",
 ]
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ _COMMAND_TYPES = frozenset(w.tag_of(kind) for kind in w.COMMANDS)
 
 _numbered = msgspec.json.Decoder(_Numbered)
 
+_WRONG_COMMAND = InvalidInput.__name__
 QUOTED_CHARS = 500
 """So much of what is wrong with a frame is quoted in the answer to it."""
 
@@ -92,12 +94,16 @@ def decode_from_client(frame: bytes) -> w.FromClient | w.Error:
     """
     try:
         frame.decode()
-        message = decode_lenient(_from_client, frame)
+        message = _from_client.decode(frame)
     except msgspec.ValidationError as error:
         # Anybody can send many of these, so no second exception is made.
         wrong = f"the command is wrong: {brief(error)}"
-        return w.Error(id=_id_of(frame, wrong), code=InvalidInput.__name__, message=wrong)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return w.Error(id=_id_of(frame, wrong), code=_WRONG_COMMAND, message=wrong)
+    except msgspec.DecodeError as error:
+        if (replaced := _replace_surrogates(frame)) is not None:
+            return decode_from_client(replaced)
+        raise ProtocolError(f"the frame is no JSON text: {error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the frame is no JSON text: {error}") from error
     if isinstance(message, w.Command) and not 0 <= message.id <= w.MAX_ID:
         raise ProtocolError(f"the command's id is {message.id}, not 0 to {w.MAX_ID}")
@@ -126,14 +132,23 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
     in every text. Raises msgspec.DecodeError, and its ValidationError for another type."""
     try:
         return decoder.decode(text)
-    except msgspec.DecodeError as error:
-        is_text = isinstance(error, msgspec.ValidationError)
-        if is_text or (b"\\ud" not in text and b"\\uD" not in text):
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if (replaced := _replace_surrogates(text)) is None:
             raise
+    return decoder.decode(replaced)
+
+
+def _replace_surrogates(text: bytes) -> bytes | None:
+    """*text*, which is no JSON as it is, without lone surrogates. None if it has none, or something
+    else is wrong with it."""
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return None
     try:
-        return decoder.decode(encode_json(json.loads(text)))
-    except (ValueError, InvalidMessage) as error:
-        raise msgspec.DecodeError(str(error)) from error
+        return encode_json(json.loads(text))
+    except (ValueError, RecursionError, InvalidMessage):
+        return None
 
 
 def _id_of(frame: bytes, wrong: str) -> int:
@@ -157,11 +172,13 @@ def decode_from_server(frame: bytes) -> w.FromServer:
 # Lines.
 
 
-def line_of(frame: bytes) -> bytes:
-    """*frame* as a line. A line end in JSON stands between tokens, where a space means the same."""
-    if b"\n" in frame:
-        frame = frame.replace(b"\n", b" ")
-    return frame + b"\n"
+def lines_of(frames: Sequence[bytes]) -> bytes:
+    """Each of *frames* as a line. A line end in JSON stands between tokens, where a space means the
+    same."""
+    lines = b"\n".join((*frames, b""))
+    if lines.count(b"\n") > len(frames):
+        lines = b"\n".join((*(frame.replace(b"\n", b" ") for frame in frames), b""))
+    return lines
 
 
 class LineReader:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from llmsession.errors import InvalidInput, ProtocolError
 from llmsession.transport.wire.addresses import Address, parse_address
-from llmsession.transport.wire.framing import LineReader, line_of
+from llmsession.transport.wire.framing import LineReader, lines_of
 
 FRAMES = st.lists(st.binary(min_size=1, max_size=40).map(lambda raw: raw.replace(b"\n", b"_")))
 
 
 @given(FRAMES, st.lists(st.integers(1, 30)))
 def test_lines_are_the_same_however_they_are_cut(frames: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(line_of(frame) for frame in frames)
+    stream = lines_of(frames)
     lines, read = LineReader(), []
     for cut in [*cuts, len(stream)]:
         piece, stream = stream[:cut], stream[cut:]
@@ -25,7 +25,8 @@ def test_lines_are_the_same_however_they_are_cut(frames: list[bytes], cuts: list
 
 
 def test_a_line_end_between_tokens_becomes_a_space() -> None:
-    assert line_of(b'{"a":\n1}') == b'{"a": 1}\n'
+    assert lines_of((b'{"a":\n1}',)) == b'{"a": 1}\n'
+    assert lines_of((b"1", b"[\n]", b"2")) == b"1\n[ ]\n2\n"
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
