@@ -45,7 +45,7 @@ from llmsession.turns.usage import cleared_tokens
 
 from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core
-from ..core.reply_reader import checked_failure, read_reply
+from ..core.reply_reader import checked_failure, previews_so_far, read_reply
 from ..core.turn_run import CallTrack, Run
 from ..tasks.works import Work
 from .recovery import resume_event
@@ -222,20 +222,32 @@ class TurnRunner:
         self._works.watch_silence(run, limit_s, silent)
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
-        core = self._core
-        is_first = core.services.observers.is_on
+        core, lease = self._core, self._core.services.lease
+        is_first, is_muted = core.services.observers.is_on, False
 
         def show(preview: Preview) -> None:
-            nonlocal is_first
+            nonlocal is_first, is_muted
+            # Perhaps another owner shows a reply of its own. What is missing here is in the record
+            # that closes the step; a gap in the middle would have to be told anew.
+            is_muted = is_muted or not lease.is_valid
             run = self.current
             # An attempt that is over shows no more previews.
-            if run is not None and run.builder is builder:
+            if run is not None and run.builder is builder and not is_muted:
                 if is_first:
                     is_first = False
                     core.services.observers.began(core.session, tag.turn)
                 core.subscriptions.preview(core.session, preview)
 
-        return await read_reply(core.provider, request, tag, builder=builder, show=show)
+        return await read_reply(
+            core.provider, request, tag, builder=builder, show=show, lease=lease
+        )
+
+    def previews_so_far(self) -> tuple[Preview, ...]:
+        """What the stream of the running step has brought, for a subscriber that comes now."""
+        run = self.current
+        if run is None or run.builder is None or not self._core.services.lease.is_valid:
+            return ()
+        return previews_so_far(run.builder, tag_of(run.turn))
 
     def _stream_failed(self, run: Run, tag: StepTag, error: ProviderError) -> None:
         if run.turn.phase in ENDED or tag != tag_of(run.turn):

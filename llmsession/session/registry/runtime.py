@@ -45,6 +45,7 @@ from ..core.tenants import Tenants
 from ..log.fork_records import Branch
 from ..log.state import SessionState
 from ..tasks.clock import checked_clock
+from ..tasks.owner_lease import OwnerLease
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
@@ -172,6 +173,14 @@ class Runtime:
             timers=self._timers,
             subscriptions=self.subscriptions,
             clock=self.clock,
+            lease=OwnerLease(
+                self.given_store,
+                self.owner,
+                live=lambda: tuple(self._table.actors),
+                found=self._fence_older,
+                run_work=self.run_work,
+                log=self.log().trouble,
+            ),
             logger=self._logger,
             prices=self._prices,
             tenants=self.tenants,
@@ -234,6 +243,12 @@ class Runtime:
             raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
         if not self._accepting:
             raise SessionClosed("the SessionManager is closing and takes no sessions")
+
+    def _fence_older(self, session: str, epoch: int) -> None:
+        """The store has *session* under *epoch*: an actor of an earlier one has lost it."""
+        actor = self.find_live(session)
+        if actor is not None and actor.core.journal.lease.epoch < epoch:
+            actor.report(actor.fence)
 
     # Works.
 
