@@ -31,7 +31,12 @@ def recovery_records(state: SessionState, recovery: Recovery = "drop") -> tuple[
     may have started. With ``resume`` it goes on. Its open calls of the session's own tools may
     have had effects, so they are not run again: their result says that the outcome is unknown.
     Queued turns are aborted either way.
+
+    Of a session that was handed over everything open goes on, queued turns too.
     """
+    if state.is_handed_over:
+        turn = state.running()
+        return () if turn is None else _resumption(turn)
     running = state.running() if recovery == "resume" else None
     ended = (
         r.TurnAborted(turn=turn.number, reason="crash", usage=turn.usage, calls=_receipts(turn))

@@ -73,6 +73,8 @@ class TurnRunner:
         self._ended = ended
         self._events: list[tuple[Run, e.Event]] = []
         self._feeding = False
+        self.holds_steps = False
+        """Does no other step begin? The session is to be handed over where the turn is now."""
         self.current: Run | None = None
         """The run whose turn has started, or is next to start."""
         self._works = RunWorks(core, self._stopped)
@@ -148,6 +150,8 @@ class TurnRunner:
 
     def _build_context(self, run: Run, effect: e.BuildContext) -> None:
         tag = effect.tag
+        if self.holds_steps:
+            return
         if tag.attempt > 1:  # what was shown of the step is void
             restart = StepRestarted(tag.turn, tag.step, tag.attempt)
             self._core.subscriptions.restart(self._core.session, restart)

@@ -95,7 +95,7 @@ class SessionState:
         self.seed: r.Seed | None = None
         """The summary of an earlier conversation, for the first message of the history."""
         self.source: r.Source | None = None
-        self.head = self.epoch = 0
+        self.head = self.epoch = self._handed_over_at = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
         self._history: tuple[Message, ...] = ()
@@ -140,6 +140,11 @@ class SessionState:
         """The requests for summaries, which belong to no turn."""
         self.charged = Charged()
         """The tokens charged to budgets, and the prompt to compare the next one with."""
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Did the last owner give the session up on purpose, with what is open?"""
+        return self._handed_over_at == self.head > 0
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started, if any."""
@@ -467,6 +472,9 @@ class SessionState:
     def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass
 
+    def _handed_over(self, record: r.SessionHandedOver) -> None:
+        self._handed_over_at = record.seq
+
     def born_in(self, turn: int) -> str:
         """The session that made the messages of *turn*: this one, or one that it is a fork of."""
         seq = self.accepted_at[turn]
@@ -642,6 +650,7 @@ _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.ConversationRewound: SessionState._rewound,
     r.ConversationForgotten: SessionState._forgotten,
     r.RecordsRedacted: SessionState._redacted,
+    r.SessionHandedOver: SessionState._handed_over,
     r.CommandAnswered: SessionState._nothing,
 }
 

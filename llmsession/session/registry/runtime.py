@@ -49,7 +49,7 @@ from ..tasks.owner_lease import OwnerLease
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
-from ..values.commands import ForkPoint, Retain
+from ..values.commands import ForkPoint, HandOverWhen, Retain
 from ..values.config import (
     Recovery,
     SessionConfig,
@@ -464,6 +464,11 @@ class Runtime:
         """Until the body is left, nobody else in this process makes, opens or releases
         *session*."""
         return self._table.exclusive(session)
+
+    async def hand_over(self, session: str, when: HandOverWhen) -> Closed:
+        """See ``SessionManager.hand_over``."""
+        await self.store.row(session)
+        return await self._table.hand_over(session, when)
 
     async def delete(self, session: str) -> None:
         """Close the session if it is live here, and delete it for good. Raises SessionNotFound,
