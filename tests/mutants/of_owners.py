@@ -38,8 +38,8 @@ a closed session is not released (docs/how-to/keep-sessions.md)
 
 in session/actor/turn_queue.py, by session/registry/test_hand_over.py
 a session is handed over while its own tool runs (docs/how-to/keep-sessions.md)
-    -             phase is Phase.TOOLS and not run.works
-    +             phase is Phase.TOOLS
+    - (phase is Phase.TOOLS and not run.works)
+    + (phase is Phase.TOOLS)
     test_between_two_steps_no_request_is_repeated_and_no_tool_runs_twice
 another turn starts before a session is handed over (docs/how-to/keep-sessions.md)
     - if not self._waiting or self._is_holding or self.current is not None:
