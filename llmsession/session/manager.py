@@ -33,6 +33,7 @@ from .operations.listing import with_archived, with_titles
 from .operations.retention import RetentionSchedule, apply_retention, checked_interval
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
+from .values.commands import HandOverWhen
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
 from .values.labels import checked_tenant, new_session_id, with_max_age, with_tenant
 from .values.outcome import Closed
@@ -496,6 +497,29 @@ class SessionManager:
             Closed(closed.session, tuple(name for name in closed.still_running if name in running))
             for closed in sessions
         )
+
+    async def hand_over(self, session_id: str, *, when: HandOverWhen = "step") -> Closed:
+        """Give up a session that is live here, so that another manager on the same store goes on
+        with it: with the running turn, its open calls, and the sends that wait. Returns once the
+        session is free, and what still runs of it here.
+
+        *when* says how long the running turn is waited for. ``idle``: to its end. ``step``: to the
+        end of its step, so that no request is repeated and no tool that runs here is cut off; calls
+        that wait for the caller go along. ``now``: not at all; the next owner repeats the request,
+        and tells the model of tools that ran that their outcome is unknown. No other turn starts
+        meanwhile, and of two calls the more urgent counts.
+
+        Afterwards commands to the session's handles here raise SessionMoved, as do those that were
+        sent meanwhile and are not accepted: repeat them with their ``command_id`` at the next
+        owner. Subscribers get every event up to here, and then their end; their cursor is where
+        they go on there. A session that is not live here is left as it is.
+
+        Raises InvalidInput, SessionNotFound, StoreError, SessionClosed, and SessionMoved where
+        another owner has taken the session already. Cancelling the wait changes nothing.
+        """
+        session = checked_session_id(session_id)
+        choice = checked_choice(when, get_args(HandOverWhen), "when")
+        return await self._runtime.hand_over(session, cast(HandOverWhen, choice))
 
     @property
     def live(self) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ all three. On other systems nothing is known here, and a store relies on the own
 from __future__ import annotations
 
 import os
+import time
 
-__all__ = ["our_start", "owner_is_dead", "start_of", "this_host"]
+__all__ = ["lease_clock", "our_start", "owner_is_dead", "start_of", "this_host"]
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _START_FIELD = 22  # proc_pid_stat(5): starttime, in clock ticks since boot
@@ -22,6 +23,13 @@ def this_host() -> str:
     """Where this process's pid counts: equal for two processes that see each other's pids under
     the same numbers; "" if the system does not say."""
     return _us.host
+
+
+def lease_clock() -> float:
+    """Seconds by a clock that nobody sets and that goes on while the computer sleeps, where the
+    system has one."""
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux
+    return time.monotonic() if boot_clock is None else time.clock_gettime(boot_clock)
 
 
 def our_start() -> str:

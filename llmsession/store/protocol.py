@@ -23,8 +23,10 @@ __all__ = [
     "Batch",
     "Conflict",
     "Lease",
+    "LeasingStore",
     "Lost",
     "Owner",
+    "OwnerListener",
     "SessionFilter",
     "SessionRow",
     "Store",
@@ -298,3 +300,33 @@ class WordIndex(Protocol):
         record. An encrypted store has no index, and leaves out nothing: words would lie in it in
         the open. Raises StoreError.
         """
+
+
+class OwnerListener(Protocol):
+    """What a ``LeasingStore`` calls, in the event loop that ``watch_owner`` was called in."""
+
+    def taken(self, session: str, epoch: int) -> None:
+        """Another owner has taken *session*, which has *epoch* now."""
+
+    def missed(self) -> None:
+        """The store was cut off for a while, and works again. Calls of ``taken`` may be missing."""
+
+
+@runtime_checkable
+class LeasingStore(Protocol):
+    """What a store has beside ``Store`` if its owners hold their sessions by a lease that runs out.
+
+    An owner whose lease ran out may have lost its sessions and not know it: for that time it
+    starts no request and no tool, and publishes no preview. Without this protocol an owner finds
+    out at its next append that a session was taken from it.
+    """
+
+    def watch_owner(self, owner: Owner, listener: OwnerListener) -> None:
+        """Call *listener* from now on, as long as the store is open. Returns at once."""
+
+    def is_lease_valid(self, owner: Owner) -> bool:
+        """Is the lease of *owner* valid for certain? True before it has one. Returns at once, and
+        may be called in any thread."""
+
+    async def epochs(self, sessions: Sequence[str]) -> Mapping[str, int]:
+        """The epochs of *sessions*; those that do not exist are left out. Raises StoreError."""

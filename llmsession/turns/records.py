@@ -41,6 +41,7 @@ __all__ = [
     "SessionConfigured",
     "SessionCreated",
     "SessionForked",
+    "SessionHandedOver",
     "SessionLabelled",
     "SettleReason",
     "Source",
@@ -490,6 +491,11 @@ class RecordsRedacted(RecordBase, frozen=True, tag="records.redacted"):
     """What was to be taken out of the log is out of it."""
 
 
+class SessionHandedOver(RecordBase, frozen=True, tag="session.handed_over"):
+    """The owner gave the session up on purpose, as the newest record of its log. The next owner
+    goes on with what is open, queued turns included, whatever ``recovery`` says."""
+
+
 class CommandAnswered(RecordBase, frozen=True, tag="command.answered"):
     """A command that changed nothing else, kept for its id."""
 
@@ -517,6 +523,7 @@ Record: TypeAlias = (
     | ConversationRewound
     | ConversationForgotten
     | RecordsRedacted
+    | SessionHandedOver
     | CommandAnswered
 )
 

@@ -116,7 +116,7 @@ callers hang when the session cannot go on (rule 11)
     session/registry/test_lifecycle.py
     test_a_failed_append_gives_every_waiting_caller_a_store_error_and_goes_cold
 commands that are unread when the session closes are forgotten (rule 11)
-    -             command.promise.fail(closed)
+    -             command.promise.fail(error)
     -         self.turns.runner
     +             pass
     +         self.turns.runner

@@ -36,6 +36,59 @@ a closed session is not released (docs/how-to/keep-sessions.md)
     +                 pass
     test_close_interrupts_what_is_open_and_names_what_still_runs
 
+in session/actor/turn_queue.py, by session/registry/test_hand_over.py
+a session is handed over while its own tool runs (docs/how-to/keep-sessions.md)
+    - (phase is Phase.TOOLS and not run.works)
+    + (phase is Phase.TOOLS)
+    test_between_two_steps_no_request_is_repeated_and_no_tool_runs_twice
+another turn starts before a session is handed over (docs/how-to/keep-sessions.md)
+    - if not self._waiting or self._is_holding or self.current is not None:
+    + if not self._waiting or self.current is not None:
+    test_a_session_is_handed_over_between_two_turns_when_the_first_has_ended
+sends that wait are forgotten where a session is handed over (docs/how-to/keep-sessions.md)
+    -                 self._waiting.append(run)
+    -         if self._waiting
+    +                 pass
+    +         if self._waiting
+    test_sends_that_wait_go_along_in_their_order
+
+in session/actor/turn_runner.py, by session/registry/test_hand_over.py
+another step begins before a session is handed over (docs/how-to/keep-sessions.md)
+    -         if self.holds_steps:
+    +         if False:
+    test_between_two_steps_no_request_is_repeated_and_no_tool_runs_twice
+
+in session/actor/recovery.py, by session/registry/test_hand_over.py
+a session that was handed over is recovered as after a crash (docs/how-to/keep-sessions.md)
+    -     if state.is_handed_over:
+    +     if False:
+    test_sends_that_wait_go_along_in_their_order
+
+in session/core/reply_reader.py, by session/registry/test_owner_lease.py
+a request begins while the lease is not valid (docs/how-to/keep-sessions.md)
+    -     if not lease.is_valid:
+    -         await lease.wait()
+    +     pass
+    test_a_summary_by_a_model_waits_for_the_lease_as_well
+
+in session/actor/tool_calls.py, by session/registry/test_owner_lease.py
+a tool begins while the lease is not valid (docs/how-to/keep-sessions.md)
+    -                     await core.services.lease.wait()
+    +                     pass
+    test_no_tool_begins_while_the_lease_is_not_valid
+
+in session/actor/turn_runner.py, by session/registry/test_owner_lease.py
+previews are published while the lease is not valid (docs/how-to/keep-sessions.md)
+    - is_muted = is_muted or not lease.is_valid
+    + is_muted = False
+    test_no_preview_is_published_while_the_lease_is_not_valid_and_no_text_is_lost
+
+in session/tasks/owner_lease.py, by session/registry/test_owner_lease.py
+work goes on before it is known what was taken meanwhile (docs/how-to/keep-sessions.md)
+    -             self._is_asking = True
+    +             pass
+    test_what_was_taken_while_the_store_was_cut_off_is_fenced_before_anything_begins
+
 in session/actor/recovery.py, by session/log/test_fold.py
 a turn that a crash left open never ends (invariant 2)
     -         if turn is not running
@@ -279,6 +332,20 @@ a lease in PostgreSQL is not looked at (docs/how-to/keep-sessions.md)
     - is_kept = until is not None and still_holds(
     + is_kept = until is None and still_holds(
     TestPostgresStore::test_a_session_in_use_is_not_given_to_another_owner
+
+in store/postgres/owners.py, by store/postgres/test_owners.py
+whoever loses a session in PostgreSQL hears nothing of it (docs/how-to/keep-sessions.md)
+    -                     await self._notify(holder, session, new_row["epoch"])
+    +                     pass
+    test_an_owner_hears_at_once_that_its_session_was_taken
+a lease in PostgreSQL that was not renewed is valid (docs/how-to/keep-sessions.md)
+    - return until is None or lease_clock() < until
+    + return True
+    test_a_lease_that_cannot_be_renewed_is_not_valid_until_it_is_renewed
+an owner whose store was cut off hears nothing of it (docs/how-to/keep-sessions.md)
+    - missed = name in cut_off or self._leased[name] < lease_clock()
+    + missed = self._leased[name] < lease_clock()
+    test_an_owner_hears_that_its_store_was_cut_off_once_it_listens_again
 
 in store/postgres/writer.py, by store/postgres/test_writer.py
 a batch whose connection was cut is told as not written (invariant 5)

@@ -340,14 +340,14 @@ what comes during a replay is read before it (invariant 13)
 
 in session/actor/turn_runner.py, by session/core/test_events.py
 an attempt that is over goes on showing previews (invariant 2)
-    - if run is not None and run.builder is builder:
-    + if builder is not None:
+    - if run is not None and run.builder is builder and not is_muted:
+    + if not is_muted:
     test_an_aborted_turn_shows_no_preview_after_its_end
 
 in session/handles/session.py, by session/core/test_events.py
 who joins in mid-stream misses the text so far (rule 10)
-    - for preview in previews_so_far(run.builder, tag_of(run.turn)):
-    + for preview in previews_so_far(run.builder, tag_of(run.turn))[:0]:
+    - for preview in actor.turns.runner.previews_so_far():
+    + for preview in actor.turns.runner.previews_so_far()[:0]:
     test_who_joins_in_mid_stream_first_gets_the_steps_text_so_far
 """)
 

@@ -21,6 +21,7 @@ import msgspec
 from llmsession.compaction.rules.check import check_request
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import OpenTurn, SessionState
+from llmsession.session.tasks.owner_lease import OwnerLease
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Appended, AppendResult, Batch, Owner, Store
 from llmsession.testing.faulty_store import FaultyStore
@@ -31,6 +32,7 @@ from llmsession.turns.stream import StreamEvent
 from tests.virtual_time import virtual_backend
 
 __all__ = [
+    "NO_LEASE",
     "GatedProvider",
     "after_a_crash",
     "delivering",
@@ -43,6 +45,16 @@ __all__ = [
     "settle",
     "unpaired",
 ]
+
+NO_LEASE = OwnerLease(
+    object(),
+    Owner("nobody"),
+    live=tuple,
+    found=lambda session, epoch: None,
+    run_work=lambda name, work: None,
+    log=lambda name, **fields: None,
+)
+"""As it is with a store that has no leases."""
 
 T = TypeVar("T")
 BACKENDS = ("asyncio", "trio")

@@ -16,7 +16,7 @@ there is a bug), every caller that still waits gets a named error. No caller wai
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import anyio
 
@@ -115,6 +115,7 @@ class Actor:
         self._gone = gone
         self._serving = False
         self._close: c.Close | None = None
+        self._hand_over: c.HandOver | None = None
         self._error: SessionError | None = None
 
     def _reconfiguring(self) -> None:
@@ -228,9 +229,22 @@ class Actor:
                 self.status = "closing"
                 self.mailbox.put_control(self._close)
                 self._wake()
-            else:
+            elif self.status != "closing":  # else it is being handed over, and then ends
                 self._close.promise.set(self._closed())
         return self._close.promise
+
+    def put_hand_over(self, when: c.HandOverWhen) -> Promise[Closed]:
+        """Ask the session to be handed over. A second call waits for the same end; it can only
+        bring it forward. Raises as ``put``."""
+        if self._hand_over is None:
+            self.check_open()
+            self._hand_over = c.HandOver(when)
+        order = get_args(c.HandOverWhen)
+        self._hand_over.when = when = max(self._hand_over.when, when, key=order.index)
+        if self.status == "live":
+            self.turns.hold(steps=when != "idle")
+            self.report(lambda: None)  # look whether it can be now
+        return self._hand_over.promise
 
     def _wake(self) -> None:
         if not self._serving:
@@ -280,6 +294,10 @@ class Actor:
             await self.mailbox.wait()
             return True
         if self.status == "closing":
+            if self._hand_over is not None and self._hand_over.stage == "leaving":
+                self._hand_over.stage = "written"
+                self.core.journal.write(r.SessionHandedOver())
+                return True
             await self._release()
         return not self.mailbox.is_empty
 
@@ -297,6 +315,8 @@ class Actor:
             changes.go_on()
             if self.status == "live":
                 changes.retain()
+        if self._hand_over is not None:
+            self._begin_hand_over(self._hand_over)
         # A pending change of the history or of the configuration will change what a ready plan was
         # made for. The plan is applied or discarded after that change.
         if (
@@ -486,23 +506,34 @@ class Actor:
     def _begin_close(self, close: c.Close) -> None:
         if self.status != "closing":
             return
-        closed = SessionClosed(f"session {self.session!r} was closed")
         if close.leaves_open:
             message = (
                 f"session {self.session!r} was released; its open turns stay open in its log, and"
                 " the next owner recovers them"
             )
-            closed = SessionClosed(message)
-            self._error = closed
-            self.turns.leave(closed)
-        self.configuration.refuse_waiting(closed)
-        self.history_commands.refuse_waiting(closed)
+            self._leave(SessionClosed(message))
+            return
+        self._refuse_waiting(SessionClosed(f"session {self.session!r} was closed"))
+        self.turns.stop_all("closed")
+
+    def _begin_hand_over(self, command: c.HandOver) -> None:
+        if self.status == "live" and self.turns.may_leave(command.when):
+            self.status, command.stage = "closing", "leaving"
+            self._leave(SessionMoved(f"session {self.session!r} was handed over"))
+
+    def _leave(self, error: SessionError) -> None:
+        """End here, without an end of the open turns; later commands get *error*."""
+        self._error = error
+        self.turns.leave(error)
+        self._refuse_waiting(error)
+
+    def _refuse_waiting(self, error: SessionError) -> None:
+        self.configuration.refuse_waiting(error)
+        self.history_commands.refuse_waiting(error)
         for command in self.mailbox.take_work(lambda command: True):
-            command.promise.fail(closed)
+            command.promise.fail(error)
         self.turns.runner.compactor.close()
-        self.turns.runner.compactor.caller_summaries.refuse_waiting(closed)
-        if not close.leaves_open:
-            self.turns.stop_all("closed")
+        self.turns.runner.compactor.caller_summaries.refuse_waiting(error)
 
     async def _release(self) -> None:
         # Shielded, because a lease that is not released blocks the session for other owners until
@@ -513,10 +544,15 @@ class Actor:
             except BaseException as error:  # a store is foreign code
                 error = contained_in_task(error)
                 self.core.log.trouble("session.not_released", error=error_text(error))
-        self._end("closed")
+        has_handed_over = self._hand_over is not None and self._hand_over.stage == "written"
+        self._end("moved" if has_handed_over else "closed")
         self.core.subscriptions.end(self.session)
-        if self._close is not None:
-            self._close.promise.set(self._closed())
+        self._answer_ends()
+
+    def _answer_ends(self) -> None:
+        for command in (self._close, self._hand_over):
+            if command is not None:
+                command.promise.set(self._closed())
 
     def _closed(self) -> Closed:
         """The answer of ``close``. It also names works of earlier activations that still run."""
@@ -556,5 +592,6 @@ class Actor:
             self.core.subscriptions.lag_all(self.session)
         else:
             self.core.subscriptions.end(self.session)
-        if self._close is not None:
-            self._close.promise.set(self._closed())
+        if self._hand_over is not None:
+            self._hand_over.promise.fail(error)
+        self._answer_ends()

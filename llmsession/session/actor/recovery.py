@@ -31,7 +31,12 @@ def recovery_records(state: SessionState, recovery: Recovery = "drop") -> tuple[
     With ``resume``, it continues. Its open calls of the session's own tools may already have had
     effects, so they are not run again: their result says that the outcome is unknown. Queued turns
     are aborted in both cases.
+
+    If the session was handed over, all its open turns continue, the queued ones included.
     """
+    if state.is_handed_over:
+        turn = state.running()
+        return () if turn is None else _resumption(turn)
     running = state.running() if recovery == "resume" else None
     ended = (
         r.TurnAborted(turn=turn.number, reason="crash", usage=turn.usage, calls=_receipts(turn))

@@ -95,6 +95,8 @@ class Toolbox:
 
         async def work() -> None:
             try:
+                if not core.services.lease.is_valid:
+                    await core.services.lease.wait()
                 threads = core.services.tool_threads
                 with running_tool(core.session, tool.name):
                     output = await run_callable(tool, call_input, threads=threads, name=name)

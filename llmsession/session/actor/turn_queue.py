@@ -45,6 +45,7 @@ class TurnQueue:
         self.runner = TurnRunner(core, self._turn_ended)
         self._waiting: list[Run] = []
         self._interrupts: list[PendingInterrupt] = []
+        self._is_holding = False
         self.runs: dict[int, Run] = {}
         """Every turn that was accepted and has not ended, by number."""
 
@@ -59,13 +60,17 @@ class TurnQueue:
         return len(self._waiting)
 
     def resume(self) -> None:
-        """Continue the running turn of the log, if there is one. Its next event arrives as a
-        report.
-        """
-        turn = self._core.state.running()
-        if turn is not None:
-            run = self.runs[turn.number] = self.runner.current = resumed_run(turn)
-            self._core.report(partial(self.runner.resume, run))
+        """Continue the open turns of the log, if there are any. Their next event is a report."""
+        running = self._core.state.running()
+        for turn in self._core.state.open.values():
+            run = self.runs[turn.number] = resumed_run(turn)
+            if turn is running:
+                self.runner.current = run
+                self._core.report(partial(self.runner.resume, run))
+            else:  # the session was handed over
+                self._waiting.append(run)
+        if self._waiting and running is None:
+            self._core.report(self._start_next)
 
     # Sends.
 
@@ -272,13 +277,29 @@ class TurnQueue:
             self.runner.compactor.turn_ended()
 
     def _start_next(self) -> None:
-        if not self._waiting:
+        if not self._waiting or self._is_holding or self.current is not None:
             return
         run = self.runner.current = self._waiting.pop(0)
         record = r.TurnStarted(
             turn=run.number, receipt=receipt_text(self._core.state.receipts), seed=self._seed()
         )
         self._core.journal.write(record, lambda: self.runner.start(run))
+
+    def hold(self, *, steps: bool) -> None:
+        """Start no other turn, because the session is to be handed over; with *steps* no other
+        step either."""
+        self._is_holding = True
+        self.runner.holds_steps = self.runner.holds_steps or steps
+
+    def may_leave(self, when: c.HandOverWhen) -> bool:
+        """Can the next owner go on from here, as *when* wants it?"""
+        run = self.current
+        if when == "now" or run is None:
+            return True
+        if when == "idle":
+            return False
+        phase = run.turn.phase
+        return phase in (Phase.ACCEPTED, Phase.BUILDING) or (phase is Phase.TOOLS and not run.works)
 
     def leave(self, error: SessionError) -> None:
         """Stop the open turns without ending them, so that the next owner recovers them.

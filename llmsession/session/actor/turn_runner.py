@@ -45,7 +45,7 @@ from llmsession.turns.usage import cleared_tokens
 
 from ..compacting.compactor import INLINE_MESSAGES, Compactor
 from ..core.core import Core
-from ..core.reply_reader import checked_failure, read_reply
+from ..core.reply_reader import checked_failure, previews_so_far, read_reply
 from ..core.turn_run import CallTrack, Run
 from ..tasks.works import Work
 from .recovery import resume_event
@@ -73,6 +73,8 @@ class TurnRunner:
         self._ended = ended
         self._events: list[tuple[Run, e.Event]] = []
         self._feeding = False
+        self.holds_steps = False
+        """Does no other step begin? The session is to be handed over where the turn is now."""
         self.current: Run | None = None
         """The run whose turn has started or is next to start; None if no turn is open."""
         self._works = RunWorks(core, self._stopped)
@@ -156,6 +158,8 @@ class TurnRunner:
 
     def _build_context(self, run: Run, effect: e.BuildContext) -> None:
         tag = effect.tag
+        if self.holds_steps:
+            return
         if tag.attempt > 1:  # the previews of the earlier attempt are void
             restart = StepRestarted(tag.turn, tag.step, tag.attempt)
             self._core.subscriptions.restart(self._core.session, restart)
@@ -230,21 +234,33 @@ class TurnRunner:
             self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
 
     async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
-        core = self._core
-        is_first = core.services.observers.is_on
+        core, lease = self._core, self._core.services.lease
+        is_first, is_muted = core.services.observers.is_on, False
 
         def show(preview: Preview) -> None:
-            nonlocal is_first
+            nonlocal is_first, is_muted
+            # Perhaps another owner shows a reply of its own. What is missing here is in the record
+            # that closes the step; a gap in the middle would have to be told anew.
+            is_muted = is_muted or not lease.is_valid
             run = self.current
             # A stream that was given up may still deliver. Its attempt is over, so it shows no more
             # previews.
-            if run is not None and run.builder is builder:
+            if run is not None and run.builder is builder and not is_muted:
                 if is_first:
                     is_first = False
                     core.services.observers.began(core.session, tag.turn)
                 core.subscriptions.preview(core.session, preview)
 
-        return await read_reply(core.provider, request, tag, builder=builder, show=show)
+        return await read_reply(
+            core.provider, request, tag, builder=builder, show=show, lease=lease
+        )
+
+    def previews_so_far(self) -> tuple[Preview, ...]:
+        """What the stream of the running step has brought, for a subscriber that comes now."""
+        run = self.current
+        if run is None or run.builder is None or not self._core.services.lease.is_valid:
+            return ()
+        return previews_so_far(run.builder, tag_of(run.turn))
 
     def _stream_failed(self, run: Run, tag: StepTag, error: ProviderError) -> None:
         if run.turn.phase in ENDED or tag != tag_of(run.turn):

@@ -50,6 +50,7 @@ from llmsession.turns.request import (
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..core.reply_reader import read_reply
+from ..tasks.owner_lease import OwnerLease
 from ..tasks.worker_thread import off_loop
 from ..values.config import SummariserConfig
 
@@ -98,8 +99,10 @@ class ModelSummary:
         *,
         step: int,
         count: Callable[[str], int],
+        lease: OwnerLease,
     ) -> None:
         self._provider = provider
+        self._lease = lease
         self._config = config
         self._step = step
         self._count = count
@@ -304,7 +307,12 @@ class ModelSummary:
             # Turn 0 keeps this request apart from those of turns, which are numbered from 1.
             tag = StepTag(0, self._step, self._request_count)
             return await read_reply(
-                self._provider, request, tag, builder=builder, show=lambda _: None
+                self._provider,
+                request,
+                tag,
+                builder=builder,
+                show=lambda _: None,
+                lease=self._lease,
             )
         finally:
             model = builder.model or self._config.model

@@ -29,6 +29,7 @@ from llmsession.turns.request import Frame, Profile, Request, StepTag
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..core.reply_reader import read_reply
+from ..tasks.owner_lease import OwnerLease
 from ..tasks.worker_thread import off_loop
 from .model_summary import SummaryFailed
 
@@ -120,8 +121,10 @@ class SignedSummary:
         is_long: bool,
         step: int,
         refused: Callable[[ProviderError], None],
+        lease: OwnerLease,
     ) -> None:
         self._provider = provider
+        self._lease = lease
         self._request = request
         self._is_long = is_long
         self._step = step
@@ -156,7 +159,12 @@ class SignedSummary:
             # Turn 0 keeps this request apart from those of turns, which are numbered from 1.
             tag = StepTag(0, self._step, self._request_count)
             return await read_reply(
-                self._provider, request, tag, builder=builder, show=lambda _: None
+                self._provider,
+                request,
+                tag,
+                builder=builder,
+                show=lambda _: None,
+                lease=self._lease,
             )
         finally:
             model = builder.model or request.model

@@ -218,6 +218,7 @@ class Summarizer:
             is_long=len(messages) > INLINE_MESSAGES,
             step=self._steps,
             refused=partial(core.log.bug, "summary.refused"),
+            lease=core.services.lease,
         )
         pending = PendingSummary(
             core,
@@ -269,6 +270,7 @@ class Summarizer:
                 config,
                 step=self._steps,
                 count=count_by(profile),
+                lease=core.services.lease,
             )
         except BaseException as error:  # a provider is foreign code
             self._note_failure(error_text(contained(error)))

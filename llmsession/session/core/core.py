@@ -24,6 +24,7 @@ from llmsession.turns.spending.prices import PriceTable
 from ..log.journal import Journal
 from ..log.reported_usage import Calibrations
 from ..log.state import SessionState
+from ..tasks.owner_lease import OwnerLease
 from ..tasks.silence import SilenceWatch
 from ..tasks.timers import Timers
 from ..tasks.tool_threads import ToolThreads
@@ -51,9 +52,9 @@ class Services:
     """What all sessions of one manager share: provider, clock, works, prices, and so on."""
 
     __slots__ = (
-        "_frame", "_shared", "calibrations", "clock", "counter", "logger", "observers", "prices",
-        "provider", "retention", "silence", "subscriptions", "summariser", "tenants", "timers",
-        "tool_threads", "works",
+        "_frame", "_shared", "calibrations", "clock", "counter", "lease", "logger", "observers",
+        "prices", "provider", "retention", "silence", "subscriptions", "summariser", "tenants",
+        "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +65,7 @@ class Services:
         timers: Timers,
         subscriptions: Subscriptions,
         clock: Callable[[], float],
+        lease: OwnerLease,
         logger: Any | None,
         prices: PriceTable,
         tenants: Tenants,
@@ -86,6 +88,7 @@ class Services:
         self.silence = SilenceWatch(timers)
         self.subscriptions = subscriptions
         self.clock = clock
+        self.lease = lease
         self.logger = logger
         self.tool_threads = ToolThreads()
         self._shared: tuple[SessionConfig, msgspec.Raw] | None = None

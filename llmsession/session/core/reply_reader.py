@@ -14,6 +14,8 @@ from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stream import BlockDelta, checked_event
 
+from ..tasks.owner_lease import OwnerLease
+
 __all__ = ["checked_failure", "previews_so_far", "read_reply"]
 
 CLOSE_S = 1.0
@@ -38,12 +40,16 @@ async def read_reply(
     *,
     builder: ReplyBuilder,
     show: Callable[[Preview], None],
+    lease: OwnerLease,
 ) -> Reply:
-    """Read the whole reply to *request*, and show its deltas as previews.
+    """Read the whole reply to *request*, and show its deltas as previews. The request waits until
+    *lease* is valid.
 
     Raises ProviderError. On cancellation the stream is closed, and what was read stays in
     *builder*.
     """
+    if not lease.is_valid:
+        await lease.wait()
     stream = provider.stream(request, tag)
     try:
         events = 0

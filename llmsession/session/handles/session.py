@@ -15,7 +15,6 @@ from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
 from llmsession.turns.blocks import Content
 from llmsession.turns.ids import TurnId, turn_number
-from llmsession.turns.machine import tag_of
 from llmsession.turns.messages import Message, count_turns
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.request import Request
@@ -23,7 +22,6 @@ from llmsession.turns.request import Request
 from ..actor.actor import Actor
 from ..actor.tool_runner import prepare_answers, tool_around
 from ..core.account import usage_of
-from ..core.reply_reader import previews_so_far
 from ..core.subscriptions import Subscription
 from ..log.reader import read_outcome, read_page
 from ..log.state import SessionState
@@ -596,10 +594,8 @@ class LLMSession:
         )
         if actor.status in ("closed", "moved"):
             subscription.end()  # the events in the log are still read; no new ones will come
-        run = actor.turns.current
-        if run is not None and run.builder is not None:
-            for preview in previews_so_far(run.builder, tag_of(run.turn)):
-                subscription.offer_preview(preview)
+        for preview in actor.turns.runner.previews_so_far():
+            subscription.offer_preview(preview)
         return subscription
 
     def events_of(self, number: int) -> Subscription:

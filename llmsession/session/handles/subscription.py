@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 from llmsession.errors import InvalidInput
 from llmsession.store.protocol import StoredRecord
-from llmsession.turns.machine import tag_of
 from llmsession.turns.previews import Preview, ToolUse
 
-from ..core.reply_reader import previews_so_far
 from ..core.subscriptions import EventSink
 from ..registry.runtime import Runtime
 from .session import LLMSession
@@ -73,10 +71,7 @@ class SinkSubscription:
     def so_far(self) -> tuple[Preview, ...]:
         """The previews of the reply that is streaming now, as far as it has arrived."""
         actor = self._runtime.find_live(self.session)
-        run = actor.turns.current if actor is not None else None
-        if run is None or run.builder is None:
-            return ()
-        return previews_so_far(run.builder, tag_of(run.turn))
+        return () if actor is None else actor.turns.runner.previews_so_far()
 
     def open_calls(self) -> tuple[ToolUse, ...]:
         """The tool calls that wait for their results."""

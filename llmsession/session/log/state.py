@@ -103,7 +103,7 @@ class SessionState:
         self.seed: r.Seed | None = None
         """The summary of an earlier conversation, for the first message of the history."""
         self.source: r.Source | None = None
-        self.head = self.epoch = 0
+        self.head = self.epoch = self._handed_over_at = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
         self._history: tuple[Message, ...] = ()
@@ -156,6 +156,11 @@ class SessionState:
         """The tokens charged to budgets, and the last prompt, which the next one is compared
         with.
         """
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Did the last owner give the session up on purpose, with what is open?"""
+        return self._handed_over_at == self.head > 0
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started; None if there is none."""
@@ -498,6 +503,9 @@ class SessionState:
     def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass
 
+    def _handed_over(self, record: r.SessionHandedOver) -> None:
+        self._handed_over_at = record.seq
+
     def born_in(self, turn: int) -> str:
         """The session that made the messages of *turn*: this one or an ancestor that it was forked
         from.
@@ -683,6 +691,7 @@ _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
     r.ConversationRewound: SessionState._rewound,
     r.ConversationForgotten: SessionState._forgotten,
     r.RecordsRedacted: SessionState._redacted,
+    r.SessionHandedOver: SessionState._handed_over,
     r.CommandAnswered: SessionState._nothing,
 }
 

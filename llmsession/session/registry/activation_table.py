@@ -13,6 +13,7 @@ from llmsession.store.protocol import Store
 
 from ..actor.actor import Actor
 from ..tasks.promise import Promise
+from ..values.commands import HandOverWhen
 from ..values.outcome import Closed
 
 __all__ = ["Activation", "ActivationTable"]
@@ -128,6 +129,13 @@ class ActivationTable:
             raise
 
     # Deactivation.
+
+    async def hand_over(self, session: str, when: HandOverWhen) -> Closed:
+        """Give up *session*, also one that is being activated, with what is open. Raises as
+        ``Actor.put_hand_over``."""
+        await self._not_busy(session)
+        actor = self.actors.get(session)
+        return Closed(session) if actor is None else await actor.put_hand_over(when).wait()
 
     async def evict(self, actor: Actor) -> bool:
         """Release a session if no handle refers to it and nothing is open. Returns whether it

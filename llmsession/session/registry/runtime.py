@@ -45,10 +45,11 @@ from ..core.tenants import Tenants
 from ..log.fork_records import Branch
 from ..log.state import SessionState
 from ..tasks.clock import checked_clock
+from ..tasks.owner_lease import OwnerLease
 from ..tasks.task_host import TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
-from ..values.commands import ForkPoint, Retain
+from ..values.commands import ForkPoint, HandOverWhen, Retain
 from ..values.config import (
     Recovery,
     SessionConfig,
@@ -174,6 +175,14 @@ class Runtime:
             timers=self._timers,
             subscriptions=self.subscriptions,
             clock=self.clock,
+            lease=OwnerLease(
+                self.given_store,
+                self.owner,
+                live=lambda: tuple(self._table.actors),
+                found=self._fence_older,
+                run_work=self.run_work,
+                log=self.log().trouble,
+            ),
             logger=self._logger,
             prices=self._prices,
             tenants=self.tenants,
@@ -236,6 +245,12 @@ class Runtime:
             raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
         if not self._accepting:
             raise SessionClosed("the SessionManager is closing and accepts no more sessions")
+
+    def _fence_older(self, session: str, epoch: int) -> None:
+        """The store has *session* under *epoch*: an actor of an earlier one has lost it."""
+        actor = self.find_live(session)
+        if actor is not None and actor.core.journal.lease.epoch < epoch:
+            actor.report(actor.fence)
 
     # Works.
 
@@ -469,6 +484,11 @@ class Runtime:
         *session*.
         """
         return self._table.exclusive(session)
+
+    async def hand_over(self, session: str, when: HandOverWhen) -> Closed:
+        """See ``SessionManager.hand_over``."""
+        await self.store.row(session)
+        return await self._table.hand_over(session, when)
 
     async def delete(self, session: str) -> None:
         """Close the session if it is live here, and delete it for good.

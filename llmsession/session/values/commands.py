@@ -336,6 +336,20 @@ class Close:
     promise: Promise[Closed] = field(init=False, default_factory=Promise)
 
 
+HandOverWhen: TypeAlias = Literal["idle", "step", "now"]
+"""When a session is handed over: between two turns; as soon as no request has to be repeated and
+no tool of the session's own is cut off; or at once."""
+
+
+@dataclass(slots=True, eq=False)
+class HandOver:
+    """Give the session up for another owner, who goes on with what is open."""
+
+    when: HandOverWhen
+    stage: Literal["waiting", "leaving", "written"] = field(init=False, default="waiting")
+    promise: Promise[Closed] = field(init=False, default_factory=Promise)
+
+
 HistoryCommand: TypeAlias = Clear | Rewind | Forget | Fork | Retain
 WorkCommand: TypeAlias = (
     Send | Submit | Compact | Configure | StoreSummaries | SetSummary | Label | HistoryCommand

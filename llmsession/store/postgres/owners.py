@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, StoreError
 
+from ..caller import Caller
 from ..cipher import PLAIN, Cipher
-from ..liveness import this_host
+from ..liveness import lease_clock, this_host
 from ..ownership import still_holds
-from ..protocol import Lease, Owner
+from ..protocol import Lease, Owner, OwnerListener
 from ..row_seals import seal_head, seal_origin
 from .connections import FAILURES, Connection, Connections
 from .schema import OPEN
@@ -18,40 +22,116 @@ from .sql import Statements, check_seals, owner_of, owner_values
 
 __all__ = ["Owners"]
 
+VALID_SHARE = 0.9
+"""Of a lease's time: the rest is for clocks that do not run alike."""
+RETRY_S = 0.5
+"""After so long a lease that could not be renewed is tried again."""
+NOTIFY = "SELECT pg_notify($1::text, $2::text)"
+
 
 class Owners:
-    """The owners that live in this store: their leases are renewed while ``renew`` runs."""
+    """The owners that live in this store: their leases are renewed while ``renew`` runs.
 
-    def __init__(self, connections: Connections, statements: Statements, lease_s: float) -> None:
+    The connection that renews them listens, too: whoever takes a session notifies its owner.
+    """
+
+    def __init__(
+        self, connections: Connections, statements: Statements, schema: str, lease_s: float
+    ) -> None:
         self._connections = connections
         self._statements = statements
+        self._schema = schema
         self._lease_s = lease_s
-        self._leased: set[str] = set()
+        self._leased: dict[str, float] = {}
+        """Until when each lease is valid, by ``lease_clock``."""
+        self._listeners: dict[str, tuple[OwnerListener, Caller]] = {}
+        self._due = asyncio.Event()
+        """Something is to be done before the next renewal."""
+
+    def watch(self, owner: Owner, listener: OwnerListener) -> None:
+        """See ``LeasingStore.watch_owner``. Called in the listener's loop, as is the next."""
+        self._listeners[owner.name] = (listener, Caller())
+
+    def is_valid(self, owner: Owner) -> bool:
+        """See ``LeasingStore.is_lease_valid``."""
+        until = self._leased.get(owner.name)
+        return until is None or lease_clock() < until
 
     async def lease(self, owner: Owner) -> None:
         """From now on *owner* lives, by the database's clock."""
         if owner.name not in self._leased:
+            begun = lease_clock()
             await self._connections.execute(self._statements.lease, [owner.name], self._lease_s)
-            self._leased.add(owner.name)
+            self._leased.setdefault(owner.name, begun + VALID_SHARE * self._lease_s)
+            self._due.set()  # to listen
 
     async def renew(self) -> None:
         """Renew the leases, for ever, on a connection of their own: the others may all be waiting
-        for a long vacuum. What fails is tried again the next time."""
+        for a long vacuum. What fails is tried again soon."""
         connection: Connection | None = None
+        listening: set[str] = set()
+        cut_off: set[str] = set()
         try:
+            await self._due.wait()  # for the first owner
             while True:
-                await asyncio.sleep(self._lease_s / 3)
+                pause_s = self._lease_s / 3
+                self._due.clear()
                 try:
                     if connection is None or connection.is_closed():
+                        cut_off |= listening
+                        listening = set()
                         connection = await self._connections.open()
-                    names = sorted(self._leased)
-                    await connection.execute(self._statements.lease, names, self._lease_s)
+                        connection.add_termination_listener(lambda _: self._due.set())
+                    for name in sorted(self._leased.keys() - listening):
+                        await connection.add_listener(_channel(self._schema, name), self._heard)
+                        listening.add(name)
+                    await self._renew_all(connection, cut_off)
+                    cut_off = set()
                     await connection.execute(self._statements.forget_owners)
                 except FAILURES:
-                    continue
+                    pause_s = min(pause_s, RETRY_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._due.wait(), pause_s)
         finally:
             if connection is not None:
                 connection.terminate()
+
+    async def _renew_all(self, connection: Connection, cut_off: set[str]) -> None:
+        """Renew all leases. The owners of *cut_off* were not listening for a while."""
+        begun, names = lease_clock(), sorted(self._leased)
+        await connection.execute(self._statements.lease, names, self._lease_s)
+        until = begun + VALID_SHARE * self._lease_s
+        for name in names:
+            missed = name in cut_off or self._leased[name] < lease_clock()
+            listener, caller = self._listeners.get(name, (None, None))
+            if listener is None or caller is None or not missed:
+                self._leased[name] = until
+            else:
+                # In the owner's loop: nothing runs there between the renewal and the news.
+                caller.call(partial(self._renewed, name, until, listener))
+
+    def _renewed(self, name: str, until: float, listener: OwnerListener) -> None:
+        self._leased[name] = until
+        listener.missed()
+
+    def _heard(self, connection: object, pid: int, channel: str, payload: str) -> None:
+        epoch, _, session = payload.partition(" ")
+        for name, (listener, caller) in tuple(self._listeners.items()):
+            if _channel(self._schema, name) == channel:
+                caller.call(partial(listener.taken, session, int(epoch)))
+
+    async def _notify(self, holder: Owner, session: str, epoch: int) -> None:
+        """Tell *holder* that it lost *session*. It finds out by itself at its next append."""
+        with suppress(StoreError):
+            channel, payload = _channel(self._schema, holder.name), f"{epoch} {session}"
+            await self._connections.execute(NOTIFY, channel, payload)
+
+    async def epochs(self, sessions: Sequence[str]) -> dict[str, int]:
+        """See ``LeasingStore.epochs``."""
+        rows = await self._connections.run(
+            lambda connection: connection.fetch(self._statements.epochs, list(sessions))
+        )
+        return {row["id"]: row["epoch"] for row in rows}
 
     async def end(self) -> None:
         """Give up the leases: what these owners still hold is free."""
@@ -102,11 +182,19 @@ class Owners:
                 self._statements.take, session, *owner_values(owner), row["epoch"], row["owner"]
             )
             if new_row is not None:
+                if holder is not None and holder.name != owner.name:
+                    await self._notify(holder, session, new_row["epoch"])
                 return Lease(session, new_row["epoch"], new_row["head"])
 
     async def release(self, lease: Lease) -> None:
         """See ``Store.release``."""
         await self._connections.execute(self._statements.release, lease.session, lease.epoch)
+
+
+def _channel(schema: str, owner: str) -> str:
+    """Where *owner* listens. PostgreSQL's names of channels are short, those of owners need not
+    be."""
+    return "llmsession_" + hashlib.blake2b(f"{schema}/{owner}".encode(), digest_size=16).hexdigest()
 
 
 def _holder_text(holder: Owner) -> str:

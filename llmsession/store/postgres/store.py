@@ -19,6 +19,7 @@ from ..protocol import (
     Conflict,
     Lease,
     Owner,
+    OwnerListener,
     SessionFilter,
     SessionRow,
     StoredRecord,
@@ -77,7 +78,7 @@ class PostgresStore:
         self._schema = schema
         statements = Statements(schema)
         self._connections = Connections(dsn, max_shared=readers, retry_s=retry_s)
-        self._owners = Owners(self._connections, statements, lease_s)
+        self._owners = Owners(self._connections, statements, schema, lease_s)
         self._reading = Reading(self._connections, statements)
         self._words = WordIndex(self._connections, schema)
         self._shared_records = SharedRecords(schema, statements, self._words)
@@ -154,6 +155,15 @@ class PostgresStore:
             return await self._reading.rows(after, limit, filter, cipher, sessions=sessions)
 
         return await self._look(look)
+
+    def watch_owner(self, owner: Owner, listener: OwnerListener) -> None:
+        self._owners.watch(owner, listener)
+
+    def is_lease_valid(self, owner: Owner) -> bool:
+        return self._owners.is_valid(owner)
+
+    async def epochs(self, sessions: Sequence[str]) -> Mapping[str, int]:
+        return await self._look(lambda _: self._owners.epochs(sessions))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(lease.session)

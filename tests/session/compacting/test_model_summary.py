@@ -18,6 +18,7 @@ from llmsession.testing.scripted import Script, ScriptedProvider, call, never, s
 from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.request import Profile, Request, StepTag
 from tests.compaction.conversations import Talk, image, text
+from tests.session.probes import NO_LEASE
 
 LINE = "a line of output that says something\n"
 ROOMY = Profile(window_tokens=200_000)
@@ -38,7 +39,7 @@ def summariser(
 ) -> tuple[ModelSummary, ScriptedProvider]:
     provider = ScriptedProvider(script, profile=profile)
     settings = SummariserConfig(model="small", **config)
-    return ModelSummary(provider, settings, step=1, count=count_by(ROOMY)), provider
+    return ModelSummary(provider, settings, step=1, count=count_by(ROOMY), lease=NO_LEASE), provider
 
 
 async def prefix(summary: ModelSummary, talk: Talk, **fields: Any) -> str:

@@ -20,6 +20,7 @@ from llmsession.session.compacting.provider_summary import (
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, block
 from llmsession.turns.request import Frame, Request
 from tests.compaction.conversations import Talk, talk
+from tests.session.probes import NO_LEASE
 
 TAKES = Profile(compacts_on_demand=True)
 
@@ -86,7 +87,14 @@ BLOCK = ScriptedReply(
 def summary(*script: ScriptedReply) -> tuple[SignedSummary, list[ProviderError]]:
     refused: list[ProviderError] = []
     provider = ScriptedProvider(list(script))
-    made = SignedSummary(provider, lambda: asked({}), is_long=False, step=1, refused=refused.append)
+    made = SignedSummary(
+        provider,
+        lambda: asked({}),
+        is_long=False,
+        step=1,
+        refused=refused.append,
+        lease=NO_LEASE,
+    )
     return made, refused
 
 

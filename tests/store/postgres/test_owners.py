@@ -208,6 +208,83 @@ async def test_processes_that_steal_from_each_other_never_write_one_position(
     assert await store.check() == []
 
 
+# What an owner is told.
+
+
+class Heard:
+    """What a store told an owner."""
+
+    def __init__(self) -> None:
+        self.taken_from: list[tuple[str, int]] = []
+        self.times_missed = 0
+
+    def taken(self, session: str, epoch: int) -> None:
+        self.taken_from.append((session, epoch))
+
+    def missed(self) -> None:
+        self.times_missed += 1
+
+
+async def _until_heard(
+    there: PostgresStore, here: PostgresStore, session: str, heard: Heard
+) -> None:
+    """Take *session* to and fro until its owner *there* hears of it: it may not listen yet."""
+    with anyio.fail_after(120):
+        while not heard.taken_from:
+            await there.acquire(session, ANN, takeover=True)
+            await here.acquire(session, BOB, takeover=True)
+            await anyio.sleep(0.01)
+
+
+async def test_an_owner_hears_at_once_that_its_session_was_taken(database: Database) -> None:
+    heard, others = Heard(), Heard()
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        there.watch_owner(ANN, heard)
+        here.watch_owner(BOB, others)
+        await there.create("a session", ANN)
+        await _until_heard(there, here, "a session", heard)
+        session, epoch = heard.taken_from[-1]
+        assert (session, epoch) == ("a session", (await here.row("a session")).epoch)
+        # Whoever gave it back has lost nothing.
+        await there.release(await there.create("free", ANN))
+        await here.acquire("free", BOB)
+        assert await there.epochs(["free", "a session", "none"]) == {"free": 2, "a session": epoch}
+    assert {session for session, _ in heard.taken_from} == {"a session"}
+
+
+async def test_a_lease_that_cannot_be_renewed_is_not_valid_until_it_is_renewed(
+    database: Database,
+) -> None:
+    heard = Heard()
+    async with database.store(lease_s=0.3) as store:
+        store.watch_owner(ANN, heard)
+        assert store.is_lease_valid(ANN)
+        await store.create("s", ANN)
+        with database.locked("owner") as lock:
+            await until(lambda: not store.is_lease_valid(ANN))
+            assert heard.times_missed == 0
+            lock.run("ROLLBACK")
+        await until(lambda: heard.times_missed)
+        await until(lambda: store.is_lease_valid(ANN))
+
+
+async def test_an_owner_hears_that_its_store_was_cut_off_once_it_listens_again(
+    database: Database,
+) -> None:
+    heard = Heard()
+    async with database.store(lease_s=3600.0) as store:
+        store.watch_owner(ANN, heard)
+        await store.create("s", ANN)
+        await _until_heard(store, store, "s", heard)
+        heard.taken_from.clear()
+        database.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'llmsession'"
+        )
+        await until(lambda: heard.times_missed)
+        await _until_heard(store, store, "s", heard)
+
+
 # Answers that are lost.
 
 
