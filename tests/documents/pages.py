@@ -35,11 +35,13 @@ ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*)")
 _HIDDEN = re.compile(r"^<!-- (setup|check)$")
 _NOT_RUN = re.compile(r"^\s*<!-- not run: .+ -->$")
-_LINK = re.compile(
-    r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^()\s>]+(?:\([^()\s]*\))?)>?(?:\s+\"[^\"]*\")?\)"
+_TARGET = r"\(<?((?:[^()\s<>]|\([^()\s]*\))+)>?(?:\s+\"[^\"]*\")?\)"
+_LINKS = (
+    re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]" + _TARGET),
+    re.compile(r"!\[[^\]]*\]" + _TARGET),  # also as the text of a link
+    re.compile(r"^\s*\[[^\]]+\]:\s+(\S+)", re.MULTILINE),
+    re.compile(r"<(?:img|a|source)\b[^>]*?\b(?:src|href|srcset)=\"([^\"]+)\""),
 )
-_REFERENCE = re.compile(r"^\s*\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
-_HTML_SOURCE = re.compile(r"<(?:img|a|source)\b[^>]*?\b(?:src|href|srcset)=\"([^\"]+)\"")
 
 
 class Block(NamedTuple):
@@ -127,4 +129,5 @@ def prose(page: Path) -> str:
 def links(page: Path) -> list[str]:
     """The targets of the links and images of *page*."""
     text = re.sub(r"`[^`\n]*`", "", prose(page))
-    return [*_LINK.findall(text), *_REFERENCE.findall(text), *_HTML_SOURCE.findall(text)]
+    every = (found for kind in _LINKS for found in kind.findall(text))
+    return list(dict.fromkeys(every))
