@@ -83,6 +83,7 @@ docs: setup ## build the site into docs/_build/html; a link that leads nowhere f
 
 docs-tables: setup ## write the generated parts of the documents anew, from the code
 	@$(BIN)/python -m docs.generate
+	@$(BIN)/llmsession schema > llmsession/transport/v1/wire.schema.json
 
 bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
 	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.tables import errors
+from docs.tables import configuration, errors
 from llmsession.compaction.policies import registry
 from llmsession.providers import counters_markdown
 from llmsession.session.compacting import machine as compaction_machine
@@ -28,6 +28,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "environment": environment.table_markdown,
     "settings": registry.table_markdown,
     "counters": counters_markdown,
+    **configuration.TABLES,
     "errors": errors.overview,
     "error sections": errors.sections,
 }

@@ -22,12 +22,11 @@ def paragraphs(thing: object) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, with a line break at its end. An empty cell is one space wide."""
+    """A table, with a line break at its end."""
     lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines).replace(
-        "|  |", "| |"
-    )
+    return "".join(f"|{''.join(map(_cell, line))}\n" for line in lines)
 
 
 def _cell(cell: str) -> str:
-    return cell.replace("\n", " ").replace("|", r"\|")
+    words = cell.replace("\n", " ").replace("|", r"\|")
+    return f" {words} |" if words else " |"
