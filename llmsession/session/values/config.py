@@ -107,6 +107,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Up to 128 letters, digits, ``_`` and ``-``: what providers allow."""
     description: str = ""
+    """What the model is told of the tool."""
     input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
     """The JSON Schema of the call's input."""
     run: ToolCallable | None = None
@@ -205,6 +206,7 @@ class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    """The provider's name of the model."""
     instructions: str = ""
     """Text that is added to the built-in instructions for summaries."""
     deadline_s: float = 60.0
@@ -253,6 +255,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_recent_steps: int | None = 20
     """This many of the newest steps are not compacted."""
     mode: Literal["summarize", "redact"] = "summarize"
+    """What replaces old tool results: their summaries, or a placeholder (``redact``)."""
     cap_chars: int | None = None
     """A result that is longer than this many characters is shown shortened from its arrival on.
     None: 60,000, and never more than a quarter of the budget.
@@ -417,6 +420,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     a change of model.
     """
     options: dict[str, Any] = {}  # copied by msgspec
+    """Options for the provider, passed on as they are: temperature, thinking and others."""
     limits: TurnLimits = TurnLimits()
     """How many steps, seconds and tokens one turn may take."""
     budget: SpendingBudget | None = None
