@@ -31,7 +31,7 @@ from llmsession.testing.local_service import free_port
 
 __all__ = ["Step", "Terminal", "reader_environment", "steps", "walk"]
 
-WAIT_S = 90.0
+WAIT_S = 20.0
 """For one output, on a machine that has much to do."""
 PORT = "8000"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -121,6 +121,7 @@ class Terminal:
         self._changed = threading.Condition()
         self._output = ""
         self._typed, self._ended = 0, 0
+        self._has_jobs = False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -146,10 +147,9 @@ class Terminal:
         while piece := os.read(self._shell.stdout.fileno(), 65536):
             text += piece
             # Only whole characters are decoded; a mark is looked for in whole lines.
-            whole, _, text = text.rpartition(b"\n")
+            whole, newline, text = text.rpartition(b"\n")
             with self._changed:
-                if whole:
-                    self._output += whole.decode() + "\n"
+                self._output += (whole + newline).decode()
                 self._changed.notify_all()
 
     def follow(self, command: str | None, expected: str, place: str) -> None:
@@ -161,14 +161,15 @@ class Terminal:
             self._shell.stdin.flush()
         goes_on = expected.endswith("\n...\n") or expected == "...\n"
         pattern = re.compile(_pattern(expected.removesuffix("...\n") if goes_on else expected))
-        in_background = command is None or command.endswith("&")
+        self._has_jobs |= (command or "").endswith("&")
         deadline = time.monotonic() + WAIT_S
         with self._changed:
             while not self._matches(pattern, goes_on):
-                late = time.monotonic() > deadline
-                assert not late and (in_background or goes_on or not self._has_ended()), (
-                    f"{place}: $ {command}\nprints\n{self._output}\nand not\n{expected}"
-                )
+                is_over = self._has_ended() and not (self._has_jobs or goes_on)
+                if is_over or time.monotonic() > deadline:
+                    raise AssertionError(
+                        f"{place}: $ {command}\nprints\n{self._output}\nand not\n{expected}"
+                    )
                 self._changed.wait(1.0)
 
     def _has_ended(self) -> bool:
