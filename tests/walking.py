@@ -64,11 +64,13 @@ def steps(text: str) -> Iterator[Step]:
             yield Step(line, block[2], named[1], "Add to the end" in above)
 
 
-def reader_environment(folder: Path, programs: Path) -> dict[str, str]:
-    """The environment of a reader in *folder*: no key, no setting, *programs* first on the path."""
+def reader_environment(
+    folder: Path, programs: Path, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """*environ* for a reader in *folder*: no key, no setting, *programs* first on the path."""
     environ = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in environ.items()
         if not name.endswith("_API_KEY")
         and (not name.startswith("LLMSESSION_") or name == "LLMSESSION_CACHE")
     }
@@ -85,7 +87,7 @@ def walk(page: Path, folder: Path, environ: Mapping[str, str]) -> None:
             place = f"{page.name}:{step.line}"
             if step.file is not None:
                 with (folder / step.file).open("a" if step.is_appended else "w") as file:
-                    file.write(step.text)
+                    file.write("\n\n" + step.text if step.is_appended else step.text)
                 continue
             if step.terminal not in terminals:
                 terminals[step.terminal] = stack.enter_context(Terminal(folder, environ))
