@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.tables import configuration, errors
+from docs.tables import commands, configuration, errors, events, logs, metrics
 from llmsession.compaction.policies import registry
 from llmsession.providers import counters_markdown
 from llmsession.session.compacting import machine as compaction_machine
@@ -29,6 +29,16 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "settings": registry.table_markdown,
     "counters": counters_markdown,
     **configuration.TABLES,
+    "commands": commands.overview,
+    "command sections": commands.sections,
+    "chat lines": commands.chat_lines,
+    "exit codes": commands.codes,
+    "durable events": events.durable,
+    "other events": events.others,
+    "log events": logs.overview,
+    "metrics": metrics.metrics,
+    "spans": metrics.spans,
+    "attributes": metrics.attributes,
     "errors": errors.overview,
     "error sections": errors.sections,
 }

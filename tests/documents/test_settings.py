@@ -20,7 +20,13 @@ from llmsession.transport.hosting.config import (
 from tests.documents.pages import ROOT, text_of
 
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
-ALL = (*STRUCTS, ServerConfig, TlsTable, LimitsTable, RetentionTable)
+ALL: tuple[type[msgspec.Struct], ...] = (
+    *STRUCTS,
+    ServerConfig,
+    TlsTable,
+    LimitsTable,
+    RetentionTable,
+)
 _VARIABLE = re.compile(r"[\"'](LLMSESSION_[A-Z_]+|XDG_[A-Z_]+|[A-Z]+_(?:API_KEY|BASE_URL))[\"']")
 
 
