@@ -33,6 +33,7 @@ QUICKSTART, PRINTED = (
 TUTORIALS = sorted(
     set((ROOT / "docs" / "tutorials").glob("*.md")) - {ROOT / "docs/tutorials/index.md"}
 )
+MIGRATIONS = sorted((ROOT / "docs" / "explanation").glob("migrate-from-*.md"))
 
 UV = [sys.executable, "-m", "uv", "--quiet"]
 
@@ -256,10 +257,23 @@ def test_each_tutorial_does_what_it_prints_with_what_it_installs(
 ) -> None:
     extras, others = map(set.union, *map(installed_by, TUTORIALS))
     environment.becomes(",".join(sorted(extras)), *sorted(others))
+    walk_each(TUTORIALS, environment, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_bare_our_side_of_each_migration_page_does_what_it_prints(
+    environment: Environment, tmp_path: Path
+) -> None:
+    environment.becomes("")
+    walk_each(MIGRATIONS, environment, tmp_path)
+
+
+def walk_each(pages: Sequence[Path], environment: Environment, tmp_path: Path) -> None:
+    """Walk *pages* side by side, each in an empty folder, with what *environment* holds."""
     programs = environment.python.parent
     with ThreadPoolExecutor() as pool:
         walks = []
-        for page in TUTORIALS:
+        for page in pages:
             folder = tmp_path / page.stem
             folder.mkdir()
             environ = reader_environment(folder, programs, environment.settings())

@@ -19,7 +19,7 @@ IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_committed_picture_is_what_the_source_draws(name: str) -> None:
-    assert (FOLDER / name).read_text("utf-8") == PICTURES[name](), "python -m docs.pictures.draw"
+    assert (FOLDER / name).read_text("utf-8") == PICTURES[name](), "make pictures"
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -1,8 +1,9 @@
 """Draw the pictures of the docs into docs/pictures, from source.
 
-    python -m docs.pictures.draw
+    make pictures
 
-A test compares the files with what is drawn here.
+A test compares the files with what is drawn here. To look at one in dark mode, open it in a browser
+that has it switched on.
 """
 
 from __future__ import annotations

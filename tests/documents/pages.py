@@ -22,6 +22,8 @@ PENDING: dict[str, tuple[str, ...]] = {
     "docs/how-to/run-a-service.md": ("language",),
     "docs/how-to/use-providers.md": ("python",),
     "docs/how-to/write-summaries.md": ("python",),
+    "docs/tutorials/chat-in-the-browser.md": ("python",),  # walked by tests/test_tutorials.py
+    "docs/tutorials/survive-a-kill.md": ("python",),  # walked by tests/test_tutorials.py
 }
 """Page -> the checks that it does not pass yet, which leave it out. To be emptied."""
 
