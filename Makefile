@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-quick test-long mutants model check docs docs-tables bench soak live vocabulary lock stubs clean
+.PHONY: help setup remake run test test-quick test-long mutants model check docs docs-tables pictures bench soak live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ docs: setup ## build the site into docs/_build/html; a link that leads nowhere f
 docs-tables: setup ## write the generated parts of the documents anew, from the code
 	@$(BIN)/python -m docs.generate
 	@$(BIN)/llmsession schema > llmsession/transport/v1/wire.schema.json
+
+pictures: setup ## draw the pictures of the documents anew from their source
+	@$(BIN)/python -m docs.pictures.draw
 
 bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
 	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)

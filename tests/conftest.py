@@ -54,6 +54,7 @@ SLOW = (
     "tests/store/test_zombies.py", "tests/test_deploy.py",
     "tests/test_examples.py", "tests/test_live.py", "tests/test_mutants.py",
     "tests/test_packaging.py", "tests/test_project.py", "tests/test_story.py",
+    "tests/test_tutorials.py",
     "tests/testing/replay/", "tests/testing/simulation/", "tests/testing/stress/",
     "tests/testing/strict_server/", "tests/testing/test_imports.py",
     "tests/transcripts/agents/test_recorded.py", "tests/transcripts/common/test_document.py",

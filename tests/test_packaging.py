@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.test_architecture import PACKAGE, import_names, read_modules
+from tests.walking import reader_environment, walk
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -24,7 +27,13 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 IN_EXTRAS = [line for lines in EXTRAS.values() for line in lines]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
-QUICKSTART = README.partition("## Quickstart\n")[2].partition("```python\n")[2].partition("```")[0]
+QUICKSTART, PRINTED = (
+    re.findall(r"```(?:python|output)\n(.*?)```", README.partition("## Quickstart\n")[2], re.DOTALL)
+)[:2]
+TUTORIALS = sorted(
+    set((ROOT / "docs" / "tutorials").glob("*.md")) - {ROOT / "docs/tutorials/index.md"}
+)
+MIGRATIONS = sorted((ROOT / "docs" / "explanation").glob("migrate-from-*.md"))
 
 UV = [sys.executable, "-m", "uv", "--quiet"]
 
@@ -90,24 +99,28 @@ class Environment:
         self._bare = folder / "bare.txt"
         self._bare.write_text(run([*UV, "pip", "freeze", "--python", str(self.python)]), "utf-8")
 
-    def becomes(self, extra: str) -> None:
-        """From now on it holds *extra* and nothing else; ``""``: it is bare."""
+    def becomes(self, extra: str, *others: str) -> None:
+        """From now on it holds *extra* and *others*, and nothing else; ``""``: it is bare."""
         self._install("sync", str(self._bare))
         if extra:
-            self._install("install", "-c", str(self._pins), f"{self._wheel}[{extra}]")
+            self._install("install", "-c", str(self._pins), f"{self._wheel}[{extra}]", *others)
 
     def _install(self, command: str, *arguments: str) -> None:
         run([*UV, "pip", command, "--python", str(self.python), *arguments], environ=_registry())
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def settings(self) -> dict[str, str]:
+        """The environment variables of its programs."""
         settings = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         # Apart: of a package that is not there any more nothing is left.
         settings["PYTHONPYCACHEPREFIX"] = str(self.folder / "compiled")
         settings["PYTHONDONTWRITEBYTECODE"] = ""
+        return settings
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(self.python), *arguments],
             cwd=self.folder,
-            env=settings,
+            env=self.settings(),
             capture_output=True,
             text=True,
             check=False,
@@ -197,7 +210,7 @@ def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
 ) -> None:
     bare = environment
     bare.becomes("")
-    assert bare.passes(QUICKSTART) == "Hello from a script. 2\n"  # with ScriptedProvider
+    assert bare.passes(QUICKSTART) == PRINTED  # with ScriptedProvider
     command = subprocess.run(
         [str(bare.python.with_name("llmsession")), "chat"],
         capture_output=True,
@@ -220,6 +233,50 @@ def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_with_an_extra_what_it_is_for_works(environment: Environment, extra: str) -> None:
     environment.becomes(extra)
-    assert environment.passes(f"{USES[extra]}\n{QUICKSTART}") == "Hello from a script. 2\n"
+    assert environment.passes(f"{USES[extra]}\n{QUICKSTART}") == PRINTED
     if extra == "all":
         assert environment.passes(MISSING).strip() == ""
+
+
+def installed_by(page: Path) -> tuple[set[str], set[str]]:
+    """The extras and the other packages that a tutorial tells its reader to install."""
+    extras, others = set[str](), set[str]()
+    for line in re.findall(r"^pip install (.+)$", page.read_text("utf-8"), re.MULTILINE):
+        for word in shlex.split(line):
+            path, bracket, names = word.partition("[")
+            if path == "/path/to/the/clone":
+                extras |= set(names.rstrip("]").split(",")) if bracket else set()
+            else:
+                others.add(word)
+    return extras, others
+
+
+@pytest.mark.timeout(300)
+def test_each_tutorial_does_what_it_prints_with_what_it_installs(
+    environment: Environment, tmp_path: Path
+) -> None:
+    extras, others = map(set.union, *map(installed_by, TUTORIALS))
+    environment.becomes(",".join(sorted(extras)), *sorted(others))
+    walk_each(TUTORIALS, environment, tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_bare_our_side_of_each_migration_page_does_what_it_prints(
+    environment: Environment, tmp_path: Path
+) -> None:
+    environment.becomes("")
+    walk_each(MIGRATIONS, environment, tmp_path)
+
+
+def walk_each(pages: Sequence[Path], environment: Environment, tmp_path: Path) -> None:
+    """Walk *pages* side by side, each in an empty folder, with what *environment* holds."""
+    programs = environment.python.parent
+    with ThreadPoolExecutor() as pool:
+        walks = []
+        for page in pages:
+            folder = tmp_path / page.stem
+            folder.mkdir()
+            environ = reader_environment(folder, programs, environment.settings())
+            walks.append(pool.submit(walk, page, folder, environ))
+        for done in walks:
+            done.result()

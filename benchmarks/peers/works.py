@@ -79,30 +79,31 @@ WORKS: dict[str, Work] = {
         Work(
             name="two_sends",
             title="Two sends at once on one session",
-            asks="Each is a turn with a tool of 0.2 s. Then a third send, alone: what it carries to"
-            " the model is the history that the two left.",
+            asks="Two sends start at once on one session. Each is a turn with a tool of 0.2 s. Then"
+            " a third send follows alone. What it carries to the model is the history that the two"
+            " have left.",
             measures=(
                 Measure("kept", "more", "of 2", "turns that are whole in the history"),
                 Measure("interleaved", "less", "", "the two turns stand mixed in the history"),
-                Measure("unmixed", "more", "of 2", "turns that are whole and stand by themselves"),
-                Measure("informed", "more", "", "one turn was asked for with the other in it"),
-                Measure("answered", "more", "of 2", "senders who got the answer to what they sent"),
+                Measure("unmixed", "more", "of 2", "turns that are whole and not mixed"),
+                Measure("informed", "more", "", "one turn was requested with the other in it"),
+                Measure("answered", "more", "of 2", "senders that got the answer to their message"),
                 Measure("error", "told", "", "what the other sender got"),
                 Measure("history_valid", "more", "", "the third send was accepted"),
             ),
             plotted="unmixed",
-            apart="a library may document that a session is used by one run at a time. One that"
-            " refuses the second send leaves it to the program to send again, and says so; one"
-            " that mixes or loses a turn does not.",
+            apart="a library may document that a session is used by one run at a time. A library"
+            " that refuses the second send leaves it to the program to send again, and says so. A"
+            " library that mixes or loses a turn says nothing.",
         ),
         Work(
             name="random_cancels",
             title="Cancelling at a random moment",
             asks="A turn with two tools is cancelled at a random moment between 0.02 and 0.6 s, in"
-            " the documented way; then comes the next send. A new session for each.",
+            " the documented way. Then comes the next send. Each cancel has a new session.",
             measures=(
                 Measure("refused_next", "less", "", "next requests that the server refused"),
-                Measure("failed_next", "less", "", "next sends that failed for whatever reason"),
+                Measure("failed_next", "less", "", "next sends that failed for any reason"),
                 Measure("cancel_ms", "less", "ms", "from the cancel until the send has ended"),
                 Measure("hangs", "less", "", "sends that had not ended 5 s after the cancel"),
                 Measure("orphans", "less", "", "next requests with an unanswered call"),
@@ -111,18 +112,18 @@ WORKS: dict[str, Work] = {
                 Measure("late", "told", "", "turns that were over before the cancel"),
             ),
             plotted="cancel_ms",
-            apart="what is kept of a cancelled turn is a choice. A part of it is no fault where the"
-            " next request is valid and says what was cut; it is one where the server refuses"
-            " it. A cancel of ours ends when its record is in the store, in memory here; a"
-            " cancelled task ends when its cleaning up does.",
+            apart="what is kept of a cancelled turn is a choice. Keeping a part is no fault if the"
+            " next request is valid and says what was cut. It is a fault if the server refuses that"
+            " request. A cancel of ours ends when its record is in the store, which is in memory"
+            " here. A cancelled task ends when its cleanup does.",
             sizes={"cancels": 60},
             quick={"cancels": 4},
         ),
         Work(
             name="stubborn_tool",
             title="A tool of one second that ignores cancellation",
-            asks="It swallows what cancels it; the cancel comes 0.2 s after its start. When the"
-            " tool has finished, the next send shows what the model is told of it.",
+            asks="The tool swallows its cancellation. The cancel comes 0.2 s after its start. When"
+            " the tool has finished, the next send shows what the model is told of it.",
             measures=(
                 Measure("return_s", "less", "s", "from the cancel until the send has ended"),
                 Measure("cpu_s", "less", "s", "CPU in the 1.2 s after the cancel"),
@@ -131,14 +132,14 @@ WORKS: dict[str, Work] = {
                 Measure("next_refused", "less", "", "the next request was refused"),
             ),
             plotted="return_s",
-            apart="who returns at once lets the tool run on unwatched, who waits lets it hold the"
-            " session; ours gives it the grace of 0.1 s that is configured by default, then"
-            " goes on without it.",
+            apart="a library that returns at once lets the tool run on unwatched. A library that"
+            " waits lets the tool hold the session. Ours gives the tool a grace of 0.1 s, which is"
+            " the default, and then goes on without it.",
         ),
         Work(
             name="long_conversation",
             title="A long conversation",
-            asks="A session in memory that holds 2,000 messages; twenty turns more.",
+            asks="Twenty more turns on a session in memory that already holds 2,000 messages.",
             measures=(
                 Measure("build_ms", "less", "ms", "from the send to its request's arrival"),
                 Measure("cpu_ms", "less", "ms", "CPU of a turn, on the peer's side"),
@@ -149,18 +150,18 @@ WORKS: dict[str, Work] = {
             ),
             plotted="build_ms",
             apart="the time includes sending some 300 kB over the loopback and reading them, the"
-            " same for all; `openai and a list` is that and the SDK. Ours checks every request"
-            " by the rules of validity in it. What a library reads its session from differs: a"
-            " list, a copy of a list, SQLite in memory.",
+            " same for all. `openai and a list` is that and the SDK. In this time ours also checks"
+            " every request by the validity rules. Libraries read their sessions from different"
+            " places: a list, a copy of a list, SQLite in memory.",
             sizes={"messages": 2_000, "turns": 20},
             quick={"messages": 40, "turns": 3},
         ),
         Work(
             name="compaction",
             title="Compaction",
-            asks="Sixty turns that each read a file of 2,000 characters, with a window of"
-            f" {SMALL_WINDOW_TOKENS:,} tokens, which is passed about twice over, and the library's"
-            " own compaction. A summary takes the model half a second.",
+            asks="Each of sixty turns reads a file of 2,000 characters, with the library's own"
+            f" compaction. The window is {SMALL_WINDOW_TOKENS:,} tokens, which the conversation"
+            " exceeds about twice over. A summary takes the model half a second.",
             measures=(
                 Measure("valid_after", "more", "", "every turn was answered"),
                 Measure("stall_ms_max", "less", "ms", "longest time the event loop stood still"),
@@ -174,9 +175,9 @@ WORKS: dict[str, Work] = {
                 Measure("failed", "less", "", "turns that failed"),
             ),
             plotted="prefix_rewrites",
-            apart="each makes something else of the history: tool results shortened by rules, or a"
-            " text that the model writes. What the model still knows afterwards, and what a"
-            " summary costs, is not in these figures.",
+            apart="each library makes something else of the history. Some shorten tool results by"
+            " rules, others have the model write a text. These figures do not show what the model"
+            " still knows afterwards, or what a summary costs.",
             sizes={"turns": 60},
             quick={"turns": 4},
             model="small-window",
@@ -185,9 +186,9 @@ WORKS: dict[str, Work] = {
         Work(
             name="persistence",
             title="A durable session, and kill -9",
-            asks="200 turns of one session in the documented durable store; then turns with tools,"
-            " killed with SIGKILL in the middle of one, five times in a fresh folder, and a send"
-            " after each.",
+            asks="First 200 turns of one session in the documented durable store. Then turns with"
+            " tools, until SIGKILL ends the process in the middle of one, and a send in a new"
+            " process. This is done five times, each in a fresh folder.",
             measures=(
                 Measure("turns_per_s", "more", "turns/s", "turns a second, one after the other"),
                 Measure("cpu_ms", "less", "ms", "CPU of a turn, on the peer's side"),
@@ -198,15 +199,15 @@ WORKS: dict[str, Work] = {
             ),
             plotted="turns_per_s",
             apart="the stores do not promise the same. Some write a message or a step at a time and"
-            " keep a part of a turn on purpose; some write the whole conversation anew each"
-            " turn. A kill of the process says nothing of a loss of power.",
+            " keep a part of a turn on purpose. Some write the whole conversation anew each turn. A"
+            " killed process says nothing about a loss of power.",
             sizes={"turns": 200, "kills": 5},
             quick={"turns": 3, "kills": 1},
         ),
         Work(
             name="thousand_sessions",
             title="A thousand sessions",
-            asks="One process, one turn on each session, all at once; a reply streams over 0.5 s.",
+            asks="One process runs a turn on each session at once. A reply streams over 0.5 s.",
             measures=(
                 Measure("seconds", "less", "s", "until all are answered"),
                 Measure("cpu_s", "less", "s", "CPU of the process"),
@@ -214,8 +215,8 @@ WORKS: dict[str, Work] = {
                 Measure("failed", "less", "", "sessions without their answer"),
             ),
             plotted="seconds",
-            apart="model and peer share the machine, and the model's part is in `seconds`; `cpu_s`"
-            " is the peer's own.",
+            apart="the model and the library share the machine, and the model's part is in"
+            " `seconds`. `cpu_s` is the library's own.",
             sizes={"sessions": 1_000, "limit_s": 120},
             quick={"sessions": 5, "limit_s": 20},
         ),

@@ -15,11 +15,6 @@ PENDING: dict[str, tuple[str, ...]] = {
     "ARCHITECTURE.md": ("language",),
     "CONTRIBUTING.md": ("language",),
     "README.md": ("python", "language"),
-    "docs/explanation/comparison.md": ("language",),
-    "docs/explanation/compaction.md": ("language",),
-    "docs/explanation/policies.md": ("language",),
-    "docs/explanation/security.md": ("python", "toml"),
-    "docs/explanation/tokens.md": ("python",),
     "docs/how-to/embed-sessions.md": ("python",),
     "docs/how-to/import-conversations.md": ("language",),
     "docs/how-to/keep-sessions.md": ("python", "language"),
@@ -27,6 +22,8 @@ PENDING: dict[str, tuple[str, ...]] = {
     "docs/how-to/run-a-service.md": ("language",),
     "docs/how-to/use-providers.md": ("python",),
     "docs/how-to/write-summaries.md": ("python",),
+    "docs/tutorials/chat-in-the-browser.md": ("python",),  # walked by tests/test_tutorials.py
+    "docs/tutorials/survive-a-kill.md": ("python",),  # walked by tests/test_tutorials.py
 }
 """Page -> the checks that it does not pass yet, which leave it out. To be emptied."""
 

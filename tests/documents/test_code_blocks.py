@@ -70,7 +70,13 @@ from llmsession.transport.hosting.config import ServerConfig, load_server_config
 from llmsession.transport.server.access import TokenFile
 from tests.documents.pages import ROOT, Block, blocks, name_of, pages, text_of
 
-NOT_RUN: dict[str, int] = {}
+NOT_RUN: dict[str, int] = {
+    "docs/explanation/migrate-from-langgraph.md": 2,
+    "docs/explanation/migrate-from-openai-agents.md": 2,
+    "docs/explanation/migrate-from-pydantic-ai.md": 1,
+    "docs/explanation/security.md": 1,
+    "docs/explanation/tokens.md": 1,
+}
 """Page -> how many of its Python blocks are not run; the page says why."""
 
 LANGUAGES = {
