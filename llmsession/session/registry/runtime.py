@@ -347,9 +347,9 @@ class Runtime:
             return config
 
         async def load() -> Actor:
-            # Check the tools before the takeover: if they are unbound, the present owner must not
-            # lose the session.
-            if takeover and unbound == "raise":
+            # Check the log and the tools before the takeover: the present owner must not lose a
+            # session that cannot be opened here.
+            if takeover:
                 with suppress(SessionNotFound):  # a session without a record is removed below
                     bound(*await self._loader.peek(session))
             async with self._loader.acquired(session, takeover=takeover) as loaded:
