@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -68,23 +68,37 @@ SIZE_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
 """Variable -> the field of a SessionConfig that it fills, and how it is read."""
 
 
-def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> SessionConfig:
-    """*config*, with its open fields (None) filled from *environ*.
+Check: TypeAlias = Callable[[SessionConfig], object]
+
+
+def with_environment(
+    config: SessionConfig, environ: Mapping[str, str], check: Check = SessionConfig.checked
+) -> SessionConfig:
+    """*config*, with its open fields (None) filled from *environ*. *check* raises InvalidConfig for
+    a configuration that cannot be.
 
     This is done when a session is created or configured. The result is in the session's log, so
     the environment of another machine changes nothing. A setting that the policy's own options
-    have is not open. Raises InvalidConfig, naming the variable: for what cannot be read, and for a
-    setting that the policy does not have.
+    have is not open. Raises InvalidConfig, naming the variable: for what cannot be read, for a
+    setting that the policy does not have, and for what *check* refuses.
     """
     if not isinstance(config, SessionConfig) or not isinstance(config.compaction, CompactionConfig):
         return config  # ``checked`` raises what is wrong with it
     filled = _filled(config.compaction, COMPACTION_VARIABLES, environ)
     _check_taken(replace(config.compaction, **filled), filled, environ)
-    _check_values(config.compaction, filled, environ)
     sizes = _filled(config, SIZE_VARIABLES, environ)
     if not filled and not sizes:
         return config
-    return replace(config, **sizes, compaction=replace(config.compaction, **filled))
+    _check_values(config, {**filled, **sizes}, environ, check)
+    return _with_values(config, {**filled, **sizes})
+
+
+def _with_values(config: SessionConfig, values: Mapping[str, Any]) -> SessionConfig:
+    """*config* with *values* by the fields that the variables fill."""
+    fields = {field for field, _ in COMPACTION_VARIABLES.values()} & values.keys()
+    compaction = replace(config.compaction, **{field: values[field] for field in fields})
+    sizes = {field: value for field, value in values.items() if field not in fields}
+    return replace(config, **sizes, compaction=compaction)
 
 
 def table_markdown() -> str:
@@ -137,33 +151,31 @@ def _check_taken(
 
 
 def _check_values(
-    compaction: CompactionConfig, filled: Mapping[str, Any], environ: Mapping[str, str]
+    config: SessionConfig, filled: Mapping[str, Any], environ: Mapping[str, str], check: Check
 ) -> None:
-    """Raises InvalidConfig for what *filled* adds to *compaction* and cannot be, with the
-    variables that it comes from: those that are wrong by themselves, else all."""
-    if not filled:
-        return
+    """Raises InvalidConfig for what *filled* adds to *config* and cannot be, with the variables
+    that it comes from: those that are wrong by themselves, else all."""
     try:
-        replace(compaction, **filled).checked()
+        check(_with_values(config, filled))
     except InvalidConfig as error:
-        compaction.checked()  # what is wrong without the environment is not its fault
+        check(config)  # what is wrong without the environment is not its fault
         fields = {
             variable: field
-            for variable, (field, _) in COMPACTION_VARIABLES.items()
+            for variable, (field, _) in {**COMPACTION_VARIABLES, **SIZE_VARIABLES}.items()
             if field in filled
         }
         wrong = [
             variable
             for variable, field in fields.items()
-            if not _is_right(replace(compaction, **{field: filled[field]}))
+            if not _is_right(_with_values(config, {field: filled[field]}), check)
         ]
-        said = ", ".join(f"{name} is {environ[name].strip()!r}" for name in wrong or fields)
-        raise InvalidConfig(f"{said}: {error}") from error
+        values = ", ".join(f"{name} is {environ[name].strip()!r}" for name in wrong or fields)
+        raise InvalidConfig(f"{values}: {error}") from error
 
 
-def _is_right(compaction: CompactionConfig) -> bool:
+def _is_right(config: SessionConfig, check: Check) -> bool:
     try:
-        compaction.checked()
+        check(config)
     except InvalidConfig:
         return False
     return True
