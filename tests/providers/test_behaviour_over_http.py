@@ -304,7 +304,7 @@ async def test_a_pause_without_a_server_tool_in_the_log_is_resumed_with_a_valid_
         outcome = await session.turn(1).outcome()
         assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")
         assert outcome.text == "so far"
-        assert len(server.requests) == 0
+        assert list(server.requests) == []
         assert await (await session.send("more")).text() == "next"
         assert [request.refusal for request in server.requests] == [None]
 
