@@ -30,6 +30,7 @@ __all__ = [
     "clean_text",
     "encode_blocks",
     "encode_json",
+    "is_block",
     "is_thinking",
     "join_blocks",
     "joined_text",
@@ -294,15 +295,19 @@ def encode_blocks(content: Content) -> msgspec.Raw:
     return msgspec.Raw(body)
 
 
+def is_block(value: object) -> bool:
+    """Is *value* a content block, or a mapping with a type?"""
+    if isinstance(value, Mapping):
+        kind = value.get("type")
+        return isinstance(kind, str) and bool(kind)
+    return isinstance(value, OpaqueBlock | _Known)
+
+
 def _encode_one(block: Block | Mapping[str, Any], index: int) -> bytes:
     if isinstance(block, OpaqueBlock):
         return _checked(block, index)
-    if isinstance(block, _Known):
+    if is_block(block):
         return encode_json(block)
-    if isinstance(block, Mapping):
-        kind = block.get("type")
-        if isinstance(kind, str) and kind:
-            return encode_json(block)
     raise InvalidMessage(f"block {index} is no block: it needs a 'type'")
 
 

@@ -142,16 +142,18 @@ def event_for_resume(
     pauses: int,
     tokens: int,
     limits: TurnLimits,
+    final_stop: str | None = None,
 ) -> e.Event:
     """The event with which a new owner continues a turn. *step* is its last step in the log, 0 for
     none. *pending_calls* are that step's calls if it is not complete, *unanswered* those of them
-    without a result."""
+    without a result. *final_stop* is the stop reason of its last reply if no request may end with
+    that (``can_go_on``): the turn ends there, as it does where it was not resumed."""
     if unanswered:
         calls = tuple(call.id for call in unanswered)
         return e.ResumedToCalls(step=step, calls=calls, pauses=pauses)
     if pending_calls:
         return e.ResumedToStep(step=step, pauses=pauses)
-    stop_reason = _limit_after(step, tokens, limits) if step else None
+    stop_reason = (_limit_after(step, tokens, limits) or final_stop) if step else None
     if stop_reason is not None:
         return e.ResumedToLimit(step=step, stop_reason=stop_reason, pauses=pauses)
     return e.ResumedToRequest(step=step + 1, pauses=pauses)

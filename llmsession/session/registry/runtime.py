@@ -294,7 +294,7 @@ class Runtime:
         try:
             if changes:
                 config = msgspec.structs.replace(config, **changes)
-            config = with_environment(config, self.environ).checked()
+            config = with_environment(config, self.environ, self._check_for_model).checked()
         except InvalidConfig:
             raise
         except BaseException as raised:  # a value may be anything
@@ -304,6 +304,10 @@ class Runtime:
         bare = {name for name, tool in config.bound_tools.items() if tool.run is None}
         tools = [tool for tool in self._tools if tool.name in bare]
         return bind_tools(config, tools) if tools else config
+
+    def _check_for_model(self, config: SessionConfig) -> None:
+        config = config.checked()
+        config.check_model(profile_of(self.provider, config))
 
     def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's tool functions and those of *tools*."""
