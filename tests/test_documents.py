@@ -37,7 +37,7 @@ def test_the_tables_in_the_architecture_are_those_in_the_code(name: str, table: 
     [
         ("explanation/compaction", "environment", environment.table_markdown),
         ("explanation/compaction", "settings", registry.table_markdown),
-        ("how-to/use-providers", "counters", counters_markdown),
+        ("reference/providers", "counters", counters_markdown),
         ("explanation/tokens", "counters", counters_markdown),
     ],
 )

@@ -80,7 +80,7 @@ class SessionManager:
     them; what they do after that, they do beside a store that is closed.
 
     *retention* are rules for how long sessions and their messages are kept: see
-    docs/how-to/keep-sessions.md. Sessions apply them when they are opened and when a turn has
+    docs/how-to/delete-and-forget.md. Sessions apply them when they are opened and when a turn has
     ended. A schedule applies them to the whole store, page by page: when the manager is entered,
     and again *retention_every_s* seconds after it was through, by default every hour. It also
     applies the age limits in ``SessionConfig.retention`` to sessions that nobody has open. Without
