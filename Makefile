@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-quick test-long mutants model check docs bench soak live vocabulary lock stubs clean
+.PHONY: help setup remake run test test-quick test-long mutants model check docs docs-tables bench soak live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ check: setup ## lint, format, strict types
 docs: setup ## build the site into docs/_build/html; a link that leads nowhere fails
 	@$(BIN)/sphinx-build -q -b html -W --keep-going -d docs/_build/cache docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+docs-tables: setup ## write the generated parts of the documents anew, from the code
+	@$(BIN)/python -m docs.generate
+	@$(BIN)/llmsession schema > llmsession/transport/v1/wire.schema.json
 
 bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
 	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)

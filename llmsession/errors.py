@@ -100,23 +100,64 @@ T = TypeVar("T")
 
 
 class SessionError(Exception):
-    """Base of everything that llmsession raises at its users."""
+    """Base of every error that llmsession raises at its users: ``except SessionError`` catches
+    all.
+
+    Cause: see the subclass. A client gets this class itself where a newer service sends a code
+    that the client does not know.
+
+    Example: ``QuotaPaused: the service is paused``
+
+    Remedy: catch the subclasses that your program can act on, and report the rest.
+    """
 
 
 class InvalidInput(SessionError, ValueError):
-    """The caller passed something that cannot be used. Nothing was changed."""
+    """A value that the caller passed cannot be used. Nothing was changed.
+
+    Cause: an argument of the wrong type, out of its bounds, or unknown, such as an invalid
+    label or search query. It is a ValueError too.
+
+    Example: ``the query '...' has no word to look for``
+
+    Remedy: correct the value; the message says which one and what is accepted. Do not retry.
+    """
 
 
 class InvalidMessage(InvalidInput):
-    """A message that is empty, too large, or made of blocks that a user may not send."""
+    """A message is empty, too large, or made of blocks that a user may not send.
+
+    Cause: ``send`` or ``submit_tool_results`` was given content that cannot stand in a request.
+
+    Example: ``block 0 belongs in an assistant message, not in a user message``
+
+    Remedy: send text, or text, image, document and tool result blocks below the size in the
+    message.
+    """
 
 
 class InvalidConfig(InvalidInput):
-    """A configuration that cannot work."""
+    """A configuration cannot work.
+
+    Cause: a setting that is unknown, out of its bounds or in conflict with another one, a
+    missing key, or an extra that is not installed.
+
+    Example: ``no provider answers model 'gpt-6'; there are those for claude...``
+
+    Remedy: correct the setting that the message names; the reference of the configuration has
+    them all.
+    """
 
 
 class UnknownToolCall(InvalidInput):
-    """A result for a call id that this session never offered."""
+    """A tool result names a call that this session never offered. ``call_id`` is that id.
+
+    Cause: ``submit_tool_results`` with a wrong id, or with the id of a call of another session.
+
+    Example: ``no tool call 'call_9' was offered in this session``
+
+    Remedy: use the ``id`` of a ToolUse event, or of ``session.open_calls()``.
+    """
 
     def __init__(self, call_id: str) -> None:
         super().__init__(f"no tool call {call_id!r} was offered in this session")
@@ -124,7 +165,15 @@ class UnknownToolCall(InvalidInput):
 
 
 class DuplicateToolResult(InvalidInput):
-    """A second result for a call that has one. The first one stays."""
+    """A tool call already has its result. The first result stays. ``call_id`` is the call's id.
+
+    Cause: two programs answered one call, or one program answered it twice with different
+    content.
+
+    Example: ``tool call 'call_1' already has its result; the first one stays``
+
+    Remedy: none is needed, because the call is answered. Submit each result once.
+    """
 
     def __init__(self, call_id: str) -> None:
         super().__init__(f"tool call {call_id!r} already has its result; the first one stays")
@@ -132,8 +181,18 @@ class DuplicateToolResult(InvalidInput):
 
 
 class ToolsUnbound(InvalidInput):
-    """``open`` would leave *tools* to the caller, and the session ran them itself before. Nothing
-    was changed, and the session is not held."""
+    """``open`` would leave tools to the caller that the session ran itself before. Nothing was
+    changed, and the session is not held. ``session`` and ``tools`` say which.
+
+    Cause: callables are not stored, so they have to be bound again after a restart.
+
+    Example: ``session 's1' ran 'read' itself, and no callable is bound now: pass tools=[...] to
+    open or to SessionManager, or unbound="caller" if you answer the calls with
+    submit_tool_results``
+
+    Remedy: pass the tools to ``open`` or to ``SessionManager``. With ``unbound="caller"`` the
+    caller answers their calls.
+    """
 
     def __init__(self, session: str, tools: tuple[str, ...]) -> None:
         names = ", ".join(map(repr, tools))
@@ -147,7 +206,16 @@ class ToolsUnbound(InvalidInput):
 
 
 class KeyReused(InvalidInput):
-    """A command id came back with other content than it was first used for."""
+    """A command id came back with other content than it was first used for. ``command_id`` is
+    that id.
+
+    Cause: an id was used for two different commands. Only the same command may be repeated by
+    its id.
+
+    Example: ``command id '8f14e45f' was used for another command; use a new id``
+
+    Remedy: make a new random id for each command, and use it again only to repeat that command.
+    """
 
     def __init__(self, command_id: str) -> None:
         super().__init__(f"command id {command_id!r} was used for another command; use a new id")
@@ -155,7 +223,16 @@ class KeyReused(InvalidInput):
 
 
 class TranscriptError(InvalidInput):
-    """A recorded file that cannot be read; ``line`` counts from 1, None for the whole file."""
+    """A recorded conversation cannot be read. ``line`` counts from 1; it is None for the whole
+    file.
+
+    Cause: the file is damaged, is cut off, or has another format than the one that was named.
+
+    Example: ``not a Codex rollout: no line of it is one``
+
+    Remedy: name the right format, or import the file with ``--partial`` to leave out what is
+    damaged.
+    """
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message if line is None else f"line {line}: {message}")
@@ -163,16 +240,41 @@ class TranscriptError(InvalidInput):
 
 
 class Refused(SessionError):
-    """The session said no for now. Nothing was changed; another time it may say yes."""
+    """The session cannot do this now. Nothing was changed, and the same call may succeed later.
+
+    Cause: see the subclass. The class itself says that a session was used while it was to be
+    deleted.
+
+    Example: ``a turn is open in it``
+
+    Remedy: wait for what the message names, then repeat the call.
+    """
 
 
 class SessionBusy(Refused):
-    """A turn is open and the call does not wait."""
+    """A turn is open, and the call does not wait for its end.
+
+    Cause: ``when_busy="reject"``, which is the default of ``rewind``, ``clear`` and ``forget``,
+    or a tool that configures its own session.
+
+    Example: ``session 's1' has a turn open``
+
+    Remedy: wait for ``turn.outcome()``, call ``interrupt()``, or pass another ``when_busy``.
+    """
 
 
 class Overloaded(Refused):
-    """The mailbox is full, or a limit of a service is reached. Retry later, after
-    ``retry_after_s`` where that is known."""
+    """A limit is reached: a mailbox or a queue is full, or a service has as much as it may. The
+    command was not accepted. ``retry_after_s`` is a hint where one is known.
+
+    Cause: more commands, turns, connections or bytes at once than ``queue_limit`` or the
+    service's ``[limits]`` allow, or a service that drains before it stops.
+
+    Example: ``256 turns wait in session 's1' already``
+
+    Remedy: wait ``retry_after_s`` seconds, or a growing random delay, then repeat with the same
+    command id. Raise the limit if it happens under normal load.
+    """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -180,7 +282,17 @@ class Overloaded(Refused):
 
 
 class HeadMoved(Refused):
-    """``expected_head`` is not the last committed turn, or other sends are open."""
+    """The conversation has changed since the caller last looked. ``expected`` and ``actual``
+    are turns.
+
+    Cause: ``send(..., expected_head=...)`` named a turn that is not the last committed one, or
+    other sends are open.
+
+    Example: ``expected head u3, but the head is u4``
+
+    Remedy: read the conversation again, decide whether the message still fits, and send it with
+    the new head.
+    """
 
     def __init__(self, expected: str, actual: str | None, why: str = "") -> None:
         super().__init__(f"expected head {expected}, but {why or f'the head is {actual}'}")
@@ -189,7 +301,14 @@ class HeadMoved(Refused):
 
 
 class TurnNotOpen(Refused):
-    """Results came for a turn that has ended. They were dropped."""
+    """Tool results came for a turn that has ended. They were dropped. ``turn`` is its number.
+
+    Cause: the turn was interrupted, has failed or was committed while the tool ran.
+
+    Example: ``turn 4 takes no results any more (aborted); these are not used``
+
+    Remedy: none is needed; stop the tool when the turn's terminal event arrives.
+    """
 
     def __init__(self, turn: int, how: str) -> None:
         super().__init__(f"turn {turn} takes no results any more ({how}); these are not used")
@@ -197,7 +316,15 @@ class TurnNotOpen(Refused):
 
 
 class SessionInUse(Refused):
-    """Another live owner has the session. ``open(..., takeover=True)`` takes it all the same."""
+    """Another live owner has the session. ``owner`` is the name of its manager.
+
+    Cause: ``open`` in a second process while the first one still holds the session.
+
+    Example: ``session 's1' is in use by 5b0e61c4; pass takeover=True to take it over``
+
+    Remedy: use the session where it is, or close it there. ``open(..., takeover=True)`` takes
+    it; the old owner can write nothing more.
+    """
 
     def __init__(self, session: str, owner: str) -> None:
         super().__init__(
@@ -207,33 +334,81 @@ class SessionInUse(Refused):
 
 
 class Gone(SessionError):
-    """The session, or this owner's hold on it, is not there any more."""
+    """The session, or this owner's lease of it, does not exist any more.
+
+    Cause: see the subclass.
+
+    Example: ``no session 's1' in this store``
+
+    Remedy: see the subclass. Repeating the call on the same handle cannot succeed.
+    """
 
 
 class SessionNotFound(Gone):
-    """The session was never created here, or it was deleted."""
+    """The session was never created in this store, or it was deleted.
+
+    Cause: a wrong id, another store than the one it was created in, or retention that deleted
+    it. At a service it is also the answer for sessions of other tenants.
+
+    Example: ``no session 's1' in this store``
+
+    Remedy: look for the id with ``manager.list()``, or create the session.
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(f"no session {session!r} in this store")
 
 
 class SessionExists(Gone):
-    """A session with that id exists already; ``open`` it."""
+    """``create`` was called with the id of a session that exists.
+
+    Cause: the id was used before, for example by an earlier run of the same program.
+
+    Example: ``session 's1' exists already; open it instead``
+
+    Remedy: ``open`` the session. To repeat a ``create`` safely, pass the same ``command_id``.
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} exists already; open it instead")
 
 
 class SessionClosed(Gone):
-    """The session or its manager was closed."""
+    """The session or its manager was closed before or while the caller waited.
+
+    Cause: ``session.close()``, ``manager.delete()``, the end of ``async with
+    SessionManager(...)``, or an unexpected error that ended the session's actor; then
+    ``__cause__`` has the error.
+
+    Example: ``session 's1' was closed``
+
+    Remedy: open the session again; its log is complete. Do not use handles after their manager.
+    """
 
 
 class SessionMoved(Gone):
-    """Another owner has taken the session. This one publishes nothing more."""
+    """Another owner has taken the session. This one writes and publishes nothing more.
+
+    Cause: another process called ``open(..., takeover=True)``, or it found this owner's lease
+    expired.
+
+    Example: ``session 's1' was taken over by another owner``
+
+    Remedy: use the session at its new owner. What was accepted before is in the log that it
+    reads.
+    """
 
 
 class TurnEnded(SessionError):
-    """A turn ended without a commit. ``turn`` is its number, ``outcome`` its TurnOutcome."""
+    """A turn ended without a commit. ``turn`` is its number, ``outcome`` its TurnOutcome.
+
+    Cause: see the subclass. ``turn.text()`` raises it; ``turn.outcome()`` returns the same as a
+    value.
+
+    Example: ``turn 2 of session 's1' was aborted (interrupt)``
+
+    Remedy: see the subclass.
+    """
 
     # Any: the outcome's type is in ``session``, and this module imports no other.
     outcome: Any
@@ -245,14 +420,31 @@ class TurnEnded(SessionError):
 
 
 class TurnAborted(TurnEnded):
-    """The turn was interrupted, or its process died."""
+    """The turn was interrupted, or its process died.
+
+    Cause: ``interrupt()``, a send with ``when_busy="interrupt"``, closing the session, or a
+    crash with ``recovery="drop"``; ``outcome.stop_reason`` says which.
+
+    Example: ``turn 2 of session 's1' was aborted (interrupt)``
+
+    Remedy: send the message again if it is still wanted. Tools that had started may have had
+    effects.
+    """
 
 
 class TurnFailed(TurnEnded):
-    """The turn was given up. ``kind`` says why, as the record ``turn.failed``: a ProviderError's
-    kind, ``refusal``, ``context_too_large``, ``invalid_request`` or a limit. ``cause_kind`` is the
-    same. Where a provider's error is the cause, ``provider_message`` is its text, ``status`` its
-    HTTP status and ``retry_after_s`` the delay that it named; each is None where it is not known.
+    """The turn was given up after an error.
+
+    Cause: ``kind`` says why, as the record ``turn.failed``: a ProviderError's kind,
+    ``refusal``, ``context_too_large``, ``invalid_request`` or a limit. ``cause_kind`` is the
+    same. Where a provider's error is the cause, ``provider_message`` is its text, ``status``
+    its HTTP status and ``retry_after_s`` the delay that it named; each is None where it is not
+    known.
+
+    Example: ``turn 2 of session 's1' failed (fatal): invalid x-api-key``
+
+    Remedy: for ``retryable`` send again later; for a limit raise the limit; for ``fatal``
+    correct the request or the key.
     """
 
     def __init__(
@@ -274,12 +466,18 @@ class TurnFailed(TurnEnded):
 
 
 class ProviderError(SessionError):
-    """What a provider refused or broke, classified once, at its edge.
+    """A provider refused a request, or its reply broke off.
 
-    ``retryable``: the same request may succeed, after ``delay_s`` if the server named one.
-    ``overflow``: the request is too large for the model. ``fatal``: anything else. With
-    ``retried`` the provider has tried again itself, as often as it may: the session does not.
-    ``code`` is the provider's own name for what was wrong in detail, where it gives one.
+    Cause: ``kind`` says what may help. ``retryable``: the same request may succeed, after
+    ``delay_s`` if the server named one. ``overflow``: the request is too large for the model.
+    ``fatal``: anything else. ``status``, ``request_id`` and ``code`` are the provider's own.
+    With ``retried`` the provider has tried again itself, as often as it may, and the session
+    does not.
+
+    Example: ``the provider's stream stopped before its end``
+
+    Remedy: none for ``retryable`` and ``overflow`` inside a turn: the session retries and
+    compacts. For ``fatal`` correct the key, the model's name or the options.
     """
 
     def __init__(
@@ -303,7 +501,18 @@ class ProviderError(SessionError):
 
 
 class ContextTooLarge(SessionError):
-    """The next request does not fit the window, whatever compaction does."""
+    """The next request does not fit the window, whatever compaction does. ``tokens`` is its
+    size, ``budget_tokens`` the limit.
+
+    Cause: the system text, the tools and the newest messages alone exceed the window less
+    ``max_tokens``, or compaction is off.
+
+    Example: ``the next request is about 210000 tokens, the budget is 192000, and compaction
+    cannot free more``
+
+    Remedy: send less at once, lower ``max_tokens``, turn compaction on, or take a model with a
+    larger window.
+    """
 
     def __init__(self, tokens: int, budget_tokens: int) -> None:
         super().__init__(
@@ -315,11 +524,17 @@ class ContextTooLarge(SessionError):
 
 
 class BudgetExhausted(SessionError):
-    """A session, or the tenant that it belongs to, has spent what it may. Trying again does not
-    help; a greater budget does. The send was not accepted, or the turn has ended.
+    """A session, or the tenant that it belongs to, has spent its budget. The send was not
+    accepted, or the turn has ended.
 
-    ``whose`` budget it is, by its ``name``; ``unit`` says what ``limit`` and ``spent`` are in.
-    With ``unpriced`` the limit is not reached by what is known, but these models have no price.
+    Cause: ``spent`` has reached ``limit``, both in ``unit``; ``whose`` and ``name`` say whose
+    budget it is. With ``unpriced`` the limit is not reached by what is known, but these models
+    have no price.
+
+    Example: ``the budget of tenant 'anna' is used up: 2,000,000 of 2,000,000 tokens``
+
+    Remedy: raise the budget, then send again; for ``unpriced`` add the prices. Retrying alone
+    does not help.
     """
 
     def __init__(
@@ -343,25 +558,68 @@ class BudgetExhausted(SessionError):
 
 
 class TransportError(SessionError):
-    """The way to a service failed. What was asked may have been done: ask again with the same
-    command id."""
+    """The connection to a service failed. The command may have been carried out or not.
+
+    Cause: see the subclass.
+
+    Example: ``the service closed the connection``
+
+    Remedy: repeat the command with the same ``command_id``: it is carried out once.
+    """
 
 
 class Unreachable(TransportError):
-    """Nobody answers at the address, or nobody has for too long."""
+    """No service answers at the address, or none has for too long.
+
+    Cause: the service is not running, the address is wrong, TLS is used on one side only, or
+    the network failed.
+
+    Example: ``the service has not answered in 10 s; is it behind TLS?``
+
+    Remedy: check the address and the service. A client reconnects by itself; repeat the command
+    with the same ``command_id``.
+    """
 
 
 class Unauthenticated(TransportError):
-    """The service does not know the token, or wants one."""
+    """The service does not know the token, or requires one.
+
+    Cause: no token, a wrong one, one that was revoked, or one that belongs to another tenant
+    now.
+
+    Example: ``the token is not known, or there is none``
+
+    Remedy: connect with a token of the service's token file. Do not retry with the same one.
+    """
 
 
 class ProtocolError(TransportError):
     """A peer sent what the protocol does not have, or speaks another version of it. That
-    connection is closed; no other is touched."""
+    connection is closed; no other is affected.
+
+    Cause: client and service of different versions, something else at the address, or a frame
+    that is too large.
+
+    Example: ``the frame is larger than 37,748,736 bytes``
+
+    Remedy: use the same version on both sides; write clients by the reference of the wire
+    protocol.
+    """
 
 
 class StoreError(SessionError):
-    """The store failed. ``committed`` is False, or None where nobody can know yet."""
+    """The store failed. ``committed`` is False if nothing was written, or None if it cannot be
+    known.
+
+    Cause: a full or failing disk, a lost connection to the database, a wrong key, or a file
+    that is not a store.
+
+    Example: ``the store failed under session 's1': the store sessions.db cannot grow: the disk
+    is full``
+
+    Remedy: repair the store, then open the session again. If ``committed`` is None, repeat the
+    command with the same ``command_id``.
+    """
 
     def __init__(self, message: str, *, committed: Literal[False] | None) -> None:
         super().__init__(message)
@@ -369,8 +627,17 @@ class StoreError(SessionError):
 
 
 class RecordDamaged(StoreError):
-    """A record of a log cannot be read, or cannot follow the one before it. Nothing was changed,
-    and other sessions are not touched by it."""
+    """A record of a session's log cannot be read, or cannot follow the one before it. Nothing
+    was changed, and other sessions are not affected. ``session``, ``seq`` and ``why`` say where
+    and what.
+
+    Cause: a damaged or edited file or row, or a record kind of a newer version.
+
+    Example: ``record 12 of session 's1' cannot be read: it is missing``
+
+    Remedy: ``llmsession integrity`` names every damaged session. Restore that session from a
+    backup.
+    """
 
     def __init__(self, session: str, seq: int, why: str) -> None:
         message = f"record {seq} of session {session!r} cannot be read: {why}"
@@ -381,22 +648,54 @@ class RecordDamaged(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The store's own file or tables are damaged: more than one record of one session."""
+    """The store's own file or tables are damaged: more than one record of one session.
+
+    Cause: a failing disk, a file that was copied while it was written, or one that another
+    program wrote to.
+
+    Example: ``the store of the service is damaged; its log says how``
+
+    Remedy: stop the program, copy the file away, and restore a backup.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, committed=False)
 
 
 class TurnStateError(Exception):
-    """An event that has no cell in the turn table: a bug of ours."""
+    """An event has no cell in the turn table. It is a bug of llmsession, not of its caller.
+
+    Cause: two parts of the session disagree about what happens now.
+
+    Example: ``ReplyFinished while turn 2 is tools``
+
+    Remedy: report it with the log. The session ends with SessionClosed; open it again.
+    """
 
 
 class CompactionStateError(Exception):
-    """An event that has no cell in the compaction table: a bug of ours."""
+    """An event has no cell in the compaction table. It is a bug of llmsession, not of its
+    caller.
+
+    Cause: two parts of the session disagree about what happens now.
+
+    Example: ``PlanMade while the compaction is idle``
+
+    Remedy: report it with the log. The session ends with SessionClosed; open it again.
+    """
 
 
 class InvalidRequest(Exception):
-    """A request that breaks a validity rule was about to be sent: a bug of ours."""
+    """A request that breaks a validity rule was about to be sent. It is a bug of llmsession, or
+    of a policy of your own.
+
+    Cause: a compaction that parts a tool call from its result, or an import that was not
+    repaired.
+
+    Example: ``stage 'mine' parts calls from their results``
+
+    Remedy: for a policy of your own run the contract tests; otherwise report it with the log.
+    """
 
 
 def error_text(error: BaseException) -> str:

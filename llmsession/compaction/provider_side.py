@@ -27,20 +27,20 @@ MAX_INSTRUCTION_CHARS = 16_384
 
 
 class ClearToolUses(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider clears the oldest tool results (``clear_tool_uses_20250919``).
-
-    It begins once the prompt is over ``trigger_tokens`` (100,000 by default), or has more than
-    ``trigger_tool_uses``, and keeps the newest ``keep`` uses (3), those of ``exclude_tools``, and
-    everything where ``clear_at_least_tokens`` cannot be cleared. ``clear_inputs`` clears the
-    calls' inputs too: all, or those of the tools that are named.
-    """
+    """The provider clears the oldest tool results (``clear_tool_uses_20250919``)."""
 
     trigger_tokens: int | None = None
+    """It begins once the prompt has more tokens. None: 100,000."""
     trigger_tool_uses: int | None = None
+    """It begins once the prompt has more tool uses. It replaces ``trigger_tokens``."""
     keep: int | None = None
+    """How many of the newest tool uses it keeps. None: 3."""
     clear_at_least_tokens: int | None = None
+    """It clears nothing where it cannot clear so many tokens."""
     exclude_tools: tuple[str, ...] = ()
+    """Tools whose results it keeps."""
     clear_inputs: bool | tuple[str, ...] = False
+    """Whether it clears the calls' inputs, too: all, or those of the tools that are named."""
 
     def edit(self) -> dict[str, Any]:
         """The edit as the provider is asked for it: what is not given is left to it."""
@@ -63,10 +63,11 @@ class ClearToolUses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClearThinking(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider clears the thinking of old turns (``clear_thinking_20251015``), all but that of
-    the newest ``keep_turns`` assistant turns; "all" keeps it. None is the model's own default."""
+    """The provider clears the thinking of old turns (``clear_thinking_20251015``)."""
 
     keep_turns: int | Literal["all"] | None = None
+    """How many of the newest assistant turns keep their thinking; ``"all"`` keeps all. None:
+    the model's own default."""
 
     def edit(self) -> dict[str, Any]:
         """The edit as the provider is asked for it."""
@@ -79,17 +80,16 @@ class ClearThinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactAtThreshold(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider summarises the conversation when a prompt reaches ``trigger_tokens`` (150,000
-    by default, at least 50,000), within the request (``compact_20260112``). Its summary is a block
-    of the reply, and the context begins with it from then on.
-
-    ``instructions`` replace its own prompt for the summary. With ``pause`` it stops behind the
-    summary, and the session asks it to go on: one request more, and a step boundary.
-    """
+    """The provider summarises the conversation within the request (``compact_20260112``). Its
+    summary is a block of the reply, and the context begins with it from then on."""
 
     trigger_tokens: int | None = None
+    """It summarises when a prompt reaches so many tokens. At least 50,000. None: 150,000."""
     instructions: str | None = None
+    """Replaces the provider's prompt for the summary. At most 16,384 characters."""
     pause: bool = False
+    """It stops behind the summary, and the session asks it to go on: one request more, and a
+    step boundary."""
 
     @property
     def at_tokens(self) -> int:
@@ -109,17 +109,15 @@ class CompactAtThreshold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderSummaries(msgspec.Struct, frozen=True, kw_only=True):
-    """Where our compaction wants a summary for a prefix, the conversation's own provider and
-    model write it, in the background, as a signed block (the ``compaction`` parameter).
-
-    ``instructions`` replace its own prompt for the summary; they have to say that no tool may be
-    called. ``max_tokens`` is the room for it, thinking included. ``deadline_s`` bounds all of it,
-    and a provider that is overloaded is asked again within it.
-    """
+    """The conversation's own provider and model write the summaries for prefixes, in the
+    background, as signed blocks (the ``compaction`` parameter)."""
 
     instructions: str | None = None
+    """Replaces the provider's prompt for the summary. It has to say that no tool may be called."""
     max_tokens: int = 8_192
+    """Tokens for the summary, thinking included."""
     deadline_s: float = 180.0
+    """Seconds for the whole summary. An overloaded provider is asked again within them."""
 
     def parameter(self) -> dict[str, Any]:
         """What the request says to ask for the summary."""
@@ -132,17 +130,18 @@ class ProviderSummaries(msgspec.Struct, frozen=True, kw_only=True):
 class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Compaction that the provider does itself. Each part is off unless it is given.
 
-    ``clear_thinking``, ``clear_tool_uses`` and ``compact`` are edits that go with every request
-    (``context_management``): history and what we send stay whole, the provider reads less.
-    ``summaries`` are asked for when our own compaction wants one. ``compact`` and ``summaries``
-    exclude each other. With ``clear_tool_uses`` or ``compact`` our own compaction only acts when
-    it is asked to, or when a request would not fit.
+    With ``clear_tool_uses`` or ``compact`` our own compaction only acts when it is asked to, or
+    when a request would not fit.
     """
 
     clear_thinking: ClearThinking | None = None
+    """An edit that goes with every request. What we send stays whole, the provider reads less."""
     clear_tool_uses: ClearToolUses | None = None
+    """An edit that goes with every request, likewise."""
     compact: CompactAtThreshold | None = None
+    """An edit that goes with every request, likewise. It excludes ``summaries``."""
     summaries: ProviderSummaries | None = None
+    """The provider writes the summaries that our own compaction asks for."""
 
     @property
     def replaces_ours(self) -> bool:

@@ -1,7 +1,7 @@
-"""Sessions as actors.
+"""Sessions as actors: the public names of this package and the code behind them.
 
-In: commands from handles, events from providers and tools. Out: records to the store, events to
-subscribers, answers to callers. Absent: sockets, SQL and provider SDKs.
+In: commands from handles, and events from providers and tools. Out: records to the store, events to
+subscribers, and answers to callers. Absent: sockets, SQL and provider SDKs.
 """
 
 from .core.observers import SessionObserver

@@ -1,4 +1,4 @@
-"""SessionManager: the sessions of one process, live and cold."""
+"""SessionManager: all sessions of one process, those in memory and those that are only stored."""
 
 from __future__ import annotations
 
@@ -59,36 +59,44 @@ _UNBOUND: tuple[str, ...] = get_args(Unbound)
 class SessionManager:
     """Creates and opens sessions, keeps them in memory while they are used, and evicts idle ones.
 
-    Use it as an async context manager: everything that runs for its sessions runs in its body.
-    Leaving it closes every session. Open turns are interrupted, and tools that ignore their
-    cancellation are waited for; then the store and the provider are closed.
+    Use it as an async context manager. Everything that runs for its sessions runs inside that
+    context. Leaving the context interrupts open turns, closes every session, waits for tools that
+    ignore their cancellation, and then closes the store and the provider.
 
-    *tools* give their callables to tools of the same name that a configuration has without one.
-    *idle_s* is how long a session that no handle holds stays in memory. *summariser* writes
-    summaries instead of *provider*, where a configuration names a model for them; without it
-    ``LLMSESSION_SUMMARY_PROVIDER`` may name one, ``anthropic`` or ``openai``. *clock* gives the
-    times in messages and records, in seconds since the epoch. *logger* is a structlog logger;
-    without one, logs go to the standard library's logger ``llmsession``. *prices* are by model name
-    or its beginning, and take precedence over the built-in ones (``PRICES``). *tenant_budgets* are
-    what all sessions of a tenant together may spend: see docs/how-to/limit-costs.md. *environ*
-    replaces the environment, whose ``LLMSESSION_*`` fill open fields of configurations: see
-    docs/explanation/compaction.md. *observers* are called with everything that happens, for
-    metrics and traces.
+    Parameters:
 
-    A synchronous tool runs in a thread, which nothing can stop. Leaving the manager waits for such
-    threads for *thread_wait_s* seconds at most, and then logs a warning ``threads.left`` that names
-    them; what they do after that, they do beside a store that is closed.
+    - *provider* answers the model requests.
+    - *summariser* is the provider of summaries, where a configuration names a model for them.
+      Without it, ``LLMSESSION_SUMMARY_PROVIDER`` may name one (``anthropic`` or ``openai``); else
+      *provider* writes them.
+    - *store* keeps the sessions. Without one they are kept in memory only.
+    - *tools*: a tool that is configured without a function gets the function of the manager's tool
+      of the same name.
+    - *idle_s* is how many seconds a session stays in memory that no handle refers to.
+    - *clock* gives the times in messages and records, in seconds since the epoch.
+    - *logger* is a structlog logger. Without one, the standard library's logger ``llmsession`` is
+      used.
+    - *prices* are keyed by model name or by the beginning of one. They take precedence over the
+      built-in ``PRICES``.
+    - *tenant_budgets* limit what all sessions of a tenant may spend together: see
+      docs/how-to/limit-costs.md.
+    - *environ* replaces the process environment. Its ``LLMSESSION_*`` variables fill configuration
+      fields that are None: see docs/explanation/compaction.md.
+    - *observers* are called with everything that happens, for metrics and traces.
+    - *thread_wait_s*: a synchronous tool runs in a thread, and nothing can stop a thread. Leaving
+      the manager waits at most this many seconds for such threads. Then it logs the warning
+      ``threads.left`` with their names. They go on running after the store is closed.
+    - *retention* are rules for how long sessions and their messages are kept: see
+      docs/how-to/delete-and-forget.md. A session applies them when it is opened and when a turn has
+      ended.
+    - *retention_every_s*: a schedule applies the rules, page by page, to the whole store. It runs
+      when the manager is entered, and again this many seconds after each run has finished (default:
+      an hour). It also applies ``SessionConfig.retention.max_age_s`` to sessions that are not open.
+      Without rules, the schedule runs only if *retention_every_s* is set.
 
-    *retention* are rules for how long sessions and their messages are kept: see
-    docs/how-to/delete-and-forget.md. Sessions apply them when they are opened and when a turn has
-    ended. A schedule applies them to the whole store, page by page: when the manager is entered,
-    and again *retention_every_s* seconds after it was through, by default every hour. It also
-    applies the age limits in ``SessionConfig.retention`` to sessions that nobody has open. Without
-    rules there is a schedule only if *retention_every_s* is given.
-
-    Raises InvalidConfig for invalid prices, budgets or tools, and for a provider of summaries that
-    the environment names and that cannot be made; InvalidInput for an invalid *thread_wait_s*,
-    rule or *retention_every_s*.
+    Raises InvalidConfig for invalid prices, budgets or tools, and if the provider of summaries that
+    the environment names cannot be made. Raises InvalidInput for an invalid *thread_wait_s*, rule
+    or *retention_every_s*.
     """
 
     def __init__(
@@ -127,7 +135,7 @@ class SessionManager:
         every_s = checked_interval(retention_every_s, self._runtime.retention)
         self._schedule = None if every_s is None else RetentionSchedule(self._runtime, every_s)
         self.store: Store = self._runtime.given_store
-        """The store that it was made with."""
+        """The store that the manager was constructed with."""
 
     async def __aenter__(self) -> SessionManager:
         await self._runtime.enter()
@@ -158,17 +166,20 @@ class SessionManager:
         tenant: str | None = None,
         command_id: str | None = None,
     ) -> LLMSession:
-        """A new session, durable when it is returned; without *session_id* it gets a random one.
+        """Create a session. It is durable when this returns.
 
-        ``list`` finds the session by its *labels*: see ``LLMSession.label``. *seed* is a summary to
-        begin with, for example of an earlier conversation (``LLMSession.summary``). It is the first
-        block of the history's first message, until the conversation is cleared or that message is
-        forgotten. *tenant* owns the session, and cannot be changed: it is the label
-        ``llmsession.tenant``, which forks inherit. At a service a tenant can use the sessions whose
-        ids begin with its name and a slash; random ids do. A repeat of *command_id*, which needs a
-        *session_id*, returns the same session.
+        - *session_id*: without one, the session gets a random id.
+        - *labels* are texts by name; ``list`` can filter by them. See ``LLMSession.label``.
+        - *seed* is a summary to begin with, for example of an earlier conversation
+          (``LLMSession.summary``). It becomes the first block of the first message, until the
+          conversation is cleared or that message is forgotten.
+        - *tenant* owns the session and cannot be changed later. It is stored as the label
+          ``llmsession.tenant``, and forks inherit it. At a service, a tenant can use only sessions
+          whose ids begin with its name and a slash; random ids do.
+        - *command_id* makes the call repeatable: a repeat returns the same session. It needs a
+          *session_id*.
 
-        Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed once the
+        Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed if the
         manager is closing.
         """
         runtime = self._runtime
@@ -204,20 +215,25 @@ class SessionManager:
         labels: Mapping[str, str] | None = None,
         tenant: str | None = None,
     ) -> LLMSession:
-        """A new session that continues *conversation*, which was read from a file for example.
+        """Create a session that continues *conversation*, for example one that was read from a
+        file.
 
-        Without *session_id* the session gets the conversation's own id, so that nothing is imported
-        twice, and without *labels* the conversation's. *tenant* owns it, as in ``create``: then its
-        id begins with the tenant's name and a slash. Messages keep their ids and turns their
-        numbers, unless two are the same. What a provider would refuse is repaired: calls and
-        results are paired, and turns that begin with the assistant get a neutral user message in
-        front. The log's ``source`` has a line for each repair and each note of the reader, and what
-        else the conversation holds. Signed thinking is kept, and not sent again. The conversation's
-        ``summary`` stands for its first ``summary_upto`` messages in the context; a rewind to
-        before their end shows them again.
+        Without *session_id* the session gets the conversation's own id, so that a second import of
+        the same conversation raises SessionExists. Without *labels* it gets the conversation's
+        labels. *tenant* owns the session, as in ``create``; then its id begins with the tenant's
+        name and a slash.
 
-        Raises InvalidInput (also for what no repair makes valid, naming the rule), InvalidConfig
-        (also without tools, if it holds calls), SessionExists, StoreError.
+        Messages keep their ids and turns keep their numbers, unless two are the same. Whatever a
+        provider would refuse is repaired: calls are paired with results, and a turn that begins
+        with the assistant gets a neutral user message in front. ``source`` in the log has a line
+        for each repair and for each note of the reader, and everything else that the conversation
+        holds. Signed thinking is kept, but it is not sent again. The conversation's ``summary``
+        replaces its first ``summary_upto`` messages in the context. A rewind to a turn before their
+        end shows these messages again.
+
+        Raises InvalidInput, also if no repair makes the conversation valid (the message names the
+        rule); InvalidConfig, also if the conversation has tool calls and *config* has no tools;
+        SessionExists; StoreError.
         """
         self._runtime.check_accepting()
         actor = await import_one(
@@ -232,18 +248,24 @@ class SessionManager:
         *,
         tenant: str | None = None,
     ) -> tuple[str, ...]:
-        """Import each of *conversations* as a session, which is not kept in memory. Returns their
-        ids, in the same order.
+        """Import each of *conversations* as a session. Returns their ids, in the same order.
 
-        *config_for* is the configuration of all, or is called with each. *tenant* owns them all. A
-        conversation whose ``parent`` is among them, with the same first turns, becomes a fork of
-        its parent's session. Raises as ``import_conversation``; then none of them is left.
+        The sessions are not kept in memory. *config_for* is one configuration for all, or a
+        function that is called with each conversation and returns its configuration. *tenant* owns
+        all of them. If the ``parent`` of a conversation is among them and both begin with the same
+        turns, the session becomes a fork of its parent's session.
+
+        Raises the errors of ``import_conversation``. After an error none of the sessions is left.
         """
         self._runtime.check_accepting()
         return await import_many(self._runtime, conversations, config_for, tenant=tenant)
 
     async def export_conversation(self, session_id: str) -> Conversation:
-        """A session's history, live or cold, as a conversation: see ``conversation_of``."""
+        """The history of a session, whether or not it is in memory, as a conversation that can be
+        imported again. Acquires no lease.
+
+        Raises InvalidInput, SessionNotFound, and StoreError if the log cannot be read.
+        """
         return await conversation_of(self._runtime.store, checked_session_id(session_id))
 
     async def open(
@@ -255,22 +277,27 @@ class SessionManager:
         recovery: Recovery | None = None,
         unbound: Unbound = "raise",
     ) -> LLMSession:
-        """A session that exists. *tools* binds its callables again, by name.
+        """Open an existing session, load it if it is not in memory, and take its lease.
 
-        Callables are not stored. If the session ran a tool when it was called last, and neither
-        *tools* nor the manager has a callable for it, *unbound* decides. ``raise`` raises
-        ToolsUnbound, before anything is changed. With ``caller`` the tool is the caller's, who
-        answers its calls with ``submit_tool_results``. ``warn`` does the same, and logs a warning
-        ``tools.unbound``, once for each tool: a service and recovery open sessions so.
+        *tools* binds functions to the session's tools again, by name: functions are not stored.
+        Some tools may have no function, neither in *tools* nor in the manager's. If the session
+        itself ran such a tool when the model called it last, *unbound* decides:
 
-        If an earlier owner left turns open, those that were queued end as aborted by a crash. The
-        turn that was running ends the same way, or is resumed, as ``SessionConfig.recovery`` says;
-        *recovery* replaces that for this call. A resumed turn is ``status().turn``, its calls to
-        answer are ``open_calls()``, and ``turn(...)`` is its handle. If the session is live in this
-        manager, nothing is recovered, and *tools* are bound for later calls.
+        - ``raise`` (default) raises ToolsUnbound before anything is changed.
+        - ``caller`` leaves the tool to the caller, who answers its calls with
+          ``submit_tool_results``.
+        - ``warn`` does the same as ``caller``, and logs the warning ``tools.unbound`` once for each
+          tool. Services and recovery open sessions in this way.
 
-        Raises SessionNotFound, SessionInUse (another live owner, unless *takeover*), ToolsUnbound,
-        InvalidInput, StoreError.
+        If an earlier owner left turns open, the queued ones end as aborted with the reason
+        ``crash``. The turn that was running ends in the same way or is resumed, as
+        ``SessionConfig.recovery`` says; *recovery* overrides that for this call. A resumed turn is
+        ``status().turn``, its calls that wait for results are ``open_calls()``, and ``turn(...)``
+        returns its handle. If the session is already live in this manager, nothing is recovered,
+        and *tools* are bound for later calls.
+
+        Raises SessionNotFound, SessionInUse (another live process owns the session; *takeover* True
+        takes it nevertheless), ToolsUnbound, InvalidInput, StoreError.
         """
         self._runtime.check_accepting()
         tools = checked_tools(tools)
@@ -284,7 +311,7 @@ class SessionManager:
         if tools:
             actor.configuration.bind(tools)
         names = actor.configuration.unbound_tools
-        if names and unbound == "raise":  # it was live here, opened by somebody who allowed it
+        if names and unbound == "raise":  # already live: another caller opened it with "caller"
             raise ToolsUnbound(session_id, names)
         return LLMSession(self._runtime, actor)
 
@@ -298,12 +325,13 @@ class SessionManager:
         recovery: Recovery | None = None,
         unbound: Unbound = "raise",
     ) -> LLMSession:
-        """The session *session_id*, which is created if it does not exist.
+        """Open the session *session_id*, or create it if it does not exist.
 
-        One that exists keeps its own configuration and labels: of *config* only the tools'
-        callables are bound, as by ``open``; *recovery* and *unbound* are as there. *labels* and
-        *tenant* are as in ``create``. Of several callers at once one creates it, and the others
-        open it. Raises as ``open`` and ``create``.
+        An existing session keeps its own configuration and labels. Of *config*, only the functions
+        of its tools are bound, as by ``open``. *recovery* and *unbound* are those of ``open``;
+        *labels* and *tenant* are those of ``create``. If several callers do this at once, one of
+        them creates the session and the others open it. Raises the errors of ``open`` and
+        ``create``.
         """
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
@@ -324,13 +352,15 @@ class SessionManager:
         archived: bool | None = False,
         titles: bool = False,
     ) -> Sequence[SessionRow]:
-        """The sessions of the store that *filter* finds, ordered by id: at most *limit*, which is
-        1 to 1,000, with an id greater than *after*. Acquires nothing.
+        """The rows of stored sessions that match *filter*, ordered by id. Acquires no lease.
 
-        Archived sessions are left out; *archived* True finds only these, and None all. With
-        *titles* each row has the session's title: see ``LLMSession.label``. Without a title that
-        was given, that is the beginning of the first request, for which the first records of its
-        log are read. Raises InvalidInput, StoreError.
+        Returns at most *limit* rows (1 to 1,000) with an id greater than *after*. For the next
+        page, pass the last row's id as *after*. Archived sessions are left out by default;
+        *archived* True returns only these, and None returns both. With *titles* each row has the
+        session's title: see ``LLMSession.label``. If a session was never given a title, it is taken
+        from the first request, and the first records of the log are read for it.
+
+        Raises InvalidInput, StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
         limit = checked_page(limit)
@@ -347,19 +377,21 @@ class SessionManager:
         limit: int = 100,
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
-        """The sessions whose conversation has a message with all words of *query*, ordered by id:
-        at most *limit*, which is 1 to 1,000, of those that *filter* finds with an id greater than
-        *after*.
+        """Find the sessions whose conversation has a message that contains all words of *query*.
 
-        Words are compared without regard to case. ``begin*`` finds every word that begins so, and
-        ``"two words"`` in quotes must follow each other. Texts, calls and results are searched;
-        open turns, thinking, and what was forgotten, cleared or rewound are not found. A page ends
-        early when much was read for it: go on with ``after=page.next`` until that is None.
+        Returns one page, ordered by session id: at most *limit* hits (1 to 1,000) from sessions
+        that match *filter* and have an id greater than *after*. A page also ends early after
+        reading 20,000 records. Go on with ``after=page.next`` until that is None.
 
-        SQLite and PostgreSQL keep an index of words, which the first search makes and later ones
-        bring up to date; an encrypted store keeps none, because it would hold the words in the
-        open, and every session that *filter* finds is read. Acquires nothing. Raises InvalidInput,
-        StoreError.
+        Upper and lower case are not distinguished. ``begin*`` matches every word with that prefix,
+        and ``"two words"`` in quotes must follow each other. Texts, tool calls and results are
+        searched. Open turns, thinking, and messages that were forgotten, cleared or rewound are not
+        found.
+
+        SQLite and PostgreSQL keep a word index. The first search builds it, and later ones bring it
+        up to date. An encrypted store keeps no index, because the index would hold the words in
+        plain text; every session that matches *filter* is read instead. Acquires no lease. Raises
+        InvalidInput, StoreError.
         """
         filter, after = checked_filter(filter), checked_text(after, "after")
         limit, query = checked_page(limit), checked_text(query, "query")
@@ -368,8 +400,10 @@ class SessionManager:
         )
 
     async def row(self, session_id: str, *, titles: bool = False) -> SessionRow:
-        """The session as ``list`` shows it. Acquires nothing. Raises InvalidInput,
-        SessionNotFound, StoreError."""
+        """The session's row, as ``list`` returns it. Acquires no lease.
+
+        Raises InvalidInput, SessionNotFound, StoreError.
+        """
         store, has_title = self._runtime.store, checked_flag(titles, "titles")
         row = await store.row(checked_session_id(session_id))
         if not row.head:  # as in ``list``: it never existed
@@ -377,34 +411,42 @@ class SessionManager:
         return (await with_titles(store, [row]))[0] if has_title else row
 
     async def delete(self, session_id: str) -> None:
-        """Close the session if it is live here, and delete it for good.
+        """Close the session if it is live in this manager, and delete it for good.
 
-        Raises SessionNotFound, StoreError. Another owner's handle meets SessionClosed.
+        If another process owns the session, that owner's handles raise SessionClosed afterwards.
+        Raises SessionNotFound, StoreError.
         """
         await self._runtime.delete(checked_session_id(session_id))
 
     async def tenant_spending(self, tenant: str) -> Spending:
-        """What all sessions of *tenant* have spent. The first call reads their logs. Raises
-        InvalidInput, StoreError."""
+        """How much all sessions of *tenant* have spent together. The first call reads their logs.
+
+        Raises InvalidInput, StoreError.
+        """
         await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
         return self._runtime.tenants.spent(checked_tenant(tenant))
 
     async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
-        """Set what *tenant* may spend from now on; None is no limit. The budget is this manager's,
-        and is not stored. Raises InvalidInput, InvalidConfig, StoreError."""
+        """Set how much *tenant* may spend from now on; None removes the limit.
+
+        The budget is set for this manager only and is not stored. Raises InvalidInput,
+        InvalidConfig, StoreError.
+        """
         await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
         self._runtime.tenants.set_budget(checked_tenant(tenant), budget)
 
     async def apply_retention(
         self, rules: Sequence[Retention], *, now: float | None = None, dry_run: bool = False
     ) -> RetentionReport:
-        """Delete sessions and forget messages as *rules* say; with *dry_run* only report what would
-        be done. *now* is in seconds since the epoch, by default the clock's.
+        """Delete sessions and forget messages as *rules* say. Returns a report.
 
-        A session that is in use, here or in another process, is left as it is, and so is one that
-        cannot be read; the report names them. A rule to forget costs a read of every log that it
-        applies to and that is old enough. Raises InvalidInput, and StoreError where the store
-        cannot be listed.
+        With *dry_run* nothing is changed, and the report says what would be done. *now* is in
+        seconds since the epoch; by default it is the clock's time. Sessions that are in use, here
+        or in another process, are left unchanged, and so are sessions that cannot be read; the
+        report names them. A rule that forgets messages reads the log of every session that it
+        applies to and that is old enough.
+
+        Raises InvalidInput, and StoreError if the store cannot be listed.
         """
         runtime = self._runtime
         runtime.check_accepting()
@@ -413,10 +455,11 @@ class SessionManager:
         return await apply_retention(runtime, rules, now=moment, dry_run=dry_run)
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Accept no new sessions, and wait until every open turn has ended, at most *timeout_s*.
+        """Stop accepting new sessions, and wait at most *timeout_s* until every open turn has
+        ended.
 
-        Returns the sessions that still have an open turn. Live sessions still accept sends: stop
-        the senders first.
+        Returns the ids of the sessions that still have an open turn. Sessions in memory still
+        accept messages, so stop their senders first.
         """
         if timeout_s is not None:
             timeout_s = checked_seconds(timeout_s, "timeout_s")
@@ -431,19 +474,20 @@ class SessionManager:
         return tuple(actor.session for actor in self._runtime.actors if actor.turns.runs)
 
     async def close(self) -> tuple[Closed, ...]:
-        """Close every live session: interrupt its open turns, release it, name what still runs.
+        """Close every live session: interrupt its open turns, and release its lease.
 
-        Returns within the grace period plus the store's writes, whatever tools do.
+        Returns one ``Closed`` for each session, with the names of tools that still run. Takes at
+        most the grace period plus the store's writes, whatever the tools do.
         """
         return await self._runtime.close(leave_open=False)
 
     async def release(self) -> tuple[Closed, ...]:
-        """Release every live session as it is, before the manager is left. Open turns are stopped,
-        and stay open in the log. The next ``open`` recovers them as after a crash (``recovery``),
-        but nothing that was decided or answered is lost. There queued turns end as aborted. Callers
-        that wait for an open turn here get SessionClosed.
+        """Release every live session without ending its open turns, for example before a restart.
 
-        Returns as ``close``.
+        Call it before the manager is left. Running turns are stopped and stay open in the log. The
+        next ``open`` recovers them as after a crash (see ``recovery``), but nothing that was
+        decided or answered is lost. Queued turns end as aborted at that point. Callers that wait
+        for an open turn here get SessionClosed. Returns the same as ``close``.
         """
         sessions = await self._runtime.close(leave_open=True)
         await self._runtime.stop_works()
@@ -455,15 +499,15 @@ class SessionManager:
 
     @property
     def live(self) -> tuple[str, ...]:
-        """The sessions that are in memory."""
+        """The ids of the sessions that are in memory."""
         return tuple(actor.session for actor in self._runtime.actors)
 
     @property
     def open_turns(self) -> int:
-        """How many turns are open in the sessions in memory. Costs a walk over these."""
+        """The number of open turns in all sessions in memory. Takes time in proportion to these."""
         return sum(len(actor.turns.runs) for actor in self._runtime.actors)
 
 
 def runtime_of(manager: SessionManager) -> Runtime:
-    """What *manager* is the face of. For this package's own services: users have the manager."""
+    """The ``Runtime`` behind *manager*. For the other layers of this package, not for users."""
     return SessionManager._get_runtime(manager)

@@ -1,4 +1,4 @@
-"""Statistics of live sessions, for a view of a whole service. Cheap: no session is loaded."""
+"""Statistics of live sessions, for an overview of a whole service. They load no session."""
 
 from __future__ import annotations
 
@@ -13,53 +13,61 @@ __all__ = ["SessionStats", "count_live", "live_stats"]
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a live session does, and what it has done. Tokens of the context are estimates."""
+    """The current state of one live session and its totals. Context tokens are estimates."""
 
     session: str
     phase: SessionPhase
     model: str
     turn: int | None = None
-    """The turn that runs, or is next to start."""
+    """The number of the turn that runs or is next to start."""
     turn_phase: str | None = None
     step: int = 0
+    """That turn's step, from 1; 0 before its first."""
     queued: int = 0
+    """Accepted turns that wait in the queue."""
     turns: int = 0
-    """Turns that have ended, in any way."""
+    """Turns that have ended, whatever their outcome."""
     context_tokens: int
+    """The estimated size of the request that would be sent now."""
     budget_tokens: int
+    """The largest size that a request may have."""
     output_tokens: int = 0
-    """The output tokens so far, as reported, and an estimate for the reply that streams."""
+    """Output tokens so far: those reported, plus an estimate for the reply that is streaming."""
     interrupts: int = 0
     """Turns that an interrupt ended since the session was loaded."""
     compactions: int = 0
     """Compactions that were applied since the session was loaded."""
     cost_nano_usd: int = 0
-    """The known part of its cost; with ``unpriced`` there is more."""
+    """The known cost in nano-dollars (10^-9 USD). If ``unpriced`` is True, the real cost is higher.
+    """
     unpriced: bool = False
+    """Did a model without a price answer some of its requests?"""
 
     @property
     def utilisation(self) -> float:
-        """The share of the budget that the next request fills, 0.0 to 1.0 and above."""
+        """The share of the budget that the next request fills; 1.0 is full, and it can be more."""
         return self.context_tokens / max(1, self.budget_tokens)
 
 
 CHARS_PER_TOKEN = 4
-"""For a reply that streams: the provider reports its tokens only at its end."""
+"""Used only for a reply that is streaming: the provider reports its tokens at its end."""
 
 
 def live_stats(
     actors: Iterable[Actor], limit: int, matches: Callable[[str], bool]
 ) -> Sequence[SessionStats]:
-    """Statistics of at most *limit* sessions of *actors* whose id *matches*: those that run a turn
-    come first, then by id. Costs a walk over *actors*, and a projection of the context for each one
-    returned."""
+    """Statistics of at most *limit* sessions whose id *matches*.
+
+    Sessions that run a turn come first; otherwise they are ordered by id. Visits all of *actors*,
+    and projects the context of each session returned.
+    """
     live = [actor for actor in actors if matches(actor.session)]
     live.sort(key=lambda actor: (actor.turns.current is None, actor.session))
     return [_stats_of(actor) for actor in live[:limit]]
 
 
 def count_live(actors: Iterable[Actor], matches: Callable[[str], bool]) -> tuple[int, int]:
-    """How many sessions of *actors* have an id that *matches*, and how many of them run a turn."""
+    """How many sessions of *actors* have an id that *matches*, and how many of these run a turn."""
     running = [actor.turns.current is not None for actor in actors if matches(actor.session)]
     return len(running), sum(running)
 

@@ -1,8 +1,8 @@
-"""Find the sessions whose owner left a turn open, and open them.
+"""Find sessions whose owner left a turn open, and open them.
 
-A session is recovered when it is opened. A client that only waits for the end of a turn would wait
-for ever if nobody opened its session. The rows of a store do not say which turns are open, so the
-ends of the logs are read.
+A session is recovered when it is opened. If nobody opens a session after a crash, a client that
+only waits for its turn to end would wait for ever. The rows of a store do not say which turns are
+open, so the newest records of each log are read.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from .manager import SessionManager, runtime_of
 __all__ = ["RecoveryReport", "has_open_turn", "recover_unfinished"]
 
 PAGE = 500
-"""Rows read at a time."""
+"""Rows that are read at a time."""
 FIRST_PAGE, MAX_PAGE = 64, 1024
-"""Records read of a log: how many of the newest ones at first, and at most at a time after that."""
+"""How many records are read of a log: the newest 64 at first, then at most 1,024 at a time."""
 _GOES_ON = frozenset(
     {"turn.accepted", "turn.started", "tools.requested", "tools.answered", "step.completed",
      "turn.resumed"}
 )  # fmt: skip
 _ENDS = frozenset({"turn.committed", "turn.aborted", "turn.failed"})
 _BEGINS = frozenset({"session.created", "session.forked"})
-"""Nothing before one of these is open: a fork has none of its parent's open turns."""
+"""No turn from before one of these records is open: a fork has none of its parent's open turns."""
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """``recovered`` are the sessions that had an open turn and are live now. ``failed`` says why
-    others could not be read or opened. Sessions that another owner holds are in neither."""
+    """The result of ``recover_unfinished``. Sessions that another owner holds are not in it."""
 
     recovered: tuple[str, ...] = ()
+    """The ids of sessions that had an open turn and are live now."""
     failed: dict[str, SessionError] = {}
+    """The error of each session that could not be read or opened, by id."""
 
 
 class _Brief(msgspec.Struct, frozen=True):
-    """The fields of a record that matter here."""
+    """The fields of a record that are needed to find open turns."""
 
     kind: str
     turn: int | None = None
@@ -53,12 +54,14 @@ _brief = msgspec.json.Decoder(_Brief)
 
 
 async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> RecoveryReport:
-    """Open every session of *manager*'s store that has an open turn and no living owner, at most
-    *at_once* at a time. Its turns end or go on, as its ``recovery`` says, and its subscribers get
-    the events. Costs a read of the end of each log, and of the whole log where the owner has died.
+    """Open every session of *manager*'s store that has an open turn and no living owner.
 
-    Raises StoreError where the store cannot be listed. An error of one session is in the report.
-    Cancellable; sessions that were opened stay open.
+    At most *at_once* sessions are read or opened at a time. Their turns are ended or resumed as
+    each session's ``SessionConfig.recovery`` says, and their subscribers get the events. The end of
+    each log is read. If the owner has died, the whole log may be read.
+
+    Raises StoreError if the store cannot be listed. Errors of single sessions are in the report.
+    Cancellable; sessions that were already opened stay open.
     """
     store = runtime_of(manager).store
     recovered: list[str] = []
@@ -88,8 +91,10 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
 
 
 async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:
-    """The *rows* whose owner is not known to live. Whether an owner on another machine lives is
-    only known when the session is opened."""
+    """Those of *rows* that may have no living owner.
+
+    For an owner on another machine this is known only when the session is opened.
+    """
     owners = {row.owner for row in rows if row.owner is not None}
     if not owners:
         return rows
@@ -104,11 +109,11 @@ def _living(owners: set[Owner]) -> set[Owner]:
 
 
 async def has_open_turn(store: Store, row: SessionRow) -> bool:
-    """Was a turn left open in the log of *row*'s session? Acquires nothing.
+    """Was a turn left open in the log of *row*'s session? Acquires no lease.
 
-    An owner that released the session left at most the turn that ran, so records before the last
-    turn that ran to its end are not read. An owner that died may have left any turn open. Raises
-    as ``Store.read``.
+    An owner that released the session has left at most its running turn open. Then records before
+    the last turn that ran to its end are not read. An owner that died may have left any turn open.
+    Raises the errors of ``Store.read``.
     """
     died, ended = row.owner is not None, set[int]()
     upto, limit = row.head, FIRST_PAGE
@@ -127,12 +132,14 @@ def _read(body: bytes) -> _Brief:
     try:
         return _brief.decode(body)
     except msgspec.MsgspecError:
-        return _Brief("")  # opening the session raises what is wrong with the record
+        return _Brief("")  # opening the session reports what is wrong with the record
 
 
 def _has_open_turn(newest_first: Iterable[_Brief], ended: set[int], *, died: bool) -> bool | None:
-    """Do these records show that a turn is open, or that none is? None if they show neither.
-    Adds to *ended*."""
+    """Do these records show that a turn is open (True), or that none is (False)?
+
+    Returns None if the records show neither. Adds the turns that have ended to *ended*.
+    """
     for record in newest_first:
         if record.kind in _BEGINS:
             return False
@@ -140,6 +147,9 @@ def _has_open_turn(newest_first: Iterable[_Brief], ended: set[int], *, died: boo
             continue
         if record.kind in _ENDS:
             ended.add(record.turn)
+            # An owner that released the session left at most its running turn open. A turn that was
+            # committed or failed was running, so no turn before it is open. An aborted turn may
+            # only have been queued.
             if not died and record.kind != "turn.aborted":
                 return False
         elif record.kind in _GOES_ON and record.turn not in ended:

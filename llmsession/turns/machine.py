@@ -79,7 +79,9 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one turn; None is no limit. Reaching one is an outcome, not an error."""
 
     max_steps: int | None = 500
+    """Requests to the model in one turn. 1 or more."""
     max_seconds: float | None = None
+    """Seconds from the start of the turn to its end. Above 0."""
     max_tokens: int | None = None
     """Input and output tokens of all its requests together, cached ones included."""
     max_retries: int = 4
@@ -90,7 +92,7 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How often a turn continues after ``pause_turn``."""
     silence_s: float | None = 300.0
     """After so many seconds without a piece of a reply the stream is taken for broken, and the
-    step is tried again as after any broken stream. It may take up to a quarter longer."""
+    step is tried again as after any broken stream. It may take up to a quarter longer. Above 0."""
 
 
 class Ending(msgspec.Struct, frozen=True):

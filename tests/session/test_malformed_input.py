@@ -316,6 +316,6 @@ async def test_a_session_is_made_of_a_config_and_a_textual_id() -> None:
     async with stage(["fine"]) as on:
         with pytest.raises(InvalidConfig, match="needs a SessionConfig, not NoneType"):
             await on.manager.create(None)  # type: ignore[arg-type]  # what is under test
-        with pytest.raises(InvalidInput, match="session id 5 is no text"):
+        with pytest.raises(InvalidInput, match="session id 5 is not a text"):
             await on.manager.create(on.session.config, session_id=5)  # type: ignore[arg-type]  # so
         assert await on.say("hello") == "fine"

@@ -106,7 +106,7 @@ async def test_what_only_embedded_sessions_have_is_one_clear_error_remote(
 
 @pytest.mark.parametrize("limit", [-1, 0, 1001])
 async def test_a_page_of_sessions_has_one_bound_embedded_and_remote(limit: int) -> None:
-    said = r"^limit is -?[0-9]+; it is a whole number from 1 to 1,000$"
+    said = r"^limit is -?[0-9]+; it must be a whole number from 1 to 1,000$"
     remote: Any = RemoteManager(None)  # type: ignore[arg-type]  # nothing is sent
     async with SessionManager(provider=ScriptedProvider([])) as embedded:
         for manager in (embedded, remote):

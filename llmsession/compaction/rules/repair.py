@@ -37,7 +37,15 @@ MISSING = "Tool result unavailable; do not assume the call ran."
 
 
 class PairingError(InvalidInput):
-    """A transcript whose calls and results do not pair. ``repair`` is the first change needed."""
+    """Tool calls and results of a transcript do not pair. ``repair`` is the first change needed.
+
+    Cause: ``tool_pair_repair(..., mode="strict")`` met a call without a result, a result without a
+    call, or either one twice.
+
+    Example: ``messages[3] (call 'call_1'): R4: moved back to its call``
+
+    Remedy: correct the transcript, or repair it with ``mode="synthesise"`` or ``mode="strip"``.
+    """
 
     def __init__(self, repair: Repair) -> None:
         call = f" (call {repair.call_id!r})" if repair.call_id else ""

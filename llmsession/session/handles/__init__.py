@@ -1,1 +1,1 @@
-"""What users hold: sessions, turns, subscriptions."""
+"""The objects that users hold: sessions, turns and subscriptions."""

@@ -1,4 +1,4 @@
-"""ActorReference: what a handle holds of its session."""
+"""ActorReference: the link from a handle to the actor of its session."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ __all__ = ["ActorReference"]
 
 
 class ActorReference:
-    """Keeps a session live as long as it is held itself, and reactivates one that went cold.
+    """Keeps a session in memory while a handle refers to it, and loads it again if it went cold.
 
-    An eviction, a close or a failure of the store may end the actor while the handle lives on:
-    ``actor`` is the newest one that this handle has met.
+    An eviction, a close or a store failure may end the actor while the handle still exists.
+    ``actor`` is the newest actor that this handle has used.
     """
 
     __slots__ = ("__weakref__", "_queue", "_unpin", "actor", "runtime")
 
     def __init__(self, runtime: Runtime, actor: Actor) -> None:
         self.runtime = runtime
-        # Held here, so that all handles of the session share it: the runtime has it weakly.
+        # The runtime refers to this queue weakly. This reference keeps it alive, so that all
+        # handles of the session share one queue.
         self._queue = runtime.reactivation_queue(actor.session)
         self._pin(actor)
 
@@ -33,12 +34,15 @@ class ActorReference:
         self._unpin.atexit = False
 
     async def activated(self) -> Actor:
-        """The actor. If the session is cold it is loaded first; then callers go on in the order in
-        which they came, so that commands are numbered as they were called."""
+        """The actor of the session, which is loaded first if it is cold.
+
+        Callers that wait for the load continue in the order in which they called, so that commands
+        get their ingress numbers in that order. Raises the errors of ``SessionManager.open``.
+        """
         if self.actor.status != "cold" and not self._queue.callers:
             return self.actor
         async with self._queue.in_turn():
-            # A loop: the session may be evicted again before this task runs.
+            # A loop, because the session may be evicted again before this task gets to run.
             while self.actor.status == "cold":
                 tools = tools_with_callables(self.actor.core.config)
                 actor = await self.runtime.activate(self.actor.session, tools=tools)

@@ -1,4 +1,4 @@
-"""The text of a turn, piece by piece: every character once, from previews and durable records."""
+"""The text of a turn as a stream: every character once, from previews and durable records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ TextPiece: TypeAlias = str | StepRestarted
 
 
 class ReplyText:
-    """Reads the events of one turn, in their order, and says what of its text is new.
+    """Reads the events of one turn in order, and returns the text that is new in each.
 
-    The text of a step is that of its previews until the record that closes the step comes; what
-    the previews did not have follows then. Where the record says something else than the previews
-    did, as after lost ones, the step is told anew.
+    The text of a step comes from its previews until the record that closes the step arrives. Then
+    the rest of the record's text follows. If the record's text does not begin with the previews'
+    text, for example because previews were lost, the step's text starts again after a
+    ``StepRestarted``.
     """
 
     def __init__(self) -> None:
@@ -29,16 +30,20 @@ class ReplyText:
         self._place = (0, 0, 0)
         """Turn, step and attempt of the newest preview."""
         self._pieces: list[str] = []
-        """What was told of the step that is not closed."""
+        """The text that was returned of the step that is not closed yet."""
         self._heard_again: str | None = None
-        """After ``lagged``: what came again of what was told."""
+        """After ``lagged``: the part of the returned text that has arrived a second time. Otherwise
+        None.
+        """
 
     def lagged(self) -> None:
-        """The events come again from the turn's acceptance; nothing that was told is repeated."""
+        """The subscription starts again from the turn's acceptance. Text that was returned is not
+        repeated.
+        """
         self._heard_again = ""
 
     def read(self, event: Event) -> Iterator[TextPiece]:
-        """What *event* adds, in pieces that are not empty."""
+        """The pieces of text that *event* adds. None of them is empty."""
         if isinstance(event, TextDelta):
             return self._read_delta(event)
         if isinstance(event, StepRestarted):
@@ -85,7 +90,7 @@ class ReplyText:
 
 
 def text_of(record: r.RecordBase) -> str | None:
-    """The text of the reply that *record* holds; None if it holds none."""
+    """The text of the reply that *record* holds; None if it holds no reply."""
     if isinstance(record, r.TurnImported):
         return "".join(message.text for message in record.messages if message.is_assistant)
     reply = getattr(record, "reply", None)
@@ -93,7 +98,7 @@ def text_of(record: r.RecordBase) -> str | None:
 
 
 class TextTurn(Protocol):
-    """The part of a turn's handle that its text is read from."""
+    """The part of a turn's handle that the text stream needs. Remote turns have it, too."""
 
     def __aiter__(self) -> Subscription: ...
 
@@ -101,7 +106,9 @@ class TextTurn(Protocol):
 
 
 class TextStream:
-    """The text of a turn as it comes. Iterate it; leaving the loop interrupts nothing."""
+    """An iterator over the text of a turn as it arrives. Leaving the loop does not interrupt the
+    turn.
+    """
 
     def __init__(self, turn: TextTurn) -> None:
         self._turn = turn
@@ -114,7 +121,7 @@ class TextStream:
         return self
 
     async def __anext__(self) -> TextPiece:
-        """The next piece. Cancellable; a cancelled wait loses no piece."""
+        """The next piece of text. Cancellable; a cancelled wait loses no text."""
         while True:
             for piece in self._pieces:
                 return piece
@@ -123,7 +130,7 @@ class TextStream:
             try:
                 event = await anext(self._events)
             except StopAsyncIteration:
-                await self._turn.text()  # raises if nothing of the turn is kept
+                await self._turn.text()  # raises if the turn was not committed
                 self._is_over = True
                 raise
             if isinstance(event, Lagged):

@@ -1,4 +1,4 @@
-"""LLMSession: the handle that users hold."""
+"""LLMSession: the handle through which users work with a session."""
 
 from __future__ import annotations
 
@@ -65,21 +65,26 @@ __all__ = ["LLMSession", "Turn", "live_state"]
 
 
 class LLMSession:
-    """One conversation. Get it from ``SessionManager.create`` or ``open``, and hold it while you
-    use it: a session that no handle holds may be evicted, and is loaded again when it is used.
+    """One conversation with a language model.
 
-    Commands are numbered when they are called, before any await, and answered when they are
-    durable. Cancelling a call that waits for its answer does not take the command back. Reads
-    (``conversation``, ``context``, ``status``, ``usage``) are synchronous. Remote sessions have
-    their async forms only (``read_conversation``, ...).
+    Get it from ``SessionManager.create`` or ``open``. Hold it while you use it: a session without a
+    handle may be evicted from memory, and is loaded again when it is next used.
 
-    All commands raise SessionClosed, SessionMoved, Overloaded or StoreError where that applies.
+    Commands (``send``, ``interrupt``, ...) are async. They take effect in the order in which they
+    are called, and they return when their effect is durable. Cancelling a call that waits for its
+    answer does not undo the command. Every command may raise SessionClosed, SessionMoved,
+    Overloaded and StoreError.
+
+    Reads (``conversation``, ``context``, ``status``, ``usage``, ...) are synchronous and return the
+    newest durable state. Remote sessions have only their async forms (``read_conversation``, ...).
+    Embedded sessions have both.
     """
 
     def __init__(self, runtime: Runtime, actor: Actor) -> None:
         self.id = actor.session
+        """The session's id in its store."""
         self.reference = ActorReference(runtime, actor)
-        """For the other layers of this package; no part of the public interface."""
+        """For the other layers of this package; not part of the public interface."""
 
     def __repr__(self) -> str:
         return f"<LLMSession {self.id} {self._actor.status}>"
@@ -102,16 +107,20 @@ class LLMSession:
         command_id: str | None = None,
         expected_head: TurnId | str | int | None = None,
     ) -> Turn:
-        """Send a user message. Returns its turn once the acceptance is durable.
+        """Send a user message. Returns its turn as soon as the acceptance is durable.
 
-        *content* is text, or a list of blocks (structs or plain dicts). With a turn open,
-        *when_busy* decides: ``queue`` waits its turn, ``reject`` raises SessionBusy,
-        ``interrupt`` ends the open turn and goes first, ``steer`` joins the open turn at its
-        next step boundary and returns that turn. A repeat of *command_id* returns the same turn
-        and sends nothing. *expected_head* is the last committed turn that the caller knows, 0 for
-        an empty history.
+        - *content* is a text, or a list of blocks (structs or plain dicts).
+        - *when_busy* says what happens if a turn is open. ``queue`` (default) starts this turn
+          after it. ``reject`` raises SessionBusy. ``interrupt`` ends the open turn and puts this
+          one first in the queue. ``steer`` adds the message to the open turn at its next step
+          boundary, and returns that turn.
+        - *command_id* makes the call repeatable: a repeat returns the same turn and sends nothing.
+        - *expected_head* is the last committed turn that the caller knows of, 0 for an empty
+          history. HeadMoved is raised if another turn was committed since, or if other sends are
+          open.
 
-        Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused, Overloaded, BudgetExhausted.
+        Raises InvalidMessage, SessionBusy, HeadMoved, KeyReused (the *command_id* was used for
+        another command), Overloaded, BudgetExhausted.
         """
         body = checked_user_body(content)
         when_busy = checked_when_busy(when_busy)
@@ -127,10 +136,10 @@ class LLMSession:
     async def submit_tool_results(
         self, results: Sequence[ToolResult], *, command_id: str | None = None
     ) -> None:
-        """Give the results of open tool calls, of some or all of them. Durable when it returns.
+        """Submit the results of some or all open tool calls. They are durable when this returns.
 
-        All *results* are accepted or none is. Raises UnknownToolCall, DuplicateToolResult,
-        TurnNotOpen (the turn has ended; nothing was changed), InvalidMessage.
+        Either all of *results* are accepted or none is. Raises UnknownToolCall,
+        DuplicateToolResult, TurnNotOpen (the turn has ended; nothing was changed), InvalidMessage.
         """
         actor = await self.reference.activated()
         answers = await prepare_answers(results, compaction=actor.core.capping)
@@ -143,12 +152,16 @@ class LLMSession:
         policy: r.InterruptPolicy | None = None,
         command_id: str | None = None,
     ) -> InterruptOutcome:
-        """Stop *turn*. Without one: the open turn, and every send enqueued before this call.
+        """Stop *turn*. Without *turn*: stop the open turn and every send that was enqueued before
+        this call.
 
-        *policy*: ``drop_turn`` removes the whole turn, ``keep_steps`` keeps its complete steps,
-        ``keep_text`` also the text of the reply that streams; None is the configured policy. It is
-        answered when it is durable: within the grace period plus a store write, whatever tool or
-        stream is running. A turn that is not open is no error: see the result.
+        *policy* says what is kept: ``drop_turn`` removes the whole turn, ``keep_steps`` keeps its
+        complete steps, and ``keep_text`` also keeps the text of the reply that is streaming. None
+        uses the session's ``interrupt_policy``.
+
+        Returns when the interrupt is durable. That takes at most the grace period (``grace_s``)
+        plus one write to the store, whatever tool or stream is running. Interrupting a turn that is
+        not open is not an error: the result says so.
         """
         policy, command_id = checked_policy(policy), c.checked_command_id(command_id)
         number = None if turn is None else turn_number(turn)
@@ -156,15 +169,18 @@ class LLMSession:
         return await actor.put_interrupt(number, policy, command_id).wait()
 
     async def compact(self) -> CompactionOutcome:
-        """Compact now, whatever the threshold is. Waits until the compaction is applied or given
-        up. A reply that streams is finished first."""
+        """Compact the context now, even if it is below the threshold.
+
+        Waits until the compaction is applied or given up. A reply that is streaming is finished
+        first.
+        """
         actor = await self.reference.activated()
         command = c.Compact(actor.mailbox.number(), None)
         actor.put(command)
         return await command.promise.wait()
 
     def cancel_compaction(self) -> None:
-        """Stop the background compaction, if one runs. Nothing of it is applied."""
+        """Stop the background compaction if one is running. None of its work is applied."""
         if self._actor.status != "live":
             return
         self._actor.report(self._actor.turns.runner.compactor.cancel)
@@ -172,13 +188,15 @@ class LLMSession:
     async def clear(
         self, *, purge: bool = False, when_busy: c.IfBusy = "reject", command_id: str | None = None
     ) -> None:
-        """Start the next generation with an empty history. The log keeps the old history, unless
-        *purge* erases it: then no record of this session's log holds any message until now when
-        the call returns. Forks keep the records that they share.
+        """Empty the history. The next generation starts.
 
-        With a turn open, *when_busy* raises SessionBusy, or ends every open turn first. If the
-        store fails between clearing and erasing, it raises StoreError, and the next ``open`` erases
-        the rest.
+        The log keeps the old history. With *purge* it is erased: when the call returns, the
+        session's log holds no message from before it. Forks keep the records that they share with
+        the session.
+
+        If a turn is open, *when_busy* ``reject`` raises SessionBusy, and ``interrupt`` ends every
+        open turn first. If the store fails between clearing and erasing, StoreError is raised, and
+        the next ``open`` erases the rest.
         """
         busy, purge = checked_if_busy(when_busy), checked_flag(purge, "purge")
         actor = await self.reference.activated()
@@ -192,11 +210,11 @@ class LLMSession:
         when_busy: c.IfBusy = "reject",
         command_id: str | None = None,
     ) -> None:
-        """Make turn *to* the last one of the history again, 0 for none. The next generation starts.
+        """Drop all turns after turn *to* from the history; 0 drops all. The next generation starts.
 
-        The log keeps the turns after it, and ``fork`` can still begin there. Receipts that their
-        messages carried are sent again with the next message. *when_busy* as for ``clear``. Raises
-        InvalidInput for a turn that is not in the history.
+        The log keeps the dropped turns, so ``fork`` can still begin at one of them. A receipt that
+        a dropped message carried is sent again with the next message. *when_busy* is that of
+        ``clear``. Raises InvalidInput if turn *to* is not in the history.
         """
         turn, busy = turn_or_none_before(to), checked_if_busy(when_busy)
         actor = await self.reference.activated()
@@ -210,16 +228,20 @@ class LLMSession:
         when_busy: c.IfBusy = "reject",
         command_id: str | None = None,
     ) -> None:
-        """Erase the messages before turn *before* from the history and from the log.
+        """Erase the messages before turn *before*, from the history and from the log.
 
-        *before* may be a moment instead: a datetime with its zone, or a float in seconds since the
-        epoch. Then the turns that were accepted before it are erased, but for those that stand
-        after a later one in the history. Aborted and rewound turns from before are erased, too, and
-        what an import had beside its messages. Turn numbers, costs, outcomes, and what later
-        messages quote stay. If there is nothing to forget, nothing changes. Otherwise the next
-        generation starts. The thinking so far is no longer sent: its signatures are bound to the
-        erased messages. *when_busy*, what a fork keeps, and errors are as for
-        ``clear(purge=True)``; it also raises InvalidInput for a turn that is not in the history.
+        *before* may also be a moment: a datetime with a time zone, or a float in seconds since the
+        epoch. Then the turns that were accepted before that moment are erased, except those that
+        stand after a later one in the history. Aborted and rewound turns from before that point are
+        erased, too, and so is what an import stored beside its messages. Turn numbers, costs,
+        outcomes, and quotations in later messages stay.
+
+        If there is nothing to forget, nothing changes. Otherwise the next generation starts.
+        Thinking from before the call is no longer sent, because its signatures are bound to the
+        erased messages.
+
+        *when_busy*, the records that a fork keeps, and the errors are those of
+        ``clear(purge=True)``. Also raises InvalidInput if the turn is not in the history.
         """
         place, busy = turn_or_moment(before), checked_if_busy(when_busy)
         actor = await self.reference.activated()
@@ -235,14 +257,17 @@ class LLMSession:
         when_busy: c.IfBusy = "reject",
         command_id: str | None = None,
     ) -> LLMSession:
-        """A new session that goes on from here, or from the commit of turn *at*, which may have
-        been rewound since. No message is copied, and neither session changes the other.
+        """Create a session that continues from here, or from the commit of turn *at*.
 
-        The fork has the history, the view, the receipts and the configuration of that moment, and
-        the tools' callables that are bound here. Without *labels* it gets those of this session.
-        Its command ids and its usage begin anew. *when_busy* as for ``clear``. A repeat of
-        *command_id* returns the same fork. Raises InvalidInput for a turn that was never committed
-        or was forgotten, SessionExists, StoreError.
+        Turn *at* may have been rewound since. No message is copied, and later changes of one
+        session do not affect the other. The fork starts with the history, the view, the receipts
+        and the configuration of that point, and with the tool functions that are bound here.
+        Without *labels* it gets the labels of this session. Its command ids and its usage start
+        from nothing. A repeat of *command_id* returns the same fork. *when_busy* is that of
+        ``clear``.
+
+        Raises InvalidInput for a turn that was never committed or was forgotten, SessionExists,
+        StoreError.
         """
         turn = None if at is None else turn_number(at)
         busy = checked_if_busy(when_busy)
@@ -269,14 +294,18 @@ class LLMSession:
         archived: bool | None = None,
         command_id: str | None = None,
     ) -> None:
-        """Replace the session's labels with *labels*, give it a *title*, archive it or not. What is
-        None stays as it is. Durable when it returns.
+        """Replace the session's labels, set its title, or archive it. Durable when it returns.
 
-        Labels are at most 64, with printable names of up to 64 characters and texts of up to 256.
-        A title has up to 200 characters; "" takes it away, and the session has the beginning of its
-        first request again. An archived session works as before, and is only left out of ``list``.
-        Both are labels, ``llmsession.title`` and ``llmsession.archived``: they can be read in an
-        encrypted store, and stay when messages are forgotten. Raises InvalidInput.
+        Arguments that are None change nothing.
+
+        - *labels*: at most 64. Names are printable and have up to 64 characters, values up to 256.
+        - *title*: up to 200 characters. "" removes it; then the title is the beginning of the first
+          request again.
+        - *archived*: an archived session works as before, and is only left out of ``list``.
+
+        Title and archived flag are stored as the labels ``llmsession.title`` and
+        ``llmsession.archived``. Like all labels, they are readable even in an encrypted store, and
+        they stay when messages are forgotten. Raises InvalidInput.
         """
         labels, title, archived = checked_labelling(labels, title, archived)
         actor = await self.reference.activated()
@@ -284,22 +313,24 @@ class LLMSession:
         await _perform(actor, c.Label(number, command_id, labels, title, archived))
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
-        """Change the configuration: ``configure(model=..., system=..., tools=...)``.
+        """Change fields of the configuration: ``configure(model=..., system=..., tools=...)``.
 
-        Takes effect between turns: now, or when the open turn has ended, before the next one. A
-        tool of this session cannot call it: the change would wait for the turn that waits for the
-        tool. There it raises SessionBusy at once. Raises InvalidConfig and changes nothing.
+        The change takes effect between turns: now, or when the open turn has ended and before the
+        next one starts. A tool cannot configure its own session: the change would wait for the
+        turn, and the turn waits for the tool. In that case SessionBusy is raised at once. Raises
+        InvalidConfig, and changes nothing, for an unknown field or an invalid value.
         """
         tool = tool_around(self.id)
         if tool is not None:
             raise SessionBusy(
                 f"tool {tool!r} cannot configure its own session {self.id!r}: the change would wait"
-                " for the turn that waits for the tool; configure it when the turn has ended"
+                " for the turn, which waits for the tool; configure it when the turn has ended"
             )
         actor = await self.reference.activated()
         unknown = set(changes) - set(SessionConfig.__struct_fields__)
         if unknown:
-            raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
+            names = ", ".join(sorted(unknown))
+            raise InvalidConfig(f"no such configuration field: {names}; see SessionConfig")
         config = self._runtime.complete_config(actor.core.config, changes)
         checked = {name: getattr(config, name) for name in changes}
         await _perform(actor, c.Configure(actor.mailbox.number(), command_id, checked))
@@ -307,10 +338,11 @@ class LLMSession:
     async def store_compact_summaries(
         self, summaries: dict[str, str], *, command_id: str | None = None
     ) -> None:
-        """Give compact summaries of earlier tool results: ``{call id: text}``.
+        """Store compact summaries of earlier tool results: ``{call id: text}``.
 
-        The next compaction uses them; ``compact_summaries`` gives them back. A result that is
-        already shown in compact form keeps its text. Raises UnknownToolCall, InvalidInput.
+        The next compaction uses them, and ``compact_summaries`` returns them. A result that is
+        already shown in compact form keeps the text it is shown with. Raises UnknownToolCall,
+        InvalidInput.
         """
         cleaned = checked_summaries(summaries)
         actor = await self.reference.activated()
@@ -319,13 +351,15 @@ class LLMSession:
     async def set_summary(
         self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
     ) -> None:
-        """Show *text* in place of all messages up to the end of turn *upto*, from now on.
+        """Show *text* to the model in place of all messages up to the end of turn *upto*.
 
-        It is applied like a compaction: the history stays as it is, a rewind to before that turn
-        removes the summary, and it waits while a reply streams. It may be longer than the messages
-        that it replaces, but not longer than a request may be. Durable when it returns. Raises
-        InvalidInput for a turn that is not in the history or that a later summary covers already,
-        for a text that is empty or too long, and where thinking after that turn must open a tool
+        It is applied like a compaction: it waits while a reply is streaming, the history is not
+        changed, and a rewind to before the end of that turn removes the summary. The text may be
+        longer than the messages that it replaces, but not longer than a request may be. Durable
+        when it returns.
+
+        Raises InvalidInput if the turn is not in the history or is already covered by a later
+        summary, if the text is empty or too long, and if thinking after that turn must open a tool
         loop that was stopped.
         """
         text, turn = checked_summary(text), turn_number(upto)
@@ -335,39 +369,51 @@ class LLMSession:
         )
 
     async def close(self) -> Closed:
-        """Interrupt open turns, release the session, and name the tools that still run."""
+        """Interrupt open turns, end the actor, and release the session's lease.
+
+        Returns the names of tools that still run.
+        """
         return await self._actor.put_close().wait()
 
     # Reads: synchronous, of the newest durable state.
 
     @property
     def config(self) -> SessionConfig:
-        """The configuration in force, without a change that waits for the turn's end."""
+        """The configuration in force. It does not include a change that waits for the open turn's
+        end.
+        """
         return self._actor.core.config
 
     @property
     def labels(self) -> dict[str, str]:
-        """The session's labels: a copy."""
+        """The session's labels, as a copy."""
         return dict(self._actor.state.labels)
 
     @property
     def title(self) -> str:
-        """What a list shows of the session: the title that it was given, that of its import, or the
-        beginning of its first request; "" if it has none of them."""
+        """The title that a list shows.
+
+        It is the title that was set with ``label``, or that of the imported conversation, or the
+        beginning of the first request. It is "" if there is none of these.
+        """
         return title_of(self._actor.state)
 
     @property
     def tenant(self) -> str | None:
-        """The tenant that the session was created for; its spending counts to that one's budget."""
+        """The tenant that owns the session and whose budget its spending counts against; None if
+        none does.
+        """
         return tenant_of(self._actor.state.labels)
 
     def summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
-        """What this conversation was about, in at most *max_chars* characters, 200 at least: the
-        text to seed another session with. "" for an empty history.
+        """A text of at most *max_chars* characters (200 or more) that says what the conversation
+        was about.
 
-        If a summary covers all of the history in the context, it is that one. Otherwise rules pick
-        the questions, the tools and files that were used, and the last answer, without a model:
-        from the messages after the summary, which comes first, or from all if there is none.
+        Use it as the ``seed`` of another session. It is "" for an empty history. If a summary
+        covers the whole history in the context, that summary is returned. Otherwise a fixed set of
+        rules, without a model, picks the questions, the tools and files that were used, and the
+        last answer. If a summary covers the beginning of the history, it comes first and the rules
+        are applied to the messages after it.
         """
         max_chars = checked_number(max_chars, "max_chars")
         state = self._actor.state
@@ -375,16 +421,19 @@ class LLMSession:
         return digest_of(state.history, state.view.prefix_summary, seed, max_chars=max_chars)
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
-        """The committed history, oldest first: an immutable tuple, in O(1).
+        """The committed history, oldest message first. An immutable tuple, in O(1).
 
-        With *include_open* also the open turn's messages so far, which may still be dropped.
+        With *include_open*, the messages of the open turn so far follow; that turn may still be
+        dropped.
         """
         state, include_open = self._actor.state, checked_flag(include_open, "include_open")
         return state.context_messages() if include_open else state.history
 
     def context(self) -> Request:
-        """The request that the model would be sent now, without a new user message. What the
-        policy would inject into it is there already."""
+        """The request that would be sent to the model now, without a new user message.
+
+        It includes what the compaction policy injects. Costs one projection of the context.
+        """
         core = self._actor.core
         return core.builder.project(core.state.context_messages(), self._view_to_send())
 
@@ -392,7 +441,7 @@ class LLMSession:
         return self._actor.turns.runner.compactor.view_to_send()
 
     def status(self) -> SessionStatus:
-        """The session's status. Costs a projection of the context."""
+        """The session's status. Costs one projection of the context."""
         actor, core, state = self._actor, self._actor.core, self._actor.state
         run, size = actor.turns.current, core.size_now(self._view_to_send())
         phase: SessionPhase = "running" if run is not None else "idle"
@@ -426,85 +475,103 @@ class LLMSession:
         )
 
     def will_compact(self) -> bool:
-        """Would the next request be sent behind a compaction, if it were built now? Begins nothing.
-        It costs a projection of the context, as ``status``, and where the policy is due a plan.
+        """Would a compaction be applied before the next request, if that request were built now?
 
-        True where the policy keeps a limit of its own and has a plan that frees something, where a
-        plan is ready and its moment has come, or where the context is larger than the budget. A
-        policy that waits for the provider's cache plans beside a reply, so for it a context above
-        the threshold alone is no reason. The next message counts as a message, and its text is not
-        counted: it may be what exceeds a limit. What a policy injects is no compaction.
+        Nothing is started. It costs a projection of the context, as ``status`` does, and a plan if
+        the policy's threshold is reached. Returns True in these cases:
+
+        - The policy keeps a limit of its own, and its plan frees something.
+        - A plan is ready, and the moment to apply it has come.
+        - The context is larger than the budget.
+
+        A policy that waits for the provider's cache makes its plan while a reply is streaming. For
+        such a policy a context above the threshold is not enough. The next user message counts as
+        one message, but its text is not known and not counted, so it may still exceed a limit.
+        Items that a policy injects do not count as a compaction.
         """
         actor = self._actor
         return actor.turns.runner.compactor.will_apply(actor.core.size_now())
 
     def compact_summaries(self) -> dict[str, str]:
-        """The compact summaries of tool results, by call id: those that ``store_compact_summaries``
-        and ``submit_tool_results`` gave, that tools returned, and that a model wrote. A copy. Those
-        of calls that were forgotten, cleared or rewound are gone."""
+        """The compact summaries of tool results, by call id, as a copy.
+
+        They come from ``store_compact_summaries``, ``submit_tool_results``, tools that returned
+        one, and a model. Summaries of calls that were forgotten, cleared or rewound are not
+        included.
+        """
         return dict(self._actor.state.summaries)
 
     async def count(self) -> Count:
-        """The size of the request that the model would be sent now, by the best method there is:
-        the provider's count, else the last reported usage plus an estimate, else tiktoken where
-        its vocabulary is installed, else characters. ``method`` says which. Counts are cached by
-        content. Raises nothing but cancellation, and waits a few seconds at most.
+        """Count the tokens of the request that would be sent to the model now.
+
+        Uses the best method that is available: the provider's count, else the last reported usage
+        plus an estimate, else tiktoken if its vocabulary is installed, else characters.
+        ``Count.method`` says which one was used. Counts are cached by content. Takes a few seconds
+        at most, is cancellable, and raises no other error.
         """
         return await self._actor.core.count(self._view_to_send())
 
     def open_calls(self) -> tuple[ToolUse, ...]:
-        """The calls of the running turn that wait for their results, in order, as in its events.
-        After ``open`` a resumed turn waits for these: answer the caller's ones under these ids with
-        ``submit_tool_results``."""
+        """The tool calls of the running turn that wait for their results, in order, as in its
+        events.
+
+        A turn that was resumed by ``open`` waits for these. Answer the caller's ones under these
+        ids with ``submit_tool_results``.
+        """
         return self._actor.open_calls
 
     def usage(self) -> SessionUsage:
-        """The tokens that ended turns spent, interrupted ones included, and the open one so far,
-        and what they cost by the manager's prices. Costs a walk over all requests."""
+        """The tokens that ended turns and the open turn have spent so far, and their cost.
+
+        Interrupted and failed turns count. Costs are computed from the manager's prices. Visits all
+        requests of the session.
+        """
         actor = self._actor
         return usage_of(actor.state, actor.core.services.prices, actor.turns.current)
 
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
-        """As ``conversation``; the form that remote sessions have too."""
+        """The same as ``conversation``, in the form that remote sessions have, too."""
         return self.conversation(include_open=include_open)
 
     async def read_context(self) -> Request:
-        """As ``context``."""
+        """The same as ``context``."""
         return self.context()
 
     async def read_status(self) -> SessionStatus:
-        """As ``status``."""
+        """The same as ``status``."""
         return self.status()
 
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
-        """As ``open_calls``."""
+        """The same as ``open_calls``."""
         return self.open_calls()
 
     async def read_will_compact(self) -> bool:
-        """As ``will_compact``."""
+        """The same as ``will_compact``."""
         return self.will_compact()
 
     async def read_compact_summaries(self) -> dict[str, str]:
-        """As ``compact_summaries``."""
+        """The same as ``compact_summaries``."""
         return self.compact_summaries()
 
     async def read_usage(self) -> SessionUsage:
-        """As ``usage``."""
+        """The same as ``usage``."""
         return self.usage()
 
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
-        """As ``summary``."""
+        """The same as ``summary``."""
         return self.summary(max_chars=max_chars)
 
     # Events.
 
     def subscribe(self, *, after: int | None = None) -> Subscription:
-        """Events of this session: previews, and the durable events after the cursor *after*, or
-        from now on without one. A subscriber that begins in mid-stream first gets the step's text
-        so far.
+        """Subscribe to the session's events: previews and durable events.
 
-        The subscription belongs to the manager, not to this handle. Close it when done. Raises
-        InvalidInput for a cursor that the log has not reached.
+        With *after*, a cursor, the durable events after it come first. Without it the subscription
+        begins now. A subscriber that begins in the middle of a reply first gets that step's text so
+        far.
+
+        The subscription belongs to the manager and does not keep this session in memory. Close it
+        when you are done. Raises InvalidInput for a cursor that the log has not reached.
         """
         return self._subscribe(after, None)
 
@@ -514,19 +581,21 @@ class LLMSession:
         if after is not None:
             after = checked_number(after, "the cursor")
             if after > head:
-                raise InvalidInput(f"cursor {after} is not in this log; its head is {head}")
+                raise InvalidInput(
+                    f"cursor {after} is not in the log of session {self.id!r}; its head is {head}"
+                )
         subscription = Subscription(
             actor.core.subscriptions,
             self.id,
             after=head if after is None else after,
             head=head,
             turn=turn,
-            # No method of this handle: a subscription must not keep the session live.
+            # Not methods of this handle: a subscription must not keep the session in memory.
             replay=partial(read_page, self._runtime.store, self.id),
             open_calls=partial(self._runtime.open_calls, self.id),
         )
         if actor.status in ("closed", "moved"):
-            subscription.end()  # the events in the log come, and none after them
+            subscription.end()  # the events in the log are still read; no new ones will come
         run = actor.turns.current
         if run is not None and run.builder is not None:
             for preview in previews_so_far(run.builder, tag_of(run.turn)):
@@ -534,14 +603,14 @@ class LLMSession:
         return subscription
 
     def events_of(self, number: int) -> Subscription:
-        """The events of turn *number*, from its acceptance to its terminal one."""
+        """The events of turn *number*, from its acceptance to its terminal event."""
         return self._subscribe(self._actor.state.accepted_at.get(number, 1) - 1, number)
 
     def turn(self, turn: TurnId | str | int) -> Turn:
-        """The handle of a turn that was accepted before, open or ended.
+        """The handle of a turn that was accepted earlier, whether it is open or has ended.
 
-        Raises InvalidInput for a turn that was never accepted. For one that was open when this
-        owner lost the session, it raises why: SessionMoved, SessionClosed or StoreError.
+        Raises InvalidInput for a turn that was never accepted. If the turn was open when this
+        process lost the session, raises the reason: SessionMoved, SessionClosed or StoreError.
         """
         number, state = turn_number(turn), self._actor.state
         run = self._actor.turns.runs.get(number)
@@ -556,7 +625,8 @@ class LLMSession:
         return Turn(self.id, number, events=self.events_of, outcome=outcome)
 
     async def _outcome(self, promise: Promise[TurnOutcome], _: int) -> TurnOutcome:
-        # A method of the handle, and not the promise's own: a turn keeps its session live.
+        # A method of the handle and not the promise's own: it refers to the handle, so that a turn
+        # keeps its session in memory.
         return await promise.wait()
 
     async def _outcome_from_log(self, number: int) -> TurnOutcome:
@@ -580,11 +650,11 @@ async def _perform(
     command: c.Clear | c.Rewind | c.Forget | c.Label | c.Configure | c.Submit
     | c.StoreSummaries | c.SetSummary,
 ) -> None:  # fmt: skip
-    """Enqueue *command*, and wait until it is durable."""
+    """Enqueue *command*, and wait until its effect is durable."""
     actor.put(command)
     await command.promise.wait()
 
 
 def live_state(session: LLMSession) -> SessionState:
-    """The state of *session* in memory, for tests that compare it with its log. Read only."""
+    """The in-memory state of *session*, for tests that compare it with the log. Read it only."""
     return session.reference.actor.state

@@ -1,4 +1,6 @@
-"""Events of a session for a sink of the caller's own, as a transport has one."""
+"""Subscriptions for a receiver that the caller implements itself (an ``EventSink``), as transports
+do.
+"""
 
 from __future__ import annotations
 
@@ -25,43 +27,51 @@ __all__ = [
 
 
 def is_cold(session: LLMSession) -> bool:
-    """Is the session no longer in memory? Then its next command loads it first."""
+    """Is the session no longer in memory? Its next command loads it first."""
     return session.reference.actor.status == "cold"
 
 
 def newest_seq(session: LLMSession) -> int:
-    """The seq of the newest durable record."""
+    """The seq of the session's newest durable record."""
     return session.reference.actor.state.head
 
 
 def subscriber_count(session: LLMSession) -> int:
-    """How many subscribers the session has, of all clients and of the embedding program."""
+    """How many subscribers the session has, remote clients and the embedding program together."""
     return session.reference.runtime.subscriptions.count(session.id)
 
 
 def generation_of(session: LLMSession) -> int:
-    """The generation of the history."""
+    """The number of the history's generation. ``clear``, ``rewind`` and ``forget`` begin a
+    new one.
+    """
     return session.reference.actor.state.generation
 
 
 class SinkSubscription:
-    """Where a sink began in a session's log, and what it reads there itself. Does not hold the
-    session live."""
+    """The position at which a sink subscribed, and the log that it reads older records from.
+
+    It does not keep the session in memory.
+    """
 
     def __init__(self, runtime: Runtime, session: str, after: int, head: int) -> None:
         self._runtime = runtime
         self.session = session
         self.after = after
-        """The sink wants the durable records after this one."""
+        """The sink wants the durable records with a seq greater than this."""
         self.head = head
-        """The sink is offered the durable records after this one, and reads those before it."""
+        """Records with a seq greater than this are offered to the sink. It reads older ones itself.
+        """
 
     async def read(self, after: int, limit: int) -> Sequence[StoredRecord]:
-        """The next durable records with seq > *after*, as they are stored. Raises as the store."""
+        """At most *limit* durable records with seq > *after*, as they are stored.
+
+        Raises the errors of ``Store.read``.
+        """
         return await self._runtime.store.read(self.session, after=after, limit=limit)
 
     def so_far(self) -> tuple[Preview, ...]:
-        """What has come of the reply that streams now."""
+        """The previews of the reply that is streaming now, as far as it has arrived."""
         actor = self._runtime.find_live(self.session)
         run = actor.turns.current if actor is not None else None
         if run is None or run.builder is None:
@@ -69,24 +79,29 @@ class SinkSubscription:
         return previews_so_far(run.builder, tag_of(run.turn))
 
     def open_calls(self) -> tuple[ToolUse, ...]:
-        """The calls that wait for their results."""
+        """The tool calls that wait for their results."""
         return self._runtime.open_calls(self.session)
 
     def stop(self, sink: EventSink) -> None:
-        """Offer *sink* nothing more."""
+        """Remove *sink*: nothing more is offered to it."""
         self._runtime.subscriptions.remove(self.session, sink)
 
 
 def subscribe_sink(
     session: LLMSession, sink: EventSink, *, after: int | None = None, turn: int | None = None
 ) -> SinkSubscription:
-    """Offer *sink* what *session* publishes from now on. Without *after* it begins now; for
-    *turn*, at its acceptance. Raises InvalidInput for a cursor or a turn that the log has not.
+    """Offer *sink* everything that *session* publishes from now on.
+
+    *after* is the cursor that the sink has reached; without it the subscription begins now. With
+    *turn*, it begins at that turn's acceptance. Raises InvalidInput if the log does not reach the
+    cursor or does not have the turn.
     """
     runtime, actor = session.reference.runtime, session.reference.actor
     head = actor.state.head
     if after is not None and not 0 <= after <= head:
-        raise InvalidInput(f"cursor {after!r} is not in this log; its head is {head}")
+        raise InvalidInput(
+            f"cursor {after!r} is not in the log of session {session.id!r}; its head is {head}"
+        )
     if turn is not None:
         accepted_at = actor.state.accepted_at.get(turn)
         if accepted_at is None:

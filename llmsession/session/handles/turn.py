@@ -16,12 +16,12 @@ __all__ = ["Turn", "text_or_raise"]
 
 
 class Turn:
-    """An accepted turn: its id, its events, its outcome. Holding it keeps the session live.
+    """The handle of an accepted turn: its id, its events and its outcome.
 
-    Iterating gives this turn's events from its acceptance on, previews included, and ends after
-    its terminal event. Events of the session, such as ``compaction.applied``, come by
-    ``LLMSession.subscribe`` only. Several iterations at once are independent of each other.
-    Dropping a Turn interrupts nothing.
+    Iterate it to get the turn's events, previews included, from its acceptance to its terminal
+    event. Several iterations at once are independent of each other. Events of the whole session,
+    such as ``compaction.applied``, come only from ``LLMSession.subscribe``. While you hold a Turn,
+    its session stays in memory. Dropping it does not interrupt the turn.
     """
 
     def __init__(
@@ -33,10 +33,12 @@ class Turn:
         outcome: Callable[[int], Awaitable[TurnOutcome]],
     ) -> None:
         self._session = session
-        # Methods of the session's handle: they hold it, and so keep the session live.
+        # These are methods of the session's handle. They refer to the handle, so the turn keeps its
+        # session in memory.
         self._events = events
         self._outcome = outcome
         self.id = TurnId("u", number)
+        """The turn's id, for example ``u7``."""
 
     def __repr__(self) -> str:
         return f"<Turn {self.id} of {self._session}>"
@@ -45,39 +47,44 @@ class Turn:
         return self._events(self.id.number)
 
     def stream_text(self) -> TextStream:
-        """The text of the turn's replies as it comes, in pieces of any length.
+        """Iterate over the text of the turn's replies as it arrives, in pieces of any length.
 
-        Every character comes once, also if the turn has ended before: ``str`` pieces, joined, are
-        the text of its replies, one step after the other. ``StepRestarted`` comes before text that
-        begins anew, after a broken stream for example: forget the pieces of that step. Raises
-        TurnAborted, TurnFailed or BudgetExhausted at the end, as ``text`` does, and what
-        ``outcome`` raises. Cancelling it, or leaving the loop, interrupts nothing.
+        Every character comes once, also if the turn has already ended. The ``str`` pieces, joined,
+        are the text of the turn's replies, one step after the other. Between them a
+        ``StepRestarted`` says that a step's text begins again, for example after a broken stream:
+        discard that step's pieces.
+
+        At its end it raises TurnAborted, TurnFailed or BudgetExhausted, as ``text`` does, and the
+        errors of ``outcome``. Cancelling it, or leaving the loop, does not interrupt the turn.
         """
         return TextStream(self)
 
     async def outcome(self) -> TurnOutcome:
-        """Wait until the turn has ended durably; how it ended. Cancelling the wait changes nothing.
+        """Wait until the turn's end is durable, and return how it ended.
 
-        Raises SessionMoved, SessionClosed or StoreError if this owner lost the session first. Then
-        the next owner writes the turn's end to the log. If it resumed the turn,
-        ``LLMSession.turn`` there gives a handle that waits for it.
+        Cancelling the wait does not cancel the turn. Raises SessionMoved, SessionClosed or
+        StoreError if this process lost the session first. Then the next owner writes the turn's end
+        to the log. If that owner resumed the turn, ``LLMSession.turn`` returns a handle there that
+        waits for its outcome.
         """
         return await self._outcome(self.id.number)
 
     async def text(self) -> str:
-        """The text of the assistant's last message in this turn.
+        """Wait for the turn's end, and return the text of the assistant's last message in it.
 
-        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed, and
-        BudgetExhausted if a budget ended it before anything was complete.
+        Raises TurnAborted or TurnFailed, with the outcome, if the turn was not committed. Raises
+        BudgetExhausted if a budget ended the turn before anything was complete, and the errors of
+        ``outcome``.
         """
         name = f"turn {self.id.number} of session {self._session!r}"
         return text_or_raise(await self.outcome(), name)
 
 
 def text_or_raise(outcome: TurnOutcome, name: str) -> str:
-    """The text of the assistant's last message in a committed turn. *name* is for errors.
+    """The text of the assistant's last message, if *outcome* is that of a committed turn.
 
-    Raises TurnAborted, TurnFailed or, where a budget ended it, BudgetExhausted for any other.
+    Otherwise raises TurnAborted, TurnFailed or, if a budget ended the turn, BudgetExhausted. *name*
+    names the turn in the message.
     """
     if outcome.status == "aborted":
         raise TurnAborted(

@@ -1,4 +1,4 @@
-"""The commands of an actor. Each one has the promise that its answer is given to."""
+"""The commands of an actor. Each has a promise that is set to its answer."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ IfBusy: TypeAlias = Literal["reject", "interrupt"]
 
 
 def command_digest(command_id: str | None, *parts: bytes | str | None) -> str:
-    """A digest of what a command asks for, which tells a repeat of *command_id* from an id that is
-    used for something else. "" without an id."""
+    """A digest of a command's content; "" if the command has no id.
+
+    It tells a repeat of *command_id* from a second command that uses the same id for something
+    else.
+    """
     if command_id is None:
         return ""
     hashed = hashlib.sha256()
@@ -62,7 +65,9 @@ def command_digest(command_id: str | None, *parts: bytes | str | None) -> str:
 
 
 def remembered(command_id: str | None, digest: str, answer: object) -> tuple[CommandAnswer, ...]:
-    """What a record keeps of a command with an id, to answer its repeats; nothing without an id."""
+    """What a record stores about a command, to answer a repeat of it. Empty if the command has no
+    id.
+    """
     if command_id is None:
         return ()
     return (CommandAnswer(command_id, digest, msgspec.Raw(msgspec.json.encode(answer))),)
@@ -70,17 +75,17 @@ def remembered(command_id: str | None, digest: str, answer: object) -> tuple[Com
 
 @refusing
 def checked_command_id(command_id: object) -> str | None:
-    """*command_id*, as a plain text. Raises InvalidInput for an id that could not be logged."""
+    """*command_id* as a plain ``str``. Raises InvalidInput for an id that cannot be logged."""
     if command_id is None:
         return None
     plain = str.__str__(command_id) if isinstance(command_id, str) else ""
     if 0 < len(plain) <= 200 and plain.isprintable():
         return plain
-    raise InvalidInput(f"command_id {command_id!r} is not 1 to 200 printable characters")
+    raise InvalidInput(f"command_id {command_id!r} must be a text of 1 to 200 printable characters")
 
 
 def _digested(name: str, value: Any) -> bytes | str:
-    """The field *name* of a command as its digest has it."""
+    """The value of the field *name*, encoded for the command's digest."""
     match value:
         case None | False:
             return ""
@@ -89,7 +94,7 @@ def _digested(name: str, value: Any) -> bytes | str:
         case str():
             return value
         case int() | float():
-            return repr(value)  # turn 3 and the moment 3.0 are different
+            return repr(value)  # keeps turn 3 apart from the moment 3.0
         case msgspec.Raw():
             return bytes(value)
         case _:
@@ -98,12 +103,14 @@ def _digested(name: str, value: Any) -> bytes | str:
 
 @dataclass(slots=True, eq=False)
 class Command(Generic[T]):
-    """``ingress`` is the command's number in the order of the calls. ``answer_type`` is the type of
-    its answer in the log, and ``kind`` the name of the command in its digest."""
+    """A command in the mailbox."""
 
     kind: ClassVar[str] = ""
+    """The name of the command in its digest."""
     answer_type: ClassVar[Any] = int | None
+    """The type of the command's answer in the log."""
     ingress: int
+    """The command's number in the order in which callers called."""
     command_id: str | None
     digest: str = field(init=False)
     promise: Promise[T] = field(init=False, default_factory=Promise)
@@ -115,41 +122,46 @@ class Command(Generic[T]):
         self.digest = command_digest(self.command_id, self.kind, *content)
 
     def _content(self) -> Iterator[bytes | str]:
-        """What the command asks for, as its digest has it."""
+        """The command's content, encoded for its digest."""
         names = [each.name for each in fields(self) if each.init][2:]
         return (_digested(name, getattr(self, name)) for name in names)
 
 
 @dataclass(slots=True, eq=False)
 class Send(Command[int]):
-    """Answered with the turn's number once its acceptance is durable."""
+    """A user message. Answered with the turn's number once the acceptance is durable."""
 
     kind: ClassVar[str] = "send"
     body: msgspec.Raw
     when_busy: WhenBusy
     expected_head: int | None
     outcome: Promise[TurnOutcome] | None = field(init=False, default=None)
-    """The outcome of the turn, once it is accepted; None for a repeat of a turn that has ended."""
+    """The outcome of the accepted turn; None for a repeat of a turn that has already ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Submit(Command[None]):
-    """Results of open calls, all or none. Answered once they are durable."""
+    """Results of open calls, accepted together or not at all. Answered once they are durable."""
 
     kind: ClassVar[str] = "submit"
     answers: Sequence[Answer]
 
 
 class Compact(Command[CompactionOutcome]):
-    """Answered once the compaction is applied, or given up. It has no id: a repeat is harmless."""
+    """Compact now. Answered once the compaction is applied or given up.
+
+    It has no command id, because repeating it does no harm.
+    """
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class Clear(Command[None]):
-    """Begin the next generation. Answered once that is durable; with ``purge`` once the messages
-    are erased from the log."""
+    """Empty the history and begin the next generation.
+
+    Answered once that is durable; with ``purge``, once the messages are erased from the log.
+    """
 
     kind: ClassVar[str] = "clear"
     purge: bool
@@ -167,8 +179,11 @@ class Rewind(Command[None]):
 
 @dataclass(slots=True, eq=False)
 class Forget(Command[None]):
-    """Forget the messages before a turn (a number), or before a moment in seconds since the epoch.
-    Answered once they are erased from the log."""
+    """Erase the messages before a turn (an int), or before a moment in seconds since the epoch (a
+    float).
+
+    Answered once they are erased from the log.
+    """
 
     kind: ClassVar[str] = "forget"
     before: int | float
@@ -177,15 +192,21 @@ class Forget(Command[None]):
 
 @dataclass(slots=True, eq=False)
 class Retain(Command[None]):
-    """Forget what of the history exceeds ``limits``: None are the session's own. Nobody's turn is
-    in the way: while one is open, nothing is done. Answered once it is erased from the log."""
+    """Forget the part of the history that exceeds ``limits``; None stands for the session's own
+    limits.
+
+    It does nothing while a turn is open, so that it never gets in the way of one. Answered once the
+    messages are erased from the log.
+    """
 
     kind: ClassVar[str] = "retain"
     limits: HistoryLimits | None = None
 
 
 class ForkPoint(msgspec.Struct, frozen=True):
-    """Where a fork begins: the id of the new session, and how many records it shares."""
+    """Where a fork begins: the id of the new session, and how many records it shares with its
+    parent.
+    """
 
     session: str
     upto: int
@@ -193,8 +214,10 @@ class ForkPoint(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Fork(Command[ForkPoint]):
-    """Find where ``session`` forks off: after the commit of turn ``at``, or at the head. Answered
-    once all records up to there are durable. ``given_id`` is the id that the caller chose."""
+    """Find the record at which ``session`` forks off: the commit of turn ``at``, or the head.
+
+    Answered once all records up to there are durable. ``given_id`` is the id that the caller chose.
+    """
 
     kind: ClassVar[str] = "fork"
     answer_type: ClassVar[Any] = ForkPoint
@@ -212,8 +235,11 @@ class Fork(Command[ForkPoint]):
 
 @dataclass(slots=True, eq=False)
 class Label(Command[None]):
-    """Replace the session's labels, its title, and whether it is archived; None changes nothing of
-    it. Answered once that is durable."""
+    """Replace the session's labels, its title, or its archived flag. A field that is None is not
+    changed.
+
+    Answered once that is durable.
+    """
 
     kind: ClassVar[str] = "label"
     labels: dict[str, str] | None
@@ -228,8 +254,11 @@ class Label(Command[None]):
 
 @dataclass(slots=True, eq=False)
 class Configure(Command[None]):
-    """``changes`` are fields of a checked configuration. They are applied to the configuration that
-    is in force when they take effect: another change may have waited before this one."""
+    """Change the configuration.
+
+    ``changes`` are checked values by field name. They are applied to the configuration that is in
+    force when the change takes effect, because another change may have waited before this one.
+    """
 
     kind: ClassVar[str] = "configure"
     changes: dict[str, Any]
@@ -241,7 +270,7 @@ class Configure(Command[None]):
 
 @dataclass(slots=True, eq=False)
 class StoreSummaries(Command[None]):
-    """Compact summaries by call id, of clean texts. Answered once they are durable."""
+    """Compact summaries by call id, already checked. Answered once they are durable."""
 
     kind: ClassVar[str] = "summaries"
     summaries: dict[str, str]
@@ -249,8 +278,10 @@ class StoreSummaries(Command[None]):
 
 @dataclass(slots=True, eq=False)
 class SetSummary(Command[None]):
-    """Show the caller's ``text`` instead of all messages up to the end of turn ``turn``. Answered
-    once that is durable."""
+    """Show ``text`` instead of all messages up to the end of turn ``turn``.
+
+    Answered once that is durable.
+    """
 
     kind: ClassVar[str] = "summary"
     turn: int
@@ -273,10 +304,12 @@ class InterruptCaller:
 
 @dataclass(slots=True, eq=False)
 class Interrupt:
-    """All unread interrupts of one target, merged: one abort, and an answer to each caller.
+    """All unread interrupts with the same target, merged into one: one abort, and one answer per
+    caller.
 
-    Without a ``turn`` the target is everything that was enqueued before ``mark``. Of several
-    policies the strongest counts, as if the interrupts were read one after the other.
+    Merging bounds the control lane of the mailbox. Without a ``turn`` the target is everything that
+    was enqueued before ``mark``. If the policies differ, ``drop_turn`` wins, as it would if the
+    interrupts were read one after the other.
     """
 
     mark: int
@@ -293,8 +326,11 @@ class Interrupt:
 
 @dataclass(slots=True, eq=False)
 class Close:
-    """End the session here. Open turns are interrupted, or left open in the log; then the session
-    is released."""
+    """End the actor. Open turns are interrupted, or left open in the log if ``leaves_open`` is
+    True.
+
+    Then the lease is released.
+    """
 
     leaves_open: bool = False
     promise: Promise[Closed] = field(init=False, default_factory=Promise)

@@ -1,4 +1,7 @@
-"""A session's configuration: given when it is created, and changed between turns."""
+"""A session's configuration: its fields, their checks, and its form in the log.
+
+It is given when a session is created, and it can be changed between turns.
+"""
 
 from __future__ import annotations
 
@@ -55,52 +58,67 @@ __all__ = [
 ]
 
 WhenBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
-"""What a send does while a turn is open: see ``LLMSession.send``."""
+"""What ``LLMSession.send`` does while a turn is open."""
 Recovery: TypeAlias = Literal["drop", "resume"]
-"""What happens to a turn that was running when its owner died: see ``SessionConfig``."""
+"""What opening a session does with a turn that was running when its owner died: see
+``SessionConfig``.
+"""
 Unbound: TypeAlias = Literal["raise", "caller", "warn"]
-"""What ``open`` does where nobody binds a tool that the session ran before: it raises ToolsUnbound,
-leaves the tool to the caller, or does so and logs a warning, once for each tool."""
+"""What ``SessionManager.open`` does if a tool that the session ran before has no function now:
+raise ToolsUnbound, leave the tool to the caller, or do that and log a warning once for each tool.
+"""
 ToolCallable: TypeAlias = Callable[..., Any]
-"""Called with the call's input as keyword arguments; async, or run in a thread."""
+"""A tool's function. It is called with the call's input as keyword arguments: awaited if it is
+async, else run in a thread.
+"""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
 
 
 class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a callable may return instead of its content alone.
-
-    ``compact_summary`` replaces the result in later requests, once the result is old.
-    """
+    """A return value for a tool's function that carries more than the content."""
 
     content: Content
+    """The result: a text, or a list of blocks."""
     compact_summary: str | None = None
+    """The text that later requests show instead of the result, once the result is old."""
     is_error: bool = False
+    """Is the result an error? The model is shown that."""
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """A result that the caller submits for a call. ``content`` is text or a list of blocks."""
+    """A tool's result that the caller submits with ``LLMSession.submit_tool_results``."""
 
     call_id: str
+    """The id of the call, from its ``ToolUse`` event."""
     content: Content
+    """The result: a text, or a list of blocks."""
     is_error: bool = False
     compact_summary: str | None = None
+    """The text that later requests show instead of the result, once the result is old."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the model may call.
 
-    ``run`` is called with the call's input as keyword arguments, in a thread if it is not async. It
-    returns text, blocks, or a ToolOutput; an exception becomes an error result. Without ``run`` the
-    caller runs the tool and submits the result. ``Tool.of(function)`` and the decorator ``tool``
-    make a definition from a function's signature. ``deadline_s`` replaces the configuration's.
-    Callables are not stored: bind them again with ``open(id, tools=...)``.
+    ``Tool.of(function)`` and the decorator ``tool`` make one from a function's signature. Functions
+    are not stored: bind them again with ``open(id, tools=...)`` or ``SessionManager(tools=...)``.
     """
 
     name: str
+    """Up to 128 letters, digits, ``_`` and ``-``: what providers allow."""
     description: str = ""
+    """What the model is told of the tool."""
     input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
+    """The JSON Schema of the call's input."""
     run: ToolCallable | None = None
+    """The function that runs the tool, with the call's input as keyword arguments. One that is not
+    async runs in a thread. It returns a text, blocks, or a ToolOutput; an exception becomes an
+    error result. None: the caller runs the tool and submits the result.
+    """
     deadline_s: float | None = None
+    """Seconds until the call gets an error result instead; replaces
+    ``SessionConfig.tool_deadline_s``.
+    """
 
     @classmethod
     def of(
@@ -111,16 +129,18 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         description: str | None = None,
         deadline_s: float | None = None,
     ) -> Tool:
-        """The tool that runs *function*, with its name and its docstring, if no others are given.
+        """Make a tool that runs *function*.
 
-        The schema comes from the parameters: their annotations may be what msgspec can read, such
-        as numbers, texts, ``Literal``, enums, ``TypedDict``, dataclasses, structs, and lists and
-        dicts of these; ``Annotated[T, "text"]`` describes a parameter. The arguments of a call are
-        checked and converted before the call, for example to a dataclass. If they do not fit, the
-        function is not called, and the model gets an error result that says where.
+        Without *name* and *description* it gets the function's name and docstring. The input schema
+        is made from the parameters. Their annotations may be anything that msgspec can read:
+        numbers, texts, ``Literal``, enums, ``TypedDict``, dataclasses, structs, and lists and dicts
+        of these. ``Annotated[T, "text"]`` describes a parameter.
 
-        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema, and for
-        a generator function.
+        Before a call, its arguments are checked and converted, for example to a dataclass. If they
+        do not fit, the function is not called, and the model gets an error result that says where.
+
+        Raises InvalidConfig, naming the function, for a parameter that has no JSON Schema and for a
+        generator function.
         """
         schema = schema_of(function)
         tool = cls(
@@ -134,7 +154,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     def definition(self) -> msgspec.Raw:
         """The tool's definition for the provider, as JSON. Raises InvalidMessage if it cannot be
-        encoded."""
+        encoded.
+        """
         fields = {
             "name": self.name,
             "description": self.description,
@@ -160,9 +181,9 @@ def tool(
     /,
     **options: Any,
 ) -> Tool | Callable[[ToolCallable], Tool]:
-    """As a decorator, with or without options: makes a Tool of a function. See ``Tool.of``.
+    """A decorator, with or without options, that makes a Tool from a function. See ``Tool.of``.
 
-    Raises InvalidConfig for options that there are not, and as ``Tool.of``.
+    Raises InvalidConfig for an unknown option, and the errors of ``Tool.of``.
     """
     for option in options:
         if option not in _TOOL_OPTIONS:
@@ -174,71 +195,97 @@ def tool(
 
 
 CAP_CHARS = 60_000
-"""The default length past which a result is shown capped."""
+"""The default of ``CompactionConfig.cap_chars``."""
 
 
 class SummariserConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that writes summaries, through the manager's ``summariser`` provider, or else its
-    ``provider``. ``instructions`` are added to ours. ``deadline_s`` bounds the time for one
-    summary, ``max_requests`` its requests. With ``improve_results`` it also writes summaries of
-    single tool results, in the background, ``max_concurrent`` at a time."""
+    """A model that writes summaries.
+
+    It is reached through the manager's ``summariser`` provider or, without one, through the
+    manager's ``provider``.
+    """
 
     model: str
+    """The provider's name of the model."""
     instructions: str = ""
+    """Text that is added to the built-in instructions for summaries."""
     deadline_s: float = 60.0
+    """The time for one summary, in seconds."""
     max_requests: int = 8
+    """The number of model requests for one summary."""
     improve_results: bool = False
+    """Also write summaries of single tool results, in the background."""
     max_concurrent: int = 2
+    """How many summaries of tool results are written at the same time."""
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the context is kept inside the window. Compaction never changes the history.
+    """How the context is kept inside the model's window. Compaction never changes the history.
 
-    ``policy`` is a registered name or a policy object, ``options`` are its settings by name.
-    ``threshold`` is the share of the budget above which it acts, ``low`` the share that it goes
-    down to, ``warning`` the share at which ``context.warning`` is published. The last
-    ``keep_recent_turns`` and ``keep_recent_steps`` are not compacted. ``threshold_tokens`` is a
-    threshold in tokens, whatever the window is; of it and ``threshold`` the smaller counts, and the
-    low mark is at most half of that. A field that is None takes LLMSESSION_COMPACTION,
-    LLMSESSION_POLICY, LLMSESSION_THRESHOLD and so on, else True, "balanced", 0.80, 0.40 and 0.90.
+    A field that is None is filled when the session is created or configured: from its environment
+    variable (``LLMSESSION_THRESHOLD`` for ``threshold``, and so on), else with the default. The
+    result is logged with the session.
 
-    ``threshold``, ``threshold_tokens``, ``low``, the two ``keep_recent_`` and ``mode`` belong to
-    the policy. One that has no such setting refuses a value, and so does one whose ``options`` say
-    another: InvalidConfig. Where it has none, ``threshold`` and ``low`` stay None.
-
-    ``cap_chars`` is the length past which a result is shown capped from its arrival on (None:
-    60,000, and never more than a quarter of the budget). ``summary_chars`` bounds the summaries
-    of results that the session makes itself. ``summariser`` is a model for the other summaries;
-    without one rules extract them. ``schedule`` None acts as the policy declares: one that keeps a
-    limit of its own does so before each request; one that waits for the provider's cache, as
-    "balanced" does, acts when a rewrite of the prompt pays back, or when that cache is cold anyway.
-    "cache" lets every policy wait so, "at_once" none. ``provider_side`` is what is left to the
-    provider, if anything is. A compaction that gains less than ``min_gain`` is not made, unless it
-    keeps a policy's own limit. After ``max_failures`` summaries in a row that failed, rules extract
-    them until something changes.
+    ``threshold``, ``threshold_tokens``, ``low``, ``keep_recent_turns``, ``keep_recent_steps`` and
+    ``mode`` are settings of the policy. If the policy does not have a setting, a value for it
+    raises InvalidConfig. So does a value that differs from the same setting in ``options``. For a
+    policy without them, ``threshold`` and ``low`` stay None.
     """
 
     enabled: bool | None = None
+    """Is the context compacted? By default it is."""
     policy: Any = None
+    """The name of a registered policy, or a policy object. By default ``"balanced"``."""
     options: dict[str, Any] = {}
+    """The policy's own settings by name."""
     threshold: float | None = None
+    """The share of the budget above which the context is compacted, by default 0.80."""
     threshold_tokens: int | None = None
+    """The same threshold in tokens, whatever the window is. The smaller of ``threshold`` and this
+    one counts, and ``low`` is then at most half of it.
+    """
     low: float | None = None
+    """The share of the budget that a compaction aims for: by default 0.40, and at most half of
+    ``threshold``.
+    """
     warning: float | None = None
+    """The share of the budget at which ``context.warning`` is published, by default 0.90."""
     keep_recent_turns: int = 5
+    """This many of the newest turns are not compacted."""
     keep_recent_steps: int | None = 20
+    """This many of the newest steps are not compacted."""
     mode: Literal["summarize", "redact"] = "summarize"
+    """What replaces old tool results: their summaries, or a placeholder (``redact``)."""
     cap_chars: int | None = None
+    """A result that is longer than this many characters is shown shortened from its arrival on.
+    None: 60,000, and never more than a quarter of the budget.
+    """
     summary_chars: int = 600
+    """The largest size of a tool result's summary that the session makes itself, in characters."""
     min_gain: float = 0.05
+    """A compaction that would free a smaller share of the tokens is not made, unless it keeps a
+    limit of the policy's own.
+    """
     max_failures: int = 3
+    """After this many failed summaries in a row, fixed rules extract the summaries instead of a
+    model, until something changes.
+    """
     schedule: Schedule | None = None
+    """When a compaction is applied. None lets the policy decide: a policy with a limit of its own
+    acts before each request. A policy that waits for the provider's prompt cache, such as
+    "balanced", acts when rewriting the prompt pays back or when that cache is cold anyway.
+    ``"cache"`` makes every policy wait for the cache, ``"at_once"`` none.
+    """
     summariser: SummariserConfig | None = None
+    """The model that writes summaries. None: fixed rules extract them from the text."""
     provider_side: ProviderSideConfig | None = None
+    """The part of the context management that is left to the provider, if any."""
 
     def make_policy(self, budget_tokens: int | None = None) -> Policy:
-        """The policy that these settings choose, for requests of up to *budget_tokens*. Raises
-        InvalidConfig, naming the setting."""
+        """The policy that these settings select, for requests of up to *budget_tokens* tokens.
+
+        Raises InvalidConfig, naming the setting.
+        """
         checked = self.checked()
         names = shared_by_default(checked.policy) | checked.given()
         shared = {name: getattr(checked, name) for name in names}
@@ -248,21 +295,24 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return lowered(policy, checked.threshold_tokens, budget_tokens)
 
     def given(self) -> frozenset[str]:
-        """Those of the policy's settings that have a value here which is not their default."""
+        """The names of the policy's settings whose value here is not the default."""
         return frozenset(
             name for name in SHARED_SETTINGS if getattr(self, name) != _SHARED_DEFAULTS[name]
         )
 
     def checked(self) -> CompactionConfig:
-        """These settings with every open field filled, and the policy by its name.
+        """These settings with every None filled, and with the policy by its name.
 
-        Raises InvalidConfig for the first invalid one."""
+        Raises InvalidConfig for the first invalid setting.
+        """
         policy = "balanced" if self.policy is None else self.policy
         if self.enabled is not None and not isinstance(self.enabled, bool):
-            raise InvalidConfig(f"enabled is True or False, not {self.enabled!r}")
+            raise InvalidConfig(f"compaction.enabled must be True or False, not {self.enabled!r}")
         if not isinstance(self.options, Mapping):
             kind = type(self.options).__name__
-            raise InvalidConfig(f"options is a policy's settings by name, not a {kind}")
+            raise InvalidConfig(
+                f"compaction.options must be a dict of the policy's settings, not {kind}"
+            )
         options = dict(self.options)
         if not isinstance(policy, str):
             policy, settings = settings_of(policy)
@@ -284,7 +334,8 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raises InvalidConfig for a setting that *policy* would ignore."""
         given = [name for name in SHARED_SETTINGS if name in self.given()]
         improves = isinstance(self.summariser, SummariserConfig) and self.summariser.improve_results
-        # Results are summarised once they are not recent any more, whatever the policy is.
+        # A summariser with improve_results uses keep_recent_turns and keep_recent_steps itself: it
+        # summarises results that are no longer recent. So these are allowed for every policy.
         check_shared(policy, [name for name in given if not (improves and name in _RECENT)])
         if self.threshold_tokens is not None:
             check_whole("threshold_tokens", self.threshold_tokens, 1)
@@ -292,13 +343,15 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if name in options and options[name] != value:
                 raise InvalidConfig(
-                    f"{name} is {value!r}, and the policy's own setting says {options[name]!r};"
-                    " say it once"
+                    f"compaction.{name} is {value!r}, but compaction.options or the policy sets"
+                    f" {name} to {options[name]!r}; set it in one place"
                 )
 
     def _marks(self, policy: str, options: Mapping[str, Any]) -> tuple[float | None, float | None]:
-        """The threshold and the low mark; None where the policy's own default stands, or where it
-        has no such setting."""
+        """The threshold and the low mark.
+
+        None where the policy's own default applies, or where the policy has no such setting.
+        """
         defaults = shared_by_default(policy)
         threshold = options.get("threshold", self.threshold)
         if threshold is None and "threshold" in defaults:
@@ -313,8 +366,11 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return threshold, 0.40 if threshold is None else min(0.40, threshold / 2)
 
     def as_logged_before(self) -> CompactionConfig:
-        """These settings of a log. A value that the policy never took is open again: earlier
-        versions logged the defaults of settings for every policy, and ignored what it had not."""
+        """These settings, read from a log, without the values that their policy does not have.
+
+        Earlier versions logged the defaults of these settings for every policy, and ignored those
+        that the policy did not have. Today such a value would raise InvalidConfig.
+        """
         if not isinstance(self.policy, str) or self.policy not in policy_names():
             return self
         ignored = {
@@ -339,70 +395,99 @@ def _share(name: str, value: Any) -> float:
 
 
 PLAIN = Profile()
-"""The profile that a frame is sized by where the model's is not known."""
+"""The profile that is used to size a frame if the model's own profile is not known."""
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One session's configuration. Changing it between turns is ``session.configure(...)``.
+    """One session's configuration. ``session.configure(...)`` changes it between turns.
 
-    ``window_tokens`` is the model's limit, of which ``max_tokens`` are reserved for the reply. None
-    takes what the provider knows of the model, so that both follow a change of model. ``options``
-    go to the provider as they are (temperature, thinking, ...). ``tool_deadline_s`` is how long a
-    call may stay without its result; None is for ever. ``queue_limit`` bounds the unread commands,
-    and the queued turns. ``budget`` is what the session may spend in total; with a greater one it
-    can continue. ``retention`` is how much of its history the session keeps: what is beyond that is
-    erased for good. Compaction hides from the model, and erases nothing.
-
-    ``recovery`` is what opening the session does with a turn that was running when its owner died,
-    or lost its store. ``drop`` ends it as an interrupt would, with the reason ``crash``. ``resume``
-    continues it after its last record: the caller's open calls are offered again under their ids,
-    and callables that may have started are not run again, but answered as unknown. The turn's steps
-    and tokens count on. Its seconds, its calls' deadlines and the retries of the step begin anew.
-    Tokens of replies that never became durable are not counted.
+    Only ``model`` is required. A field that is None is filled from its environment variable
+    (``LLMSESSION_WINDOW_TOKENS``, ``LLMSESSION_MAX_TOKENS``) or stays open as described.
     """
 
     model: str
+    """The provider's name of the model."""
     system: str | None = None
+    """The system prompt."""
     tools: Sequence[Tool | Mapping[str, Any]] = ()
+    """The tools that the model may call: Tool structs, or definitions as plain dicts."""
     max_tokens: int | None = None
+    """Tokens of the window that are reserved for the reply. None: what the provider knows of the
+    model, also after a change of model.
+    """
     window_tokens: int | None = None
+    """The model's context window in tokens. None: what the provider knows of the model, also after
+    a change of model.
+    """
     options: dict[str, Any] = {}  # copied by msgspec
+    """Options for the provider, passed on as they are: temperature, thinking and others."""
     limits: TurnLimits = TurnLimits()
+    """How many steps, seconds and tokens one turn may take."""
     budget: SpendingBudget | None = None
+    """What the whole session may spend. A session that has spent it can continue with a greater
+    one.
+    """
     interrupt_policy: InterruptPolicy = "drop_turn"
+    """What an interrupt keeps of the turn: see ``LLMSession.interrupt``."""
     on_failure: OnFailure = "keep_steps"
+    """What becomes of a turn that is given up. ``keep_steps`` commits its complete steps with the
+    stop reason ``error``, ``drop`` drops the turn.
+    """
     recovery: Recovery = "drop"
+    """What opening the session does with a turn that was running when its owner died or lost its
+    store.
+
+    ``drop`` ends the turn as an interrupt would, with the reason ``crash``. ``resume`` continues it
+    after its last record. Calls that the caller answers are offered again under their ids.
+    Functions that may have started are not run again; their calls get the result "outcome unknown".
+    The turn's steps and tokens go on counting, but tokens of replies that never became durable are
+    not included. Its seconds, the deadlines of its calls, and the retries of its step begin anew.
+    """
     tool_deadline_s: float | None = 600.0
+    """Seconds that a call may wait for its result; then it gets an error result. None: no
+    deadline.
+    """
     grace_s: float = 0.1
+    """Seconds that an interrupt waits for cancelled tools and streams to end. Then it goes on
+    without them.
+    """
     queue_limit: int = 256
+    """The largest number of unread commands, and of queued turns."""
     compaction: CompactionConfig = CompactionConfig()
+    """How the context is kept inside the window."""
     retention: HistoryLimits | None = None
+    """How much of its history the session keeps. What exceeds a limit is erased for good.
+    (Compaction, in contrast, erases nothing.)
+    """
     log_content: bool = False
+    """May events for the logger contain message content? By default they do not."""
 
     def checked(self) -> SessionConfig:
-        """This configuration with its tools as Tool structs.
+        """This configuration with its tools as Tool structs, and with its ``compaction`` checked.
 
-        Raises InvalidConfig for the first thing that cannot work, and names it.
+        Raises InvalidConfig for the first field that cannot work, and names it.
         """
         if not isinstance(self.tools, list | tuple):
-            raise InvalidConfig(f"tools is a list of tools, not {type(self.tools).__name__}")
+            raise InvalidConfig(f"tools must be a list of tools, not {type(self.tools).__name__}")
         tools = tuple(_tool(tool, index) for index, tool in enumerate(self.tools))
         if not isinstance(self.compaction, CompactionConfig):
             kind = type(self.compaction).__name__
-            raise InvalidConfig(f"compaction is a CompactionConfig, not {kind}")
+            raise InvalidConfig(f"compaction must be a CompactionConfig, not {kind}")
         compaction = self.compaction.checked()
         if self.retention is not None:
             if not isinstance(self.retention, HistoryLimits):
                 kind = type(self.retention).__name__
-                raise InvalidConfig(f"retention is a HistoryLimits, not {kind}")
+                raise InvalidConfig(f"retention must be a HistoryLimits, not {kind}")
             self.retention.checked()
         config = _as_logged(msgspec.structs.replace(self, tools=tools, compaction=compaction))
         names = [tool.name for tool in tools]
         for name in names:
             if names.count(name) > 1:
-                raise InvalidConfig(f"tool {name!r} is there twice")
+                raise InvalidConfig(f"tool {name!r} is defined twice; tool names must be unique")
             if name == RECALL_TOOL_NAME:
-                raise InvalidConfig(f"tool name {name!r} is reserved for the session's own tool")
+                raise InvalidConfig(
+                    f"tool name {name!r} is reserved for the session's own tool; choose another"
+                )
         _positive(
             max_tokens=config.max_tokens,
             window_tokens=config.window_tokens,
@@ -419,7 +504,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
         if not 0 <= config.compaction.min_gain < 1:
             gain = config.compaction.min_gain
-            raise InvalidConfig(f"min_gain is {gain}; it is a share from 0, and below 1")
+            raise InvalidConfig(f"compaction.min_gain is {gain}; it must be at least 0 and below 1")
         if not config.model:
             raise InvalidConfig("model is empty")
         if config.grace_s < 0:
@@ -430,7 +515,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
             config.compaction.provider_side.checked()
             if config.options.get("context_management"):
                 raise InvalidConfig(
-                    "options has a context_management of its own; say it there or in provider_side"
+                    "options has a context_management and compaction.provider_side is set, too;"
+                    " set only one of them"
                 )
         config.compaction.make_policy()
         if config.budget is not None:
@@ -438,8 +524,11 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return config
 
     def sent(self) -> SessionConfig:
-        """This configuration, checked, as a service is sent it: its open fields stay open, so that
-        the environment of the service fills them. Raises InvalidConfig."""
+        """This configuration as it is sent to a service: checked, with the fields that are None
+        left open.
+
+        The environment of the service fills them. Raises InvalidConfig.
+        """
         checked, compaction = self.checked(), self.compaction
         return msgspec.structs.replace(
             checked,
@@ -452,37 +541,46 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_tools(self) -> dict[str, Tool]:
-        """The tools by name, as checked."""
+        """The tools by name, after ``checked``."""
         return {tool.name: tool for tool in self.tools if isinstance(tool, Tool)}
 
     @property
     def max_age_s(self) -> float | None:
-        """How old its messages may become, in seconds; None: any age."""
+        """How old the session's messages may become, in seconds; None if they are kept at any
+        age.
+        """
         return self.retention.max_age_s if self.retention is not None else None
 
     def sizes(self, profile: Profile) -> Sizes:
-        """The tokens of the window and of the reply, as set here or as *profile* has them."""
+        """The tokens of the window and of the reply, as set here or else from *profile*."""
         return sizes_for(self.window_tokens, self.max_tokens, profile)
 
     def check_sizes(self, profile: Profile) -> None:
-        """Raises InvalidConfig where the reply leaves no tokens for a request."""
+        """Raises InvalidConfig if the reply leaves no tokens for a request."""
         sizes = self.sizes(profile)
         if sizes.max_tokens >= sizes.window_tokens:
             raise InvalidConfig(
-                f"max_tokens {sizes.max_tokens} leaves nothing of a window of {sizes.window_tokens}"
+                f"max_tokens {sizes.max_tokens} leaves no room for a request in a window of"
+                f" {sizes.window_tokens} tokens; lower max_tokens or raise window_tokens"
             )
 
     def check_model(self, profile: Profile) -> None:
-        """Raises InvalidConfig where the model, which has *profile*, cannot run with these sizes,
-        or its provider cannot do what is left to it."""
+        """Raises InvalidConfig if a model with *profile* cannot run with this configuration.
+
+        That is so if its window is too small, or if its provider cannot do what ``provider_side``
+        leaves to it.
+        """
         self.check_sizes(profile)
         side = self.compaction.provider_side
         if side is not None:
             side.check_model(self.model, profile, self.sizes(profile).budget_tokens)
 
     def frame(self, profile: Profile = PLAIN) -> Frame:
-        """The parts of a request that are not messages. The tool ``recall`` is in every request:
-        adding it later would break the prompt cache. *profile* is the model's."""
+        """The parts of a request that are not messages. *profile* is the model's.
+
+        The tool ``recall`` is part of every request, because adding it later would break the prompt
+        cache.
+        """
         tools = [tool.definition() for tool in self.bound_tools.values()]
         if self.compaction.enabled is not False and tools:
             tools.append(RECALL_TOOL)
@@ -503,18 +601,18 @@ def _tool(tool: Tool | Mapping[str, Any], index: int) -> Tool:
         except msgspec.ValidationError as error:
             raise InvalidConfig(f"tools[{index}]: {error}") from error
     if not isinstance(tool, Tool):
-        raise InvalidConfig(f"tools[{index}] is no Tool and no definition{_hint(tool)}")
+        raise InvalidConfig(f"tools[{index}] is neither a Tool nor a definition{_hint(tool)}")
     return _checked_tool(tool, f"tools[{index}]")
 
 
 def _hint(value: object) -> str:
-    return "; make a Tool of a function: Tool.of(function)" if callable(value) else ""
+    return "; make a Tool from the function: Tool.of(function)" if callable(value) else ""
 
 
 def _checked_tool(tool: Tool, where: str) -> Tool:
     if not isinstance(tool.name, str) or not _TOOL_NAME.fullmatch(tool.name):
-        rule = "providers allow letters, digits, _ and -, up to 128"
-        raise InvalidConfig(f"{where}: name {tool.name!r}; {rule}")
+        rule = "a name has 1 to 128 letters, digits, _ and -, as providers require"
+        raise InvalidConfig(f"{where}: invalid name {tool.name!r}; {rule}")
     if tool.run is not None:
         check_can_run(tool.run, f"{where} ({tool.name})")
     return tool
@@ -545,7 +643,7 @@ def _positive(**values: float | None) -> None:
 
 
 def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
-    """*config* with the callables of *tools* bound to its tools of the same names."""
+    """*config* with the functions of *tools* bound to its tools of the same names."""
     by_name = {tool.name: tool for tool in tools}
 
     def bound(tool: Tool) -> Tool:
@@ -556,27 +654,35 @@ def bind_tools(config: SessionConfig, tools: Sequence[Tool]) -> SessionConfig:
 
 
 def unbound_tools(config: SessionConfig, runners: Mapping[str, str]) -> tuple[str, ...]:
-    """The tools of *config* without a callable that the session ran itself when they were called
-    last, as *runners* says by name; sorted."""
+    """The names of the tools in *config* that have no function now but ran in the session before,
+    sorted.
+
+    *runners* says, by tool name, who ran the tool when the model called it last.
+    """
     bare = [tool.name for tool in config.bound_tools.values() if tool.run is None]
     return tuple(sorted(name for name in bare if runners.get(name) == "session"))
 
 
 def tools_with_callables(config: SessionConfig) -> list[Tool]:
-    """The tools of *config* that have a callable. Callables are not in the log: whoever loads the
-    session has to bind them again."""
+    """The tools of *config* that have a function.
+
+    Functions are not in the log, so whoever loads the session must bind them again.
+    """
     return [tool for tool in config.bound_tools.values() if tool.run is not None]
 
 
 def store_config(config: SessionConfig) -> msgspec.Raw:
-    """The configuration as it is logged: without callables."""
+    """The configuration as it is logged: without the functions of tools."""
     bare = tuple(msgspec.structs.replace(tool, run=None) for tool in config.bound_tools.values())
     return msgspec.Raw(encode_json(msgspec.structs.replace(config, tools=bare)))
 
 
 def _as_logged(config: SessionConfig) -> SessionConfig:
-    """*config* as it comes back from the log, with its callables: what a session runs with is
-    what it runs with when it is opened again. Raises InvalidConfig if it could not be."""
+    """*config* as it would come back from the log, with its functions.
+
+    A session runs with this form from the start, so that it runs with the same configuration after
+    it is opened again. Raises InvalidConfig if the configuration cannot be logged and read back.
+    """
     try:
         logged = load_config(store_config(config))
     except InvalidMessage as error:
@@ -593,14 +699,18 @@ def load_config(raw: msgspec.Raw) -> SessionConfig:
 
 
 def logged_config(raw: msgspec.Raw) -> SessionConfig:
-    """The configuration of a session that is opened again, checked. Raises InvalidConfig if it
-    cannot be read."""
+    """The configuration of a session that is opened again, checked.
+
+    Raises InvalidConfig if it cannot be read.
+    """
     config = load_config(raw)
     compaction = config.compaction.as_logged_before()
     return msgspec.structs.replace(config, compaction=compaction).checked()
 
 
 class _Stored(SessionConfig, frozen=True, kw_only=True):
+    """A configuration in the log: its tools are Tool structs."""
+
     tools: tuple[Tool, ...] = ()
 
     def config(self) -> SessionConfig:

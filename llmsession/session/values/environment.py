@@ -1,4 +1,4 @@
-"""``LLMSESSION_*``: environment variables that fill the open fields of a configuration."""
+"""``LLMSESSION_*``: environment variables that fill configuration fields that are None."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ __all__ = [
 ]
 
 SUMMARY_PROVIDER_VARIABLE = "LLMSESSION_SUMMARY_PROVIDER"
-"""Read once, when a manager is made without a ``summariser``: see ``registry.summary_provider``."""
+"""Read once, when a manager is constructed without a ``summariser``: see
+``registry.summary_provider``.
+"""
 
 
 def _flag(text: str) -> bool:
@@ -60,24 +62,28 @@ COMPACTION_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "LLMSESSION_CAP_CHARS": ("cap_chars", _count),
     "LLMSESSION_SUMMARY_MODEL": ("summariser", _summariser),
 }
-"""Variable -> the field of a CompactionConfig that it fills, and how it is read."""
+"""Variable -> the field of ``CompactionConfig`` that it fills, and the function that reads its
+text.
+"""
 SIZE_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "LLMSESSION_WINDOW_TOKENS": ("window_tokens", _count),
     "LLMSESSION_MAX_TOKENS": ("max_tokens", _count),
 }
-"""Variable -> the field of a SessionConfig that it fills, and how it is read."""
+"""Variable -> the field of ``SessionConfig`` that it fills, and the function that reads its
+text.
+"""
 
 
 def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> SessionConfig:
-    """*config*, with its open fields (None) filled from *environ*.
+    """*config* with the fields that are None filled from *environ*.
 
-    This is done when a session is created or configured. The result is in the session's log, so
-    the environment of another machine changes nothing. A setting that the policy's own options
-    have is not open. Raises InvalidConfig, naming the variable: for what cannot be read, and for a
-    setting that the policy does not have.
+    This is done when a session is created or configured. The result is stored in the session's log,
+    so the environment of another machine does not change it later. A setting that is in the
+    policy's own options is not filled. Raises InvalidConfig, naming the variable, for a value that
+    cannot be read and for a setting that the policy does not have.
     """
     if not isinstance(config, SessionConfig) or not isinstance(config.compaction, CompactionConfig):
-        return config  # ``checked`` raises what is wrong with it
+        return config  # ``checked`` raises the error
     filled = _filled(config.compaction, COMPACTION_VARIABLES, environ)
     _check_taken(replace(config.compaction, **filled), filled, environ)
     _check_values(config.compaction, filled, environ)
@@ -88,7 +94,7 @@ def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> Sessi
 
 
 def table_markdown() -> str:
-    """The variables as the table of docs/explanation/compaction.md."""
+    """The variables as the Markdown table in docs/explanation/compaction.md."""
     rows = [
         (variable, f"compaction.{field}") for variable, (field, _) in COMPACTION_VARIABLES.items()
     ]
@@ -121,12 +127,13 @@ def _check_taken(
     compaction: CompactionConfig, filled: Mapping[str, Any], environ: Mapping[str, str]
 ) -> None:
     """Raises InvalidConfig for a variable whose setting the policy of *compaction* does not
-    have."""
+    have.
+    """
     policy = "balanced" if compaction.policy is None else compaction.policy
     if not isinstance(policy, str):
         policy = getattr(policy, "name", None)
     if policy not in policy_names():
-        return  # ``checked`` says so
+        return  # ``checked`` reports an unknown policy
     for variable, (field, _) in COMPACTION_VARIABLES.items():
         if field in filled and field in SHARED_SETTINGS:
             try:
@@ -139,14 +146,16 @@ def _check_taken(
 def _check_values(
     compaction: CompactionConfig, filled: Mapping[str, Any], environ: Mapping[str, str]
 ) -> None:
-    """Raises InvalidConfig for what *filled* adds to *compaction* and cannot be, with the
-    variables that it comes from: those that are wrong by themselves, else all."""
+    """Raises InvalidConfig if *filled* makes *compaction* invalid. The message names the variables.
+
+    It names those that are invalid by themselves, or all of them if none is.
+    """
     if not filled:
         return
     try:
         replace(compaction, **filled).checked()
     except InvalidConfig as error:
-        compaction.checked()  # what is wrong without the environment is not its fault
+        compaction.checked()  # raises instead if it is invalid without the environment, too
         fields = {
             variable: field
             for variable, (field, _) in COMPACTION_VARIABLES.items()
@@ -170,7 +179,7 @@ def _is_right(compaction: CompactionConfig) -> bool:
 
 
 def _own_options(config: SessionConfig | CompactionConfig) -> set[str]:
-    """The settings that a policy is given as its own."""
+    """The settings that are part of the policy's own options."""
     if not isinstance(config, CompactionConfig):
         return set()
     options = set(config.options) if isinstance(config.options, Mapping) else set()

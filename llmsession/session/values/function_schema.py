@@ -1,7 +1,8 @@
-"""What a model is told of a Python function, and the arguments that the function is called with.
+"""A Python function as a tool: its definition for the model, and the arguments that it is called
+with.
 
-The parameters make a msgspec struct: it gives the JSON Schema, and it checks and converts the
-arguments of a call.
+The parameters are made into a msgspec struct. The struct gives the JSON Schema, and it checks and
+converts the arguments of each call.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REFUSED = {
 
 
 class FunctionSchema(NamedTuple):
-    """The definition of a function as a tool. ``run`` calls it with checked arguments."""
+    """The definition of a function as a tool. ``run`` calls the function with checked arguments."""
 
     name: str
     description: str
@@ -44,14 +45,14 @@ def plain_function(function: Callable[..., Any]) -> Any:
 
 
 def check_can_run(function: Any, where: str) -> None:
-    """Raises InvalidConfig for what a tool cannot run; *where* begins the message."""
+    """Raises InvalidConfig if a tool cannot run *function*. The message begins with *where*."""
     if not callable(function):
-        raise InvalidConfig(f"{where}: run cannot be called")
+        raise InvalidConfig(f"{where}: run must be a function, not {type(function).__name__}")
     plain = plain_function(function)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         kind = "an async generator" if inspect.isasyncgenfunction(plain) else "a generator"
-        why = "its body would never run; return the whole result instead of yielding parts of it"
-        raise InvalidConfig(f"{where}: the function is {kind} function, {why}")
+        why = "return the whole result instead of yielding parts, because nobody would iterate it"
+        raise InvalidConfig(f"{where}: the function is {kind} function; {why}")
 
 
 def _without_partials(function: Any) -> Any:
@@ -63,10 +64,10 @@ def _without_partials(function: Any) -> Any:
 def schema_of(function: Callable[..., Any]) -> FunctionSchema:
     """The definition of *function*: its name, its docstring, and the schema of its parameters.
 
-    Raises InvalidConfig, naming the parameter, for what has no JSON Schema.
+    Raises InvalidConfig, naming the parameter, if one has no JSON Schema.
     """
     if not callable(function):
-        raise InvalidConfig(f"a tool is made of a function, not of {type(function).__name__}")
+        raise InvalidConfig(f"a tool is made from a function, not {type(function).__name__}")
     plain = plain_function(function)
     name = _name(function)
     check_can_run(function, f"tool {name!r}")
@@ -87,7 +88,7 @@ def _name(function: Any) -> str:
 
 
 def _annotated(function: Any) -> Any:
-    """The function that has the annotations: one with a cache around it is not a function."""
+    """The function that holds the annotations, for example inside ``functools.cache``."""
     return plain_function(inspect.unwrap(_without_partials(function)))
 
 
@@ -101,34 +102,34 @@ def _parameters(function: Any, name: str) -> dict[str, inspect.Parameter]:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise InvalidConfig(f"tool {name!r}: its signature is not known: {error}") from error
+        raise InvalidConfig(f"tool {name!r}: its signature cannot be read: {error}") from error
     bound = function.keywords if isinstance(function, functools.partial) else {}
     parameters = {key: each for key, each in signature.parameters.items() if key not in bound}
     first = next(iter(parameters.values()), None)
     if first is not None and first.name == "self" and first.annotation is first.empty:
         raise InvalidConfig(
-            f"tool {name!r}: nothing is bound to self; make the tool of an object's method:"
+            f"tool {name!r}: self is not bound; make the tool from the method of an object:"
             f" Tool.of(its_object.{name})"
         )
     for parameter in parameters.values():
         if parameter.kind in _REFUSED:
             stars = _REFUSED[parameter.kind]
             raise InvalidConfig(
-                f"tool {name!r}: {stars}{parameter.name} has no JSON Schema; name its parameters,"
-                " or give the schema yourself: Tool(name=..., input_schema=..., run=...)"
+                f"tool {name!r}: {stars}{parameter.name} has no JSON Schema; list the parameters by"
+                " name, or write the schema yourself: Tool(name=..., input_schema=..., run=...)"
             )
     return parameters
 
 
 def _hints(plain: Any, name: str) -> dict[str, Any]:
     try:
-        # Types that are local to the function around it, as far as the function uses them.
+        # Includes types that are local to an enclosing function, if this function refers to them.
         nonlocals = inspect.getclosurevars(plain).nonlocals if inspect.isfunction(plain) else {}
         return typing.get_type_hints(plain, localns=dict(nonlocals), include_extras=True)
     except Exception as error:  # annotations may hold anything
         raise InvalidConfig(
-            f"tool {name!r}: its annotations cannot be read: {error_text(error)}; types of tools"
-            " must be known at the top of the module"
+            f"tool {name!r}: its annotations cannot be read: {error_text(error)}; define or import"
+            " their types at the top of the module"
         ) from error
 
 
@@ -141,7 +142,8 @@ def _struct_of(
         if parameter.default is inspect.Parameter.empty:
             fields.append((key, hint))
         else:
-            # Left out of the call: then the function uses its own default.
+            # If the model leaves it out, the argument is left out of the call, and the function's
+            # own default applies.
             fields.append((key, hint, msgspec.field(default_factory=lambda: msgspec.UNSET)))
     try:
         return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
@@ -150,7 +152,7 @@ def _struct_of(
 
 
 def _described(hint: Any) -> Any:
-    """*hint* with the texts of an ``Annotated`` as descriptions."""
+    """*hint*, with the texts of an ``Annotated`` as its descriptions."""
     if typing.get_origin(hint) is not Annotated:
         return hint
     texts = [each for each in hint.__metadata__ if isinstance(each, str)]
@@ -164,7 +166,7 @@ def _json_schema(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
         (reference,), parts = msgspec.json.schema_components(
             (arguments,), ref_template="#/$defs/{name}"
         )
-    except Exception as error:  # msgspec names the type, and not always with the same exception
+    except Exception as error:  # msgspec raises exceptions of several types here
         raise InvalidConfig(
             f"tool {name!r}: a parameter has no JSON Schema: {error_text(error)}"
         ) from error
@@ -178,13 +180,13 @@ def _json_schema(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
 def _with_defaults(
     schema: dict[str, Any], parameters: Mapping[str, inspect.Parameter]
 ) -> dict[str, Any]:
-    """*schema* with the defaults that JSON can carry."""
+    """*schema* with those defaults that can be written as JSON."""
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty:
             continue
         try:
             default = msgspec.json.decode(msgspec.json.encode(parameter.default))
-        except Exception:  # a default may be any object: the model need not know it
+        except Exception:  # a default may be any object; the model does not need to see it
             continue
         schema["properties"][key] = {**schema["properties"][key], "default": default}
     return schema
@@ -205,7 +207,7 @@ def _checked(
         try:
             values = msgspec.convert(given, arguments, str_keys=True)
         except msgspec.ValidationError as error:
-            raise InvalidInput(f"the arguments of {name!r} do not fit: {error}") from error
+            raise InvalidInput(f"the arguments of {name!r} are invalid: {error}") from error
         named = {key: getattr(values, key) for key in parameters if key in given}
         return [named.pop(key) for key in positional if key in named], named
 

@@ -1,4 +1,4 @@
-"""How much of its history a session keeps: the limits, and their checks."""
+"""How much of its history a session keeps: the limits and their checks."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ __all__ = ["NOTHING_FORGOTTEN", "UNLIMITED", "Forgotten", "HistoryLimits", "stri
 
 
 class HistoryLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of its history a session keeps. What exceeds a limit is forgotten for good, as by
-    ``LLMSession.forget``, oldest turns first and always whole turns.
+    """How much of its history a session keeps. None means no limit.
 
-    ``max_messages`` counts messages, and ``max_tokens`` their estimated tokens, at 2.7 characters
-    each whatever the model is. Both keep the newest turn, even where it is too large by itself.
-    ``max_age_s`` is how long ago a turn may have been accepted, in seconds; it takes the newest
-    turn, too. None is no limit. They are applied when the session is opened, when a turn has ended
-    and no other is open or queued, and by the manager's schedule.
+    What exceeds a limit is forgotten for good, as by ``LLMSession.forget``: always whole turns,
+    oldest first. The limits are applied when the session is opened, when a turn has ended and no
+    other is open or queued, and by the manager's schedule.
     """
 
     max_messages: int | None = None
+    """Messages in the history. The newest turn is kept even if it has more."""
     max_tokens: int | None = None
+    """Estimated tokens of the history, at 2.7 characters per token for every model. The newest turn
+    is kept even if it has more.
+    """
     max_age_s: float | None = None
+    """Seconds since a turn was accepted. The newest turn is forgotten, too, when it is too old."""
 
     def checked(self) -> HistoryLimits:
-        """These limits. Raises InvalidConfig, which names the one that cannot be."""
+        """These limits. Raises InvalidConfig, naming the first invalid one."""
         for name in ("max_messages", "max_tokens"):
             count: Any = getattr(self, name)
             if count is not None and (type(count) is not int or count < 1):
-                raise InvalidConfig(f"retention.{name} is {count!r}; it is a whole number above 0")
+                rule = "it must be a whole number above 0"
+                raise InvalidConfig(f"retention.{name} is {count!r}; {rule}")
         age: Any = self.max_age_s
         is_number = isinstance(age, int | float) and not isinstance(age, bool)
         if age is not None and not (is_number and 0 < age < math.inf):
-            raise InvalidConfig(f"retention.max_age_s is {age!r}; it is seconds, above 0")
+            rule = "it must be a number of seconds above 0"
+            raise InvalidConfig(f"retention.max_age_s is {age!r}; {rule}")
         return self
 
     @property
@@ -50,18 +54,21 @@ UNLIMITED = HistoryLimits()
 
 
 class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a session has forgotten so far: how many ``turns``, with how many ``messages`` of its
-    history, the last time at ``at`` (seconds since the epoch). ``limits`` says how many of the
-    turns exceeded which limit of retention (``age``, ``messages``, ``tokens``); a caller asked for
-    the others."""
+    """What a session has forgotten so far."""
 
     turns: int = 0
+    """The number of forgotten turns."""
     messages: int = 0
+    """How many messages of the history these turns had."""
     at: float = 0.0
+    """When something was last forgotten, in seconds since the epoch; 0.0 if nothing was."""
     limits: dict[str, int] = {}
+    """How many of the turns exceeded which limit of retention: ``age``, ``messages`` or ``tokens``.
+    A caller asked to forget the other turns.
+    """
 
     def and_then(self, turns: int, messages: int, at: float, limits: dict[str, int]) -> Forgotten:
-        """This, and what was forgotten at *at*."""
+        """The sum of this and of what was forgotten at *at*."""
         names = sorted({*self.limits, *limits})
         return Forgotten(
             self.turns + turns,
@@ -75,7 +82,7 @@ NOTHING_FORGOTTEN = Forgotten()
 
 
 def strictest(limits: Iterable[HistoryLimits | None]) -> HistoryLimits:
-    """Of each limit the smallest of *limits*."""
+    """The smallest value of each limit in *limits*."""
     found = [limit for limit in limits if limit is not None]
     if len(found) <= 1:
         return found[0] if found else UNLIMITED

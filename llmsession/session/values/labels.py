@@ -1,4 +1,4 @@
-"""Reserved labels: a session gets them when it is created, and users cannot change them."""
+"""Reserved labels: the session sets them, and users cannot change them directly."""
 
 from __future__ import annotations
 
@@ -30,35 +30,37 @@ __all__ = [
 ]
 
 MAX_LABEL_CHARS = 256
-"""Labels are part of every row of a list: they name a session, and do not hold content."""
+"""Labels are part of every row of a list. They identify a session and are not meant for content."""
 RESERVED = "llmsession."
-"""What the names of reserved labels begin with."""
+"""The prefix of all reserved label names."""
 TENANT_LABEL = f"{RESERVED}tenant"
 TITLE_LABEL = f"{RESERVED}title"
-"""The title that somebody gave the session; without one it has that of its import, or the beginning
-of its first request."""
+"""The title that ``LLMSession.label`` set. A session without one has the title of its import, or
+the beginning of its first request.
+"""
 ARCHIVED_LABEL = f"{RESERVED}archived"
-"""A session that has it is not listed, unless archived ones are asked for."""
+"""A session with this label is left out of lists, unless archived sessions are asked for."""
 MAX_TITLE_CHARS = 200
 DERIVED_TITLE_CHARS = 60
-"""Of a title that is the beginning of a request."""
+"""The length of a title that is made from the beginning of a request."""
 MAX_AGE_LABEL = f"{RESERVED}max_age_s"
-"""How old the messages of a session may become by its own configuration: the manager's schedule
-finds such sessions by it, without reading their logs."""
+"""The age limit of the session's own configuration. With it the manager's schedule finds such
+sessions without reading their logs.
+"""
 
 
 def reserved_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of *labels* that are reserved."""
+    """The reserved ones of *labels*."""
     return {name: value for name, value in labels.items() if name.startswith(RESERVED)}
 
 
 def tenant_of(labels: Mapping[str, str]) -> str | None:
-    """The tenant that a session with *labels* belongs to."""
+    """The tenant that a session with *labels* belongs to; None if it has none."""
     return labels.get(TENANT_LABEL)
 
 
 def with_tenant(labels: dict[str, str], tenant: str | None) -> dict[str, str]:
-    """*labels* of a session that belongs to *tenant*."""
+    """*labels* plus the label of *tenant*."""
     return labels if tenant is None else {**labels, TENANT_LABEL: tenant}
 
 
@@ -68,8 +70,11 @@ def labelled(
     title: str | None,
     archived: bool | None,
 ) -> dict[str, str]:
-    """*labels* of a session after it was given the labels *own* in place of those that are not
-    reserved, a *title* ("": none), and was *archived* or is not any more. None changes nothing."""
+    """*labels* of a session after ``LLMSession.label(own, title=title, archived=archived)``.
+
+    *own* replaces the labels that are not reserved. A *title* of "" removes the title. None changes
+    nothing.
+    """
     reserved = reserved_labels(labels)
     if own is None:
         own = {name: value for name, value in labels.items() if name not in reserved}
@@ -81,15 +86,18 @@ def labelled(
 
 
 def of_fork(labels: Mapping[str, str], own: Mapping[str, str] | None) -> dict[str, str]:
-    """The labels of a fork of a session with *labels*: the same, or *own* in place of those that
-    are not reserved. Such a fork has no title of its parent's; no fork is archived."""
+    """The labels of a fork of a session with *labels*.
+
+    They are the same labels, or *own* in place of those that are not reserved. A fork with labels
+    of its own does not inherit the title. No fork is archived.
+    """
     kept = labels if own is None else {**own, **reserved_labels(labels)}
     gone = (ARCHIVED_LABEL,) if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
     return {name: value for name, value in kept.items() if name not in gone}
 
 
 def title_from(text: str) -> str:
-    """*text* as a title: on one line, and cut at a word if it is too long."""
+    """*text* as a title: on one line, and cut between words if it is too long."""
     words = " ".join(text.split())
     if len(words) <= DERIVED_TITLE_CHARS:
         return words
@@ -98,7 +106,7 @@ def title_from(text: str) -> str:
 
 
 def max_age_of(labels: Mapping[str, str]) -> float | None:
-    """How many seconds old messages of a session with *labels* may become; None: any."""
+    """How old messages of a session with *labels* may become, in seconds; None if at any age."""
     try:
         return float(labels[MAX_AGE_LABEL])
     except (KeyError, ValueError):
@@ -106,29 +114,31 @@ def max_age_of(labels: Mapping[str, str]) -> float | None:
 
 
 def with_max_age(labels: Mapping[str, str], max_age_s: float | None) -> dict[str, str]:
-    """*labels* of a session whose messages may become *max_age_s* old; None: of any age."""
+    """*labels* with the age limit *max_age_s*; None removes it."""
     others = {name: value for name, value in labels.items() if name != MAX_AGE_LABEL}
     return others if max_age_s is None else {**others, MAX_AGE_LABEL: repr(float(max_age_s))}
 
 
 def namespace_of(tenant: str) -> str:
-    """What the ids of *tenant*'s sessions at a service begin with, and no other tenant's: its name
-    and a slash. A slash in the name is escaped, and so is the escape character."""
+    """The prefix of the ids of *tenant*'s sessions at a service: its name and a slash.
+
+    A slash or percent sign in the name is escaped, so that no two tenants share a prefix.
+    """
     return tenant.replace("%", "%25").replace("/", "%2F") + "/"
 
 
 def new_session_id(tenant: str | None) -> str:
-    """A random id for a session, in the namespace of its *tenant*."""
+    """A random session id, in the namespace of *tenant* if it is not None."""
     return (namespace_of(tenant) if tenant is not None else "") + uuid.uuid4().hex
 
 
 @refusing
 def checked_tenant(tenant: Any) -> str:
-    """*tenant*, as a plain text. Raises InvalidInput for an invalid name."""
+    """*tenant* as a plain ``str``. Raises InvalidInput for an invalid name."""
     tenant = str.__str__(tenant) if isinstance(tenant, str) else tenant
     if not isinstance(tenant, str) or not tenant.isprintable():
-        raise InvalidInput(f"tenant {tenant!r} is no printable text")
+        raise InvalidInput(f"tenant {tenant!r} is not a printable text")
     if not 0 < len(tenant) <= MAX_LABEL_CHARS:
-        rule = f"has {len(tenant)} characters, not 1 to {MAX_LABEL_CHARS}"
+        rule = f"has {len(tenant)} characters; it must have 1 to {MAX_LABEL_CHARS}"
         raise InvalidInput(f"tenant {tenant[:MAX_LABEL_CHARS]!r} {rule}")
     return tenant

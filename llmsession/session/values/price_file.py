@@ -1,4 +1,4 @@
-"""Prices from a file, TOML or JSON: what ``SessionManager(prices=...)`` takes."""
+"""Prices from a TOML or JSON file, as ``SessionManager(prices=...)`` takes them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from llmsession.turns.spending.prices import Price, read_prices
 __all__ = ["load_prices"]
 
 MAX_BYTES = 1 << 20
-"""A price list is short: a larger file is a mistake."""
+"""A price list is short. A larger file must be a mistake."""
 
 
 def load_prices(path: str | Path) -> dict[str, Price]:
-    """The prices in the file at *path*, ``.toml`` or ``.json``, by model name or its beginning.
+    """Read prices from the file at *path*, ``.toml`` or ``.json``. Returns them by model name.
 
-    A table a model, in dollars per million tokens::
+    A name may also be the beginning of model names. The file has one table for each, in dollars per
+    million tokens::
 
         ["my-model"]
         input = 3
         output = 15
         cache_read = 0.30
 
-    Numbers may be texts; fields as in ``Price.usd``, with a table ``long_prompt`` inside where a
-    long prompt costs more. Raises InvalidConfig, whose one line says what is wrong and where.
+    Numbers may be written as strings. The fields are those of ``Price.usd``. A table
+    ``long_prompt`` inside gives the prices of long prompts where they differ. Raises InvalidConfig
+    with one line that says what is wrong and where.
     """
     path = Path(path)
     try:
@@ -36,9 +38,9 @@ def load_prices(path: str | Path) -> dict[str, Price]:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         why = error.strerror or "it cannot be opened"
-        raise InvalidConfig(f"prices {path}: it cannot be read: {why}") from error
+        raise InvalidConfig(f"prices {path}: the file cannot be read: {why}") from error
     if len(raw) > MAX_BYTES:
-        raise InvalidConfig(f"prices {path}: it is larger than {MAX_BYTES:,} bytes")
+        raise InvalidConfig(f"prices {path}: the file is larger than {MAX_BYTES:,} bytes")
     try:
         return read_prices(_table(raw, path.suffix.lower()))
     except InvalidConfig as error:
@@ -46,7 +48,7 @@ def load_prices(path: str | Path) -> dict[str, Price]:
 
 
 def _table(raw: bytes, suffix: str) -> Mapping[str, Any]:
-    """The content of the file. Fractions stay texts: a float would round them."""
+    """The content of the file. Fractions stay strings, because a float would round them."""
     try:
         text = raw.decode()
         if suffix == ".json":
@@ -54,13 +56,13 @@ def _table(raw: bytes, suffix: str) -> Mapping[str, Any]:
         elif suffix == ".toml":
             table = tomllib.loads(text, parse_float=str)
         else:
-            raise InvalidConfig(f"its name ends with {suffix!r}, not with .toml or .json")
+            raise InvalidConfig(f"the file name ends with {suffix!r}; it must be .toml or .json")
     except UnicodeDecodeError as error:
-        raise InvalidConfig("it is not UTF-8") from error
+        raise InvalidConfig("the file is not UTF-8") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidConfig):
             raise
-        raise InvalidConfig(f"it is no {suffix[1:].upper()}: {error}") from error
+        raise InvalidConfig(f"the file is not valid {suffix[1:].upper()}: {error}") from error
     if not isinstance(table, Mapping):
-        raise InvalidConfig("it is no table of models")
+        raise InvalidConfig("the file does not hold a table of models")
     return table

@@ -50,32 +50,48 @@ T = TypeVar("T")
 
 
 class ProviderTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[providers.NAME]``: where replies come from.
+    """``[providers.NAME]``: where replies come from. There may be any number.
 
-    ``models`` are the beginnings of the models that it answers; without any it answers those that
-    no other is for. ``key_env`` names the variable that holds its key (``ANTHROPIC_API_KEY`` or
-    ``OPENAI_API_KEY``); a server at ``base_url`` may need none. ``counter`` is who counts its
-    requests: Gemini, with the same key, or Bedrock, with AWS's own variables. A replay plays the
-    recorded conversation in ``file`` to every session, turn by turn, and needs no model.
+    Without one, the service uses those that the environment has a key for:
+    ``ANTHROPIC_API_KEY`` for models that begin with ``claude``, ``OPENAI_API_KEY`` for the
+    others. If there is one key only, its provider answers for all models.
     """
 
     kind: ProviderKind
+    """``anthropic``, ``openai`` (any server that speaks chat completions), or ``replay``, which
+    plays a recorded conversation to every session, turn by turn, and needs no model."""
     models: tuple[str, ...] = ()
+    """Prefixes of the models that it answers; the longest match counts. Without any: all models
+    that no other provider is for."""
     key_env: str | None = None
+    """The variable with its key. None: ``ANTHROPIC_API_KEY`` or ``OPENAI_API_KEY``. Keys are in
+    no file and no log."""
     base_url: str | None = None
+    """The address of another server. It may need no key."""
     counter: Literal["gemini", "bedrock"] | None = None
+    """Who counts the tokens of its requests: ``gemini``, with the same key, or ``bedrock``,
+    with the variables of AWS."""
     file: str | None = None
+    """Of a replay: the recorded conversation."""
     delta_chars: int = 48
+    """Of a replay: the characters of each piece. 1 or more."""
     delay_s: float = 0.0
+    """Of a replay: the seconds before each piece. 0 or more."""
     exhausted: Literal["wait", "fail", "repeat"] = "repeat"
+    """Of a replay, for a turn or a step that it does not have. ``repeat`` begins again after
+    the last turn, and answers a step too many with the last reply of the turn. ``fail`` fails.
+    ``wait`` never answers."""
 
 
 class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[tls]``: files in PEM, for TCP and gRPC; with ``client_ca`` clients need a certificate."""
+    """``[tls]``: files in PEM, for TCP and gRPC."""
 
     certificate: str
+    """The file with the certificate chain of the service."""
     key: str
+    """The file with its private key."""
     client_ca: str | None = None
+    """Clients need a certificate that one of this file signed. None: they need none."""
 
 
 class LimitsTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,16 +99,22 @@ class LimitsTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class RetentionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[retention]``: how long sessions and their messages are kept. One rule for all sessions:
-    see ``Retention``. ``every_s`` is how often it is applied to the whole store, and with it the
-    age limits that sessions have of their own. "none" is no limit."""
+    """``[retention]``: how long sessions and their messages are kept, as one rule for all
+    sessions: see ``Retention``. What exceeds a limit is erased for good. "none" is no limit."""
 
     delete_idle_s: float | None = None
+    """Delete sessions without a new record for so many seconds. Above 0."""
     max_sessions: int | None = None
+    """Keep so many sessions of each tenant, those with the newest records. 1 or more."""
     forget_after_s: float | None = None
+    """Forget turns that are older than so many seconds. Above 0."""
     max_messages: int | None = None
+    """Forget the oldest turns of a session beyond so many messages. 1 or more."""
     max_tokens: int | None = None
+    """Forget the oldest turns of a session beyond so many estimated tokens. 1 or more."""
     every_s: float = 3600.0
+    """Seconds between two passes over the whole store, which also apply the age limits that
+    sessions have of their own. Above 0."""
 
     def rules(self) -> tuple[Retention, ...]:
         """The rule, if there is any limit. Raises InvalidInput."""
@@ -107,34 +129,55 @@ class TenantTable(SpendingBudget, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of ``llmsession serve``; docs/how-to/run-a-service.md has a line for each.
-
-    Times are in seconds. ``grace_s`` is how long open turns may go on after SIGTERM.
-    ``recover_at_once`` is how many sessions with unfinished turns are opened at a time when the
-    service starts; 0: each when it is first used.
-    """
+    """All settings of ``llmsession serve``. docs/reference/configuration.md has a table of
+    them."""
 
     store: str = "sqlite:sessions.db"
+    """``sqlite:PATH``, ``postgresql://...`` or ``memory:``."""
     store_key_file: str | None = None
+    """A file with the key of an encrypted store. The key may also be in
+    ``LLMSESSION_STORE_KEY``."""
     listen: tuple[str, ...] = ()
+    """``unix:PATH`` or ``tcp://HOST:PORT``, any number. Without any, and without ``grpc``:
+    ``unix:llmsession.sock``."""
     grpc: str | None = None
+    """``HOST:PORT`` for gRPC; needs ``llmsession[grpc]``."""
     health: str | None = None
+    """``HOST:PORT`` on loopback for ``/livez``, ``/readyz`` and ``/metrics``."""
     tokens: str | None = None
+    """A file of tokens."""
     insecure: bool = False
+    """Listen to other machines without TLS and tokens, and show them ``health``."""
     grace_s: float = 30.0
+    """Seconds that open turns may go on after SIGTERM. 0 or more."""
     idle_s: float = 60.0
+    """Seconds that an unused session stays in memory. 0 or more."""
     recover_at_once: int = 4
+    """How many sessions with unfinished turns are opened at a time after the start. 0: each
+    when it is first used."""
     log: Literal["json", "text"] = "json"
+    """``json``, or ``text`` for people."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """``debug``, ``info``, ``warning`` or ``error``. Of other packages warnings are logged."""
     tracing: bool = False
+    """Make OpenTelemetry spans; needs ``llmsession[tracing]``."""
     prices: str | None = None
+    """A file of prices."""
     summariser: str | None = None
+    """The provider, by its name here, that writes summaries. None: the one that answers."""
     default_model: str | None = None
+    """The model for clients that name none, such as ``chat --connect``. None: that of the first
+    provider that has one."""
     tls: TlsTable | None = None
+    """See ``[tls]``. None: no TLS."""
     limits: LimitsTable = LimitsTable()
+    """See ``[limits]``."""
     retention: RetentionTable = RetentionTable()
+    """See ``[retention]``."""
     providers: dict[str, ProviderTable] = {}
+    """See ``[providers.NAME]``."""
     tenants: dict[str, TenantTable] = {}
+    """See ``[tenants.NAME]``."""
 
     def listens_at(self) -> tuple[str, ...]:
         """The addresses of sockets. The default, without gRPC, is a socket in the working

@@ -131,7 +131,8 @@ async def _configure(handle: LLMSession, command: w.Configure) -> None:
         raise InvalidConfig(f"changes are fields of a configuration: {error}") from error
     unknown = set(changes) - set(_CONFIG_TYPES)
     if unknown:
-        raise InvalidConfig(f"no such configuration: {', '.join(sorted(unknown))}")
+        names = ", ".join(sorted(unknown))
+        raise InvalidConfig(f"no such configuration field: {names}; see SessionConfig")
     for name in changes.keys() - {"tools"}:  # definitions of tools are taken as they are
         try:
             changes[name] = msgspec.convert(changes[name], _CONFIG_TYPES[name])

@@ -29,43 +29,51 @@ before, and clients that waited for as long again would give up."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Beyond each of these a command is answered ``Overloaded``, with a hint when to try again; a
-    frame that is too large is a protocol error. None is no limit.
-
-    ``commands_per_s`` is of one client: of a tenant, or of a connection where there are none; a
-    burst may be twice that. Every frame counts, also pings and empty lines. A command past that is
-    answered ``Overloaded`` before its fields are read; other frames are read no faster.
-    ``outgoing_bytes`` is what may wait for a connection that does not read, beside one message that
-    is larger than that alone. ``max_lag_s`` is how late the event loop may run before sends and new
-    sessions are refused; interrupts never are.
-    """
+    """Limits of a service. Beyond each of them a command is answered ``Overloaded``, with a
+    hint when to try again; a frame that is too large is a protocol error. None is no limit."""
 
     connections: int = 4096
-    """That have said hello."""
+    """Clients at once that have said hello. A stream of gRPC counts as one."""
     connections_before_hello: int = 256
-    """Of one peer: an address, or a Unix socket. In all as many as ``connections``."""
+    """Connections of one peer that have not said hello. A peer is an IPv4 address, an IPv6
+    network of 64 bits, or all of a Unix socket. In all as many as ``connections``. A new
+    connection takes the place of the oldest after a second."""
     sessions_per_connection: int = 10_000
+    """Sessions that one client has open."""
     subscriptions_per_connection: int = 10_000
+    """Subscriptions of one client."""
     subscriptions_per_session: int = 2_000
-    """Of all clients: each event of the session costs as often."""
+    """Subscriptions of all clients to one session: each event of the session costs as often."""
     own_subscriptions_per_session: int = 200
-    """Of one connection, so that one client does not take all of a session's."""
+    """Subscriptions of one connection to one session, so that one client does not take all of a
+    session's."""
     open_requests_per_connection: int = 10_000
+    """Commands of one client without an answer."""
     open_turns: int | None = 10_000
+    """Turns that were accepted and have not ended, of all clients."""
     frame_bytes: int = 36 * 1024 * 1024
-    """A message of a session may have 32 MiB."""
+    """Bytes of one message from a client. A message of a session may have 32 MiB."""
     commands_per_s: float | None = 5_000.0
+    """Commands a second of a tenant, or of a connection without one; a burst may be twice that.
+    Every frame counts, also pings and empty lines. A command beyond it is answered
+    ``Overloaded`` before its fields are read; other frames are read no faster."""
     incoming_bytes: int = 128 * 1024 * 1024
-    """Of frames that have not ended and of commands that wait for their answers, of all clients.
-    Of each frame the first 16 KiB do not count."""
+    """Bytes of frames that have not ended and of commands that wait for their answers, of all
+    clients. The first 16 KiB of each frame do not count."""
     incoming_bytes_per_client: int = 64 * 1024 * 1024
-    """Of a tenant, or of a connection where there are none. It is more than one frame may have."""
+    """The same bytes of a tenant, or of a connection without one. It is more than one frame may
+    have."""
     outgoing_bytes: int = 4 * 1024 * 1024
+    """Bytes that may wait for a connection that does not read, beside one message that is
+    larger than that alone."""
     max_lag_s: float = 1.0
+    """How many seconds late the event loop may run before sends and new sessions are refused.
+    Interrupts never are. The hint is the measured lag, at most 2 s."""
     keepalive_s: float = 20.0
-    """How long a connection may be silent before it is sent a ping, and after that is dropped."""
+    """Seconds that a connection may be silent before it is sent a ping, and after that is
+    dropped."""
     hello_s: float = 10.0
-    """How long a connection may take to say hello."""
+    """Seconds that a connection may take to say hello."""
 
 
 HELLO_BYTES = 64 * 1024

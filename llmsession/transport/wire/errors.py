@@ -12,7 +12,7 @@ from llmsession.session import TurnOutcome
 
 from . import messages as w
 
-__all__ = ["ERRORS", "from_wire", "to_wire"]
+__all__ = ["ERRORS", "from_wire", "is_retryable", "to_wire"]
 
 ERRORS: dict[str, type[SessionError]] = {
     name: kind
@@ -35,13 +35,14 @@ def to_wire(error: SessionError, *, id: int | None = None) -> w.Error:
         id=id,
         code=code,
         message=str(error),
-        retryable=_is_retryable(error),
+        retryable=is_retryable(error),
         retry_after_s=_retry_after_s(error),
         details=details,
     )
 
 
-def _is_retryable(error: SessionError) -> bool:
+def is_retryable(error: SessionError) -> bool:
+    """Whether the same command may succeed later, without a change."""
     if isinstance(error, errors.ProviderError):
         return error.kind == "retryable"
     if isinstance(error, errors.StoreDamaged | errors.RecordDamaged):

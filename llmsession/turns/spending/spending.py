@@ -32,15 +32,15 @@ __all__ = [
 
 
 class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a session, or all sessions of a tenant, may spend; None is no limit.
-
-    ``max_tokens`` counts marginally: the output, and of each prompt what came since the request
-    before it. ``max_cost_usd`` counts as billed, in dollars; every model has to have a price.
-    It is checked before each request to the model, so the last request may exceed it.
-    """
+    """How much a session, or all sessions of a tenant, may spend; None is no limit. It is
+    checked before each request to the model, so the last request may exceed it."""
 
     max_tokens: int | None = None
+    """Tokens, counted marginally: the output, and of each prompt what came since the request
+    before it. Above 0."""
     max_cost_usd: float | None = None
+    """Dollars, counted as billed. From a nano-dollar to a billion dollars. Every model has to
+    have a price."""
 
     def checked(self) -> SpendingBudget:
         """This budget. Raises InvalidConfig, naming the field."""

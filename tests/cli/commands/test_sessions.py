@@ -514,4 +514,4 @@ def test_a_session_gets_a_title_and_is_archived_and_listed_again(path: Path, run
     assert run_here("label", "beta", "--unarchive", "--label", "team=green").code == 0
     labels = {row.session: row.labels for row in rows_of(path)}["beta"]
     assert labels == {"team": "green", "llmsession.title": "About [b]tests"}
-    is_refused(run_here("label", "beta"), "none of them was given")
+    is_refused(run_here("label", "beta"), "give at least one of them")

@@ -595,7 +595,7 @@ async def test_open_may_say_otherwise_once(stored: Any, asked: Any) -> None:
 @pytest.mark.parametrize("recovery", ["again", "", 1, ["drop"]])
 async def test_a_recovery_that_is_unknown_is_refused(recovery: Any) -> None:
     async with stage() as on:
-        with pytest.raises(InvalidInput, match=r"recovery is .*; it is one of drop, resume"):
+        with pytest.raises(InvalidInput, match=r"recovery is .*; it must be one of drop, resume"):
             await on.manager.open("s", recovery=recovery)
         with pytest.raises(InvalidConfig):
             await on.manager.create(SessionConfig(model="m", recovery=recovery))

@@ -152,7 +152,7 @@ async def test_what_the_file_holds_beside_messages_is_kept_in_the_log() -> None:
         assert created.source is not None
         assert created.source.repairs == (
             "line 3: torn_line, half",
-            "label left out: label name '' has 0 characters, not 1 to 64",
+            "label left out: label name '' has 0 characters; it must have 1 to 64",
         )
         exported = await on.manager.export_conversation("new")
         assert exported == msgspec.structs.replace(

@@ -126,7 +126,7 @@ async def test_a_warning_comes_once_however_often_sessions_are_opened() -> None:
 
 async def test_another_word_for_unbound_is_refused() -> None:
     async with stage() as on:
-        with pytest.raises(InvalidInput, match="unbound is 'ask'; it is one of raise, caller"):
+        with pytest.raises(InvalidInput, match="unbound is 'ask'; it must be one of raise, caller"):
             await on.manager.open("s", unbound="ask")  # type: ignore[arg-type]  # that is the point
 
 

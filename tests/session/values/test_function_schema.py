@@ -124,7 +124,7 @@ def test_what_msgspec_can_read_is_converted() -> None:
     assert made.run is not None
     given = {"size": {"width": 2}, "colour": "red", "point": {"x": 1}, "by": {"1": ["a"]}}
     assert made.run(**given) == ({"width": 2}, Colour.RED, Point(1.0), {1: ["a"]})
-    with pytest.raises(InvalidInput, match=r"'takes' do not fit: .* `\$.point.x`"):
+    with pytest.raises(InvalidInput, match=r"'takes' are invalid: .* `\$.point.x`"):
         made.run(**{**given, "point": {"x": -1}})
 
 
@@ -232,9 +232,9 @@ class Stranger:
         (_named, r"'_named': \*\*values has no JSON Schema"),
         (_odd, "'_odd': its annotations cannot be read"),
         (_complex, "'_complex': a parameter has no JSON Schema"),
-        (Buyer.stock, r"'stock': nothing is bound to self; .* Tool.of\(its_object.stock\)"),
-        (lambda: 1, "name '<lambda>'; providers allow letters"),
-        (5, "made of a function, not of int"),
+        (Buyer.stock, r"'stock': self is not bound; .* Tool.of\(its_object.stock\)"),
+        (lambda: 1, "invalid name '<lambda>'; a name has 1 to 128 letters"),
+        (5, "made from a function, not int"),
     ],
 )
 def test_a_function_that_cannot_be_described_is_refused_where_it_is_made_a_tool(
@@ -246,7 +246,7 @@ def test_a_function_that_cannot_be_described_is_refused_where_it_is_made_a_tool(
 
 async def test_a_function_in_place_of_a_tool_says_how_to_make_one() -> None:
     async with stage() as on:
-        with pytest.raises(InvalidConfig, match=r"make a Tool of a function: Tool.of"):
+        with pytest.raises(InvalidConfig, match=r"make a Tool from the function: Tool.of"):
             await on.session.configure(tools=[_untyped])
 
 

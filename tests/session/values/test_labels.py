@@ -70,13 +70,13 @@ async def test_labels_survive_a_restart_and_are_in_the_log() -> None:
     ("labels", "message"),
     [
         (["user"], "texts by name"),
-        ({"user": 7}, "'user' is no text"),
+        ({"user": 7}, "'user' is not a valid text"),
         ({7: "user"}, "label name 7"),
         ({"": "x"}, "0 characters"),
         ({"a\nb": "x"}, "printable"),
         ({"k" * 65: "x"}, "65 characters"),
         ({"k": "x" * 257}, "257 characters"),
-        ({"k": "\ud800"}, "'k' is no text"),
+        ({"k": "\ud800"}, "'k' is not a valid text"),
         ({str(n): "" for n in range(65)}, "at most 64"),
     ],
 )

@@ -170,5 +170,5 @@ def test_a_log_with_settings_that_were_ignored_is_read_without_them() -> None:
 
 def test_limits_of_a_manager_are_not_those_of_a_session() -> None:
     wrong: Any = Retention(max_messages=9)
-    with pytest.raises(InvalidConfig, match="retention is a HistoryLimits, not Retention"):
+    with pytest.raises(InvalidConfig, match="retention must be a HistoryLimits, not Retention"):
         SessionConfig(model="m", retention=wrong).checked()

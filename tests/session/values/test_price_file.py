@@ -49,15 +49,15 @@ def test_a_file_of_either_kind_gives_exact_prices(tmp_path: Path, name: str, tex
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.toml", b"[m", "it is no TOML"),
-        ("p.json", b"{", "it is no JSON"),
-        ("p.json", b"[]", "no table of models"),
-        ("p.json", b"[" * 100_000, "it is no JSON"),
+        ("p.toml", b"[m", "the file is not valid TOML"),
+        ("p.json", b"{", "the file is not valid JSON"),
+        ("p.json", b"[]", "not hold a table of models"),
+        ("p.json", b"[" * 100_000, "the file is not valid JSON"),
         ("p.json", b'{"m": {"input": NaN, "output": 1}}', "m: input is nan"),
         ("p.toml", b"[m]\ninput = 1e3\noutput = 1", "m: input is '1e3'"),
         ("p.toml", b"[m]\ninput = 1", "m: output is missing"),
-        ("p.toml", b"\xff", "it is not UTF-8"),
-        ("p.yaml", b"m: 1", "'.yaml', not with .toml or .json"),
+        ("p.toml", b"\xff", "the file is not UTF-8"),
+        ("p.yaml", b"m: 1", "'.yaml'; it must be .toml or .json"),
         ("p.json", b" " * (MAX_BYTES + 1), "larger than"),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_file_that_is_wrong_is_refused_in_one_line_with_its_place(
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match=r"no\.toml: it cannot be read"):
+    with pytest.raises(InvalidConfig, match=r"no\.toml: the file cannot be read"):
         load_prices(tmp_path / "no.toml")
-    with pytest.raises(InvalidConfig, match="it cannot be read"):
+    with pytest.raises(InvalidConfig, match="the file cannot be read"):
         load_prices(tmp_path)

@@ -181,19 +181,6 @@ def test_without_a_place_to_listen_at_there_is_a_socket_beside_the_store() -> No
     assert ServerConfig(grpc="127.0.0.1:1").listens_at() == ()
 
 
-def test_the_operations_page_has_every_setting_with_its_default() -> None:
-    page = PAGE.read_text("utf-8")
-    tables = (ServerConfig, ProviderTable, TlsTable, LimitsTable, RetentionTable, TenantTable)
-    for table in tables:
-        for name in table.__struct_fields__:
-            assert f"`{name}`" in page or f"[{name}" in page, name
-    for name in ("grace_s", "idle_s", "log", "log_level", "store"):
-        (row,) = re.findall(rf"^\| `{name}` \|.*$", page, flags=re.MULTILINE)
-        default = getattr(ServerConfig(), name)
-        told = f"{default:g}" if isinstance(default, float) else default
-        assert f"| `{told}` |" in row
-
-
 def test_the_example_of_the_operations_page_loads(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
     (tmp_path / "serve.toml").write_text(example)

@@ -84,8 +84,8 @@ async def test_turns_requests_costs_and_clients_are_counted() -> None:
     assert "llmsession_loop_lag_seconds" in now
 
 
-def test_the_page_on_monitoring_names_every_metric_and_no_other() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "monitor-a-service.md"
+def test_the_reference_names_every_metric_and_no_other() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md"
     told = set(re.findall(r"`(llmsession_[a-z_]+)`", page.read_text("utf-8")))
     metrics = Metrics()
     metrics.watch(lambda: Service(SessionManager(provider=ScriptedProvider([]))).statistics(), int)
