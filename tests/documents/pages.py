@@ -15,13 +15,6 @@ PENDING: dict[str, tuple[str, ...]] = {
     "ARCHITECTURE.md": ("language",),
     "CONTRIBUTING.md": ("language",),
     "README.md": ("python", "language"),
-    "docs/how-to/embed-sessions.md": ("python",),
-    "docs/how-to/import-conversations.md": ("language",),
-    "docs/how-to/keep-sessions.md": ("python", "language"),
-    "docs/how-to/limit-costs.md": ("python",),
-    "docs/how-to/run-a-service.md": ("language",),
-    "docs/how-to/use-providers.md": ("python",),
-    "docs/how-to/write-summaries.md": ("python",),
     "docs/tutorials/chat-in-the-browser.md": ("python",),  # walked by tests/test_tutorials.py
     "docs/tutorials/survive-a-kill.md": ("python",),  # walked by tests/test_tutorials.py
 }
