@@ -14,7 +14,6 @@ __all__ = ["ROOT", "Block", "blocks", "links", "name_of", "pages", "prose", "tex
 PENDING: dict[str, tuple[str, ...]] = {
     "ARCHITECTURE.md": ("language",),
     "CONTRIBUTING.md": ("language",),
-    "README.md": ("python", "language"),
     "docs/how-to/embed-sessions.md": ("python",),
     "docs/how-to/import-conversations.md": ("language",),
     "docs/how-to/keep-sessions.md": ("python", "language"),
