@@ -82,7 +82,7 @@ def test_what_no_application_imports_is_refused_with_the_formats_that_can_be_wri
         with pytest.raises(TranscriptError) as caught:
             write(conversations, name)
         assert str(caught.value) == (
-            f"{name!r} is only read; formats that can be written: {', '.join(written)}"
+            f"{name!r} can only be read; formats that can be written: {', '.join(written)}"
         )
 
 
