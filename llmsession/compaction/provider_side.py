@@ -193,7 +193,10 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f" {MAX_INSTRUCTION_CHARS} are taken"
                 )
             if not self.summaries.deadline_s > 0:
-                raise InvalidConfig("provider_side: summaries.deadline_s must be greater than 0")
+                raise InvalidConfig(
+                    "provider_side: summaries.deadline_s must be greater than 0, not"
+                    f" {self.summaries.deadline_s}"
+                )
         return self
 
     def check_model(self, model: str, profile: Profile, budget_tokens: int) -> None:
@@ -208,8 +211,8 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.summaries is not None and not profile.compacts_on_demand:
             raise InvalidConfig(f"provider_side: model {model!r} is not known to write summaries")
-        # Cleared content does not count against the trigger's use, because it is cleared before the
-        # model reads it. A summary is made of the whole prompt, so its trigger must be reachable.
+        # Clearing happens before the model reads the prompt, so only compact is checked: a summary
+        # is made of the whole prompt, and a trigger above the budget would never fire.
         trigger = self.compact.at_tokens if self.compact is not None else 0
         if trigger > budget_tokens:
             raise InvalidConfig(

@@ -112,7 +112,7 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
         message = _read_message(line, fields, notes, strict)
         if message is not None:
             if message.id in places:
-                detail = f"message {message.id} is given again; the later one counts"
+                detail = f"message {message.id} occurs twice; the later one counts"
                 notes.append(Note(places[message.id][0], "duplicate", detail))
             places[message.id] = (line.line, message)
     ordered = _in_order(places.values(), notes, strict)

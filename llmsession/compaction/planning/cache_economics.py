@@ -86,8 +86,8 @@ class CacheState(msgspec.Struct, frozen=True, kw_only=True):
 def payback_requests(cleared_tokens: int, cached_after_tokens: int) -> int:
     """After how many further requests a rewrite has paid for itself, rounded up.
 
-    The rewrite clears *cleared_tokens* (S) and writes *cached_after_tokens* (C) behind the edit
-    once more. By the prices above the result is 11.5 C / S.
+    The rewrite clears *cleared_tokens* (C) and writes *cached_after_tokens* (S) behind the edit
+    once more. By the prices above the result is 11.5 S / C.
     """
     if cleared_tokens <= 0:
         return 1 << 31

@@ -248,10 +248,11 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
 
 
 class FactsCache:
-    """Facts of the messages of one sequence, remembered until the next one.
+    """The facts of the messages of one sequence, remembered until the next one.
 
-    A message is known by the identity of its body: unchanged messages keep theirs. What was not
-    in the last sequence is forgotten, so this never outgrows one request.
+    A message is recognised by the identity of its body, because unchanged messages keep theirs.
+    Messages that were not in the last sequence are forgotten, so the cache never outgrows one
+    request.
     """
 
     def __init__(self) -> None:
@@ -259,12 +260,12 @@ class FactsCache:
         self.facts: list[MessageFacts] = []
         self._thoughts: list[Thought] = []
         self.thinking_at: list[int] = []
-        """For each thinking block, oldest first, the position of its message."""
+        """For each thinking block, the position of its message, the oldest first."""
 
     def recall(
         self, messages: Sequence[RequestMessage | Message], beside: FactsCache | None = None
     ) -> list[MessageFacts]:
-        """The facts of each message, in order. *beside* is a second memory to look into."""
+        """The facts of each message, in order. *beside* is another cache that is searched, too."""
         messages = tuple(messages)
         known = shared_prefix(self._messages, messages)
         if known < len(messages) or known < len(self.facts):

@@ -21,8 +21,8 @@ RequestRule: TypeAlias = Callable[[Dialogue], Iterator[RuleViolation]]
 
 
 def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """V1: between 1 and 100,000 messages, the first one the user's. Neighbours of one role must be
-    merged by us, because the provider would merge them silently.
+    """V1: between 1 and 100,000 messages, the first one the user's. If the
+    profile merges roles, neighbours of one role have been merged.
     """
     yield from dialogue.found("V1")
     count = len(dialogue.messages)

@@ -178,7 +178,7 @@ class _Recording:
                 unique_lines.append(line)
             else:
                 differs = first.blocks != line.blocks
-                detail = f"line {uuid} was there before" + ", with other content" * differs
+                detail = f"line {uuid} occurs twice" + ", with different content" * differs
                 self._note(line.number, "duplicate", detail, visible=differs)
         return unique_lines
 
@@ -325,7 +325,7 @@ class _Recording:
         if block.type != "tool_use" or block.call_id not in self.seen_calls:
             self.seen_calls.update([block.call_id] if block.type == "tool_use" else [])
             return True
-        detail = f"call {block.call_id} was there before"
+        detail = f"call {block.call_id} occurs twice"
         self._note(line.number, "duplicate", detail, visible=True)
         return False
 

@@ -167,9 +167,9 @@ def _read_one(
         elif role is not None:
             messages.append(_message(row, number, id, text, is_reply=role == "assistant"))
         elif strict:
-            raise TranscriptError(f"row {number}: of an unknown type {clip(kind)!r}")
+            raise TranscriptError(f"row {number}: unknown type {clip(kind)!r}")
         else:
-            detail = f"of an unknown type {clip(kind)!r}"
+            detail = f"unknown type {clip(kind)!r}"
             notes.append(Note(number, "bad_message", detail, visible=True))
     return assemble(
         messages, session=id, format=FORMAT, notes=notes, system=system.text, extra=system.extra()

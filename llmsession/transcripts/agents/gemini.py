@@ -77,9 +77,9 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
             records.append(msgspec.Raw(bytes(item)))
             notes.append(Note(message.number, kind, clip(message.text("content") or "")))
         elif strict:
-            raise TranscriptError(f"message {message.number}: of an unknown type")
+            raise TranscriptError(f"message {message.number}: unknown type {clip(str(kind))!r}")
         else:
-            detail = f"of an unknown type {clip(str(kind))!r}"
+            detail = f"unknown type {clip(str(kind))!r}"
             notes.append(Note(message.number, "bad_message", detail, visible=True))
     conversation = assemble(
         messages,

@@ -118,9 +118,11 @@ def _read_messages(
                 reasoning = []
             tagged.append(_Tagged(message, record))
         elif strict:
-            raise TranscriptError(f"message {number}: no role of a message")
+            raise TranscriptError(f"message {number}: it has no known role")
         else:
-            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+            notes.append(
+                Note(number, "bad_message", "a message without a known role", visible=True)
+            )
     return tagged
 
 

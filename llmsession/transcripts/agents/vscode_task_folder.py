@@ -116,10 +116,12 @@ def task_messages(
         if record.text("role") in ("user", "assistant"):
             messages.append(task_message(record, f"{id}#{record.number - 1}", notes))
         elif strict:
-            raise TranscriptError(f"message {record.number}: no role of a message")
+            raise TranscriptError(f"message {record.number}: it has no known role")
         else:
             messages.append(None)
-            notes.append(Note(record.number, "bad_message", "no role of a message", visible=True))
+            notes.append(
+                Note(record.number, "bad_message", "a message without a known role", visible=True)
+            )
     return messages
 
 

@@ -89,7 +89,7 @@ def _read_one(record: Record, reading: Reading) -> tuple[Conversation, ...]:
         if node.fields:
             nodes[id] = node
         else:
-            reading.refuse(number, "a node that is no object", item)
+            reading.refuse(number, "a node that is not an object", item)
     parents = {id: id_of(node, "parent") or None for id, node in nodes.items()}
     read = {id: _Node(id, node, reading) for id, node in nodes.items()}
     head = id_of(record, "current_node")

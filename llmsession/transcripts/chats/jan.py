@@ -113,10 +113,10 @@ class _Thread:
             record = Record.of(row.raw, row.line)
             id = id_of(record, "id") or f"line-{row.line}"
             if record.text("role") not in ("user", "assistant", "system"):
-                self.reading.refuse(row.line, "a message without a role that is known", row.raw)
+                self.reading.refuse(row.line, "a message without a known role", row.raw)
                 continue
             if id in self.rows:
-                detail = f"message {id} is there again; the later one counts"
+                detail = f"message {id} occurs twice; the later one counts"
                 self.reading.note(self.rows[id].number, "duplicate", detail)
             self.rows[id] = record
         threads = (id_of(record, "thread_id") for record in self.rows.values())

@@ -120,7 +120,7 @@ def _by_id(records: Iterator[tuple[Record, str]], reading: Reading) -> dict[str,
     for record, above in records:
         id = id_of(record, "messageId")
         if id in rows:
-            reading.note(record.number, "duplicate", f"message {id} is there again; it counts")
+            reading.note(record.number, "duplicate", f"message {id} occurs twice; this one counts")
         if above and record.raw("parentMessageId") is None:
             fields = {**record.fields, "parentMessageId": msgspec.Raw(encode_json(above))}
             record = Record(record.number, fields)

@@ -95,7 +95,7 @@ def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ..
         if row.id and row.role in (*_ROLES, _GROUP):
             topics.setdefault(row.topic, []).append(row)
         else:
-            reading.refuse(number, "no row with an id and a role that is known", item)
+            reading.refuse(number, "a row without an id and a known role", item)
     if not topics:
         raise TranscriptError("not LobeChat's rows: no message in it")
     conversations: list[Conversation] = []

@@ -130,7 +130,7 @@ class _Run:
 def _row_messages(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
     role, text = row.text("role"), row.text("content")
     if role not in ("user", "assistant") or text is None:
-        reading.refuse(row.number, "no role and text", encode_json(row.fields))
+        reading.refuse(row.number, "a row without a role and text", encode_json(row.fields))
         return
     yield RecordedMessage(
         role="user" if role == "user" else "assistant",

@@ -123,7 +123,7 @@ def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
         metadata = row.record("metadata")
         raw = encode_json(row.fields)
         if role not in _ROLES:
-            reading.refuse(row.number, "a message without a role that is known", raw)
+            reading.refuse(row.number, "a message without a known role", raw)
             continue
         if metadata.flag("isSummary"):
             text = (row.text("content") or "").removeprefix(_SUMMARY_TITLE)

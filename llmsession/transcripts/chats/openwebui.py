@@ -153,7 +153,7 @@ def _rows(chat: Record, history: Record, reading: Reading) -> dict[str, Record]:
         if record.text("role") in ("user", "assistant", "system"):
             rows[id] = record
         else:
-            reading.refuse(number, "a message without a role that is known", item)
+            reading.refuse(number, "a message without a known role", item)
     return rows
 
 

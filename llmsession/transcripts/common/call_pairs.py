@@ -160,7 +160,7 @@ class CallPairs:
             call.answered_at = index
             self.results[index].setdefault(call.reply, []).append(call)
         elif call.result == raw:
-            self._note(index, "duplicate", f"the result of call {call_id} stands here again")
+            self._note(index, "duplicate", f"the result of call {call_id} is repeated here")
         else:
             detail = f"call {call_id} has its result; the first one stays"
             self._leave_out(index, [raw], "duplicate", detail)

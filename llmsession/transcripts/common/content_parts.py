@@ -43,7 +43,9 @@ def blocks_of(content: bytes | None, number: int, notes: list[Note]) -> list[byt
         text = msgspec.json.decode(content, type=str)
         return [text_block(text)] if text else []
     if not content.startswith(b"["):
-        notes.append(Note(number, "bad_content", "neither text nor a list", visible=True))
+        notes.append(
+            Note(number, "bad_content", "the content is neither text nor a list", visible=True)
+        )
         return []
     blocks = []
     for raw in split_blocks(content):

@@ -38,11 +38,12 @@ def clip(text: str, length: int = 80) -> str:
 
 
 def read_lines(raw: bytes, *, strict: bool = False) -> tuple[list[JsonLine], list[Note]]:
-    """The objects of *raw*, a file's bytes, in order, and notes on what is not one.
+    """The objects of *raw*, a file's bytes, in order, and notes on everything that is not an
+    object.
 
-    Two objects glued on one line are two objects. Bytes that are not UTF-8 and lone surrogates
-    become U+FFFD. A broken last line is noted as ``torn_line``: its writer was cut off. A
-    broken line before it is noted as ``bad_line``.
+    Two objects that are glued together on one line are two objects. Bytes that are not UTF-8, and
+    lone surrogates, become U+FFFD. A broken last line is noted as ``torn_line``, because its writer
+    was cut off. A broken line before it is noted as ``bad_line``.
 
     Raises TranscriptError, with the line, for a ``bad_line`` or bad UTF-8 if *strict*.
     """

@@ -151,14 +151,17 @@ def text_blocks(*texts: str | None) -> list[bytes]:
 
 
 def thinking_block(text: str, signature: str = "") -> bytes:
-    """The JSON of a thinking block; without a signature it is kept and never sent."""
+    """The JSON of a thinking block. Without a signature it is kept and never sent."""
     signed = {"signature": signature} if signature else {}
     return encode_json({"type": "thinking", "thinking": text} | signed)
 
 
 def _call_input(arguments: bytes | str | None) -> msgspec.Raw:
-    """The input of a call, from JSON or from the text of it. What is no object is wrapped, as a
-    provider's broken stream is: providers refuse anything else."""
+    """The input of a call, from JSON or from a text that contains it.
+
+    Anything but an object is wrapped in one, as the input from a provider's broken stream is,
+    because providers refuse anything else.
+    """
     text = arguments.decode() if isinstance(arguments, bytes) else arguments or ""
     if not text.strip():
         return msgspec.Raw(b"{}")

@@ -51,7 +51,7 @@ def without_unplaced(
     before any user message. Their children move to their parents.
 
     *recorded_messages* and *parents* are changed, and *reading* keeps what is removed. Returns, for
-    each removed node, the node that took its place.
+    each removed node, the nearest node above it that is left.
     """
     below_users = _below_users(recorded_messages, parents)
     gone: dict[str, str | None] = {}

@@ -96,9 +96,11 @@ def read_anthropic_messages(
         elif role in ("user", "assistant"):
             listed.messages.append(read_anthropic_message(record, notes))
         elif strict:
-            raise TranscriptError(f"message {number}: no role of a message")
+            raise TranscriptError(f"message {number}: it has no known role")
         else:
-            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+            notes.append(
+                Note(number, "bad_message", "a message without a known role", visible=True)
+            )
     return listed
 
 

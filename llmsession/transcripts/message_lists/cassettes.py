@@ -102,8 +102,10 @@ def _exchanges(raw: bytes, notes: list[Note], strict: bool) -> list[_Answered]:
             exchanges.append(_exchange(number, row))
         except (InvalidMessage, LookupError, TypeError, AttributeError, ValueError) as error:
             if strict:
-                raise TranscriptError(f"interaction {number}: no request and response") from error
-            notes.append(Note(number, "bad_record", "no request and response", visible=True))
+                raise TranscriptError(
+                    f"interaction {number}: it has no request and response"
+                ) from error
+            notes.append(Note(number, "bad_record", "it has no request and response", visible=True))
     return exchanges
 
 

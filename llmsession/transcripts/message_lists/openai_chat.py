@@ -144,9 +144,11 @@ def read_chat(
         elif role in ("tool", "function"):
             chat.messages.append(_result(record, notes, legacy, calls))
         elif strict:
-            raise TranscriptError(f"message {number}: no role of a chat message")
+            raise TranscriptError(f"message {number}: it has no known role")
         else:
-            notes.append(Note(number, "bad_message", "no role of a chat message", visible=True))
+            notes.append(
+                Note(number, "bad_message", "a message without a known role", visible=True)
+            )
     return chat
 
 
@@ -180,7 +182,7 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Recorded
     blocks += [_call(call) for call in record.records("tool_calls")]
     tool_calls = record.raw("tool_calls")
     if tool_calls is not None and not tool_calls.startswith(b"["):
-        notes.append(Note(record.number, "bad_calls", "tool_calls is no list", visible=True))
+        notes.append(Note(record.number, "bad_calls", "tool_calls is not a list", visible=True))
     if record.raw("function_call"):
         legacy.append(f"function_{record.number}")
         function = record.record("function_call")

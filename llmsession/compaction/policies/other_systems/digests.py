@@ -170,8 +170,9 @@ class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
         return is_triggered(self.trigger, self.trigger_value, used_tokens, limit_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of all turns before the recent ones; the coverage is its end, the position
-        of the first message that is kept."""
+        """A summary of all turns before the recent ones. It ends at the first message that is
+        kept.
+        """
         upto = self._first_kept(view, messages, budget)
         pruned = upto - view.start
         min_messages = self.trigger_value or 0

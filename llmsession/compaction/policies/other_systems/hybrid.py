@@ -105,7 +105,10 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.truncate_at <= self.condense_at <= self.warn_at:
-            raise InvalidConfig("truncate_at, condense_at and warn_at must grow in this order")
+            raise InvalidConfig(
+                "truncate_at, condense_at and warn_at must grow in this order, got"
+                f" {self.truncate_at}, {self.condense_at}, {self.warn_at}"
+            )
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to do at this share of the budget; None below 60 %, and without any room."""

@@ -56,8 +56,9 @@ class _Result(NamedTuple):
 
 
 def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int) -> str:
-    """About *head_chars* of the beginning and *tail_chars* of the end of *text*, at line ends
-    where there are any near, and between them how long it was."""
+    """About *head_chars* of the beginning and *tail_chars* of the end of *text*, with its length
+    between them. The cuts move to line ends, if there are any close by.
+    """
     head = text.rfind("\n", max(0, head_chars - SNAP_CHARS), head_chars) + 1 or head_chars
     start = max(head, len(text) - tail_chars)
     line = text.find("\n", start, start + min(SNAP_CHARS, tail_chars))
@@ -67,15 +68,16 @@ def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int)
 
 
 def _within(text: str, max_chars: int) -> str:
-    """*text* as a head of 70 % and a tail, with the marker at most about *max_chars*."""
+    """*text* as a head of 70 % and a tail, in about *max_chars* characters including the marker."""
     room = max(0, max_chars - 60)
     head = room * HEAD_PERCENT // 100
     return head_and_tail(text, head, room - head, max_chars)
 
 
 def masked_chars(number: int, count: int, budget_tokens: int, min_chars: int = 300) -> int:
-    """The characters left to result *number*, from 0, of *count* that are masked: its share of
-    *budget_tokens*, weighted 0.2 for the oldest to 1.0 for the newest."""
+    """The characters left for result *number*, counted from 0, of *count* masked results: its share
+    of *budget_tokens*, weighted from 0.2 for the oldest to 1.0 for the newest.
+    """
     chars = max(0, budget_tokens) * CHARS_PER_TOKEN
     if count <= 1:
         return max(min_chars, chars)

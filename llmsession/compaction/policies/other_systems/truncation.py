@@ -146,11 +146,14 @@ class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
 
 
 def _behind_first_pair(draft: Draft) -> int:
-    """Where what may go begins: behind the first pair, and the results that belong to it."""
+    """Where the part begins that may be left out: behind the first pair, and the results that
+    belong to it.
+    """
     messages = draft.messages
     if draft.budget.profile.thinking_opens_tool_loop and messages[1:2] and messages[1].tool_calls:
-        # Results that a later request is joined to are an open loop again, which would have to
-        # begin with the thinking that a truncation voids. So the first reply is not kept.
+        # If a later user message joins the first results, they are an open tool loop again. That
+        # loop would have to begin with its thinking, which a truncation makes invalid. So the first
+        # reply is not kept.
         return 1
     return next((index for index in range(2, len(messages)) if is_safe_cut(messages, index)), 2)
 
