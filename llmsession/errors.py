@@ -653,10 +653,17 @@ class RecordDamaged(StoreError):
 
 
 class UnknownRecord(RecordDamaged):
-    """A record has a ``kind`` that this version of llmsession does not know: a newer one wrote it.
-    The session is not opened, because what the record changed would be guessed. Upgrade llmsession,
-    also in every other process that uses the store. No record was written, and other sessions can
-    be used."""
+    """A record has a ``kind`` that this version of llmsession does not know. The session is not
+    opened, because nobody here can say what the record changed. Nothing was written, and other
+    sessions can be used.
+
+    Cause: a newer version of llmsession wrote to the store.
+
+    Example: ``record 12 of session 's1' cannot be read: this version of llmsession does not know the
+    kind 'turn.paused'. A newer version wrote it: upgrade llmsession``
+
+    Remedy: upgrade llmsession in every process that uses the store.
+    """
 
     def __init__(self, session: str, seq: int, kind: str) -> None:
         shown = kind if len(kind) <= MAX_KIND_CHARS else f"{kind[:MAX_KIND_CHARS]}..."

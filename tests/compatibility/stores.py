@@ -181,6 +181,10 @@ async def _open_turns(manager: SessionManager) -> None:
         await _called(session)
     session = await manager.open("open", unbound="caller")
     await session.send("say it waited in the queue")
+    session = await manager.create(PLAIN, session_id="handed over")
+    await session.send("call look and wait")
+    await _called(session)
+    await manager.hand_over("handed over")
 
 
 # What a later version has to read.
