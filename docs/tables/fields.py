@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,15 +40,21 @@ def fields(kind: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 def _written(kind: type) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """The annotation and the text of each field in the source of *kind*."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
+    body = _classes(kind.__module__).get(kind.__name__, [])
+    for statement, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             words = ""
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 words = text(inspect.cleandoc(str(after.value.value)))
             annotation = ast.unparse(statement.annotation)
             yield statement.target.id, (annotation, words, kind.__module__)
+
+
+@cache
+def _classes(module: str) -> dict[str, list[ast.stmt]]:
+    """The bodies of the classes of *module*."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _default(field: Any) -> str:
