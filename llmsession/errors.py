@@ -118,7 +118,7 @@ class InvalidInput(SessionError, ValueError):
     Cause: an argument of the wrong type, out of its bounds, or unknown, such as an invalid
     label or search query. It is a ValueError too.
 
-    Example: ``the query '...' has no word to look for``
+    Example: ``the query '...' has no word to search for``
 
     Remedy: correct the value; the message says which one and what is accepted. Do not retry.
     """
@@ -245,7 +245,7 @@ class Refused(SessionError):
     Cause: see the subclass. The class itself says that a session was used while it was to be
     deleted.
 
-    Example: ``a turn is open in it``
+    Example: ``it is in use in this process``
 
     Remedy: wait for what the message names, then repeat the call.
     """

@@ -219,7 +219,7 @@ an empty summary is accepted (invariant 9)
 
 in session/compacting/model_summary.py, by session/compacting/test_model_summary.py
 a model's summary that is longer than its source is accepted (invariant 9)
-    - raise SummaryFailed("the summary is no shorter than what it was made of")
+    - raise SummaryFailed("the summary is not shorter than its source")
     + pass
     test_a_summary_that_cannot_be_short_enough_is_none
 
@@ -256,9 +256,9 @@ a model that fails once takes away what it wrote before (docs/how-to/write-summa
 in session/compacting/compactor.py, by session/compacting/test_injection.py
 what a policy injected stays under another one (docs/explanation/policies.md)
     - policy = with_stale_left_out(core.policy, core.state.view)
-    -             # Where
+    -             # Even
     + policy = core.policy
-    +             # Where
+    +             # Even
     test_under_another_policy_the_memories_are_gone_with_the_next_request
 nothing is injected where the provider clears results (docs/explanation/policies.md)
     - schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
@@ -408,7 +408,7 @@ a build that waits is not dropped when another owner takes its turn (rule 3)
     + return self._builds.current is not self
     test_a_build_does_nothing_more_once_its_turn_or_a_newer_one_has_outdated_it
 a stopped turn's build that cannot be made smaller holds up the next one (invariant 11)
-    -                 self._builds.resume()  # a later turn's build may wait by now
+    -                 self._builds.resume()  # the build of a later turn may wait for this one
     test_an_outdated_build_that_cannot_shrink_lets_the_build_that_waits_go_on
 a context that a thread could not build is given to threads for ever (invariant 11)
     -         self._was_warmed = True

@@ -75,7 +75,7 @@ a call that a caller was offered and may have begun gets no receipt (rule 13)
 
 in session/actor/tool_calls.py, by session/actor/test_receipts.py
 a call past its deadline is told as failed (rule 13)
-    -         # There is no result of its own: its receipt must not say finished or failed.
+    -         # The tool itself gave no result, so its receipt must not say finished or failed.
     -         track.status = "started"
     test_a_call_past_its_deadline_is_told_as_unknown
 """)

@@ -283,7 +283,7 @@ a resumed turn does not say that what was shown is void (docs/reference/wire.md)
 
 in session/actor/turn_runner.py, by session/handles/test_reply_text.py
 a step that is tried again says nothing (docs/reference/wire.md)
-    - if tag.attempt > 1:  # what was shown of the step is void
+    - if tag.attempt > 1:  # the previews of the earlier attempt are void
     + if False:
     test_a_subscriber_hears_at_once_that_a_step_begins_anew
 

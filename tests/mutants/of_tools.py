@@ -142,7 +142,7 @@ what a tool raises ends the manager (rule 8)
 
 in session/tasks/works.py, by session/tasks/test_works.py
 what a work raises ends the manager (rule 14)
-    -         except BaseException as error:  # it must not end the works of other sessions
+    -         except BaseException as error:  # must not end the works of other sessions
     +         except ArithmeticError as error:
     test_what_a_work_raises_is_reported_by_name_and_ends_no_other_work
 
@@ -181,7 +181,7 @@ a plan is applied that no log can hold (docs/how-to/embed-sessions.md)
 
 in store/protocol.py, by session/test_foreign_code.py
 an answer that is none counts as a batch that was written (docs/how-to/embed-sessions.md)
-    -             return Lost(f"the store's answer is {type(result).__name__}, and wrong")
+    -             return Lost(f"the store returned an invalid answer: {type(result).__name__}")
     +             return Appended(batch.head + len(batch.bodies))
     test_an_answer_of_a_store_that_cannot_be_loses_one_session_s_turn
 """)

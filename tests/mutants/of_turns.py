@@ -201,8 +201,8 @@ a streamed block loses the fields that are not known (rule 7)
 
 in turns/ids.py, by session/registry/test_lifecycle.py
 turn numbers begin again after a restart (invariant 13)
-    - from the log, which is in use."""
-    + from the log, which is in use."""
+    - read from the log and is in use."""
+    + read from the log and is in use."""
     +         number = 0
     test_turns_number_on_through_drops_and_restarts_without_a_gap_or_a_repeat
 

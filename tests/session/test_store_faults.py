@@ -346,7 +346,7 @@ async def test_a_log_that_ends_before_its_head_is_not_opened() -> None:
         head = session.status().seq
         await session.close()
         store.armed = True
-        with pytest.raises(StoreError, match=f"has {head - 1} of {head} records"):
+        with pytest.raises(StoreError, match=f"has only {head - 1} of its {head} records"):
             await manager.open("s", unbound="caller")
         store.armed = False
         assert len((await manager.open("s", unbound="caller")).conversation()) == 2

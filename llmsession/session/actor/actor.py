@@ -1,14 +1,16 @@
-"""The actor of one session: reads its mailbox, keeps order, and answers everybody.
+"""The actor of one session: it reads a mailbox, changes the session's state, and answers callers.
 
-It waits in one place only, for its mailbox. Between two waits nothing else changes its state, so
-no lock is needed. Reports of its own work are read first, then control commands, then work
-commands. Every command gets its ingress number before any await.
+The actor waits in one place only, for its mailbox. Between two waits nothing else can change its
+state, so it needs no lock. It reads reports of its own work first, then control commands
+(interrupt, close), then work commands. Every command gets its ingress number when it is called,
+before any await, so the order of calls is the order of effects.
 
-The order of a durable change is: append, fold, publish, answer. A task exists only while there
-is work: ``serve`` ends when nothing is open, and the next command starts it again.
+A durable change always has this order: append to the store, fold into the state, publish to
+subscribers, answer the caller. Nothing becomes visible before it is durable.
 
-When the actor cannot go on (another owner, a failed store, a bug of ours), every caller that
-still waits gets an error by name. No caller waits for ever.
+A task exists only while there is work: ``serve`` ends when nothing is open, and the next command
+starts it again. If the actor cannot continue (another owner has the session, the store failed, or
+there is a bug), every caller that still waits gets a named error. No caller waits for ever.
 """
 
 from __future__ import annotations
@@ -57,13 +59,19 @@ from .turn_queue import TurnQueue
 __all__ = ["Actor", "ActorStatus"]
 
 ActorStatus: TypeAlias = Literal["live", "closing", "closed", "moved", "cold"]
-"""Whether the actor takes commands (live), or why not. closed: somebody closed it. moved: another
-owner took the session. cold: it was evicted or lost its store, and is loaded when next used."""
+"""Whether the actor accepts commands (``live``), or why not.
+
+``closing`` and ``closed``: a caller closed it. ``moved``: another owner took the session. ``cold``:
+it was evicted or lost its store; the session is loaded again when it is next used.
+"""
 
 
 class Actor:
-    """One live session. ``spawn`` starts ``serve`` in the manager's group; ``gone`` is called
-    when this actor takes no more commands."""
+    """One live session.
+
+    ``spawn`` starts ``serve`` in the manager's task group. ``gone`` is called when this actor
+    accepts no more commands.
+    """
 
     def __init__(
         self,
@@ -101,7 +109,7 @@ class Actor:
         )
         self.status: ActorStatus = "live"
         self.pins = 0
-        """How many handles hold this session; it is not evicted while there are any."""
+        """How many handles refer to this session. It is not evicted while there is one."""
         self._store = store
         self._spawn = spawn
         self._gone = gone
@@ -110,7 +118,7 @@ class Actor:
         self._error: SessionError | None = None
 
     def _reconfiguring(self) -> None:
-        # What is being made ready was found out under the view of before.
+        # A plan that is being made is based on the old configuration, so it is discarded.
         self.turns.runner.compactor.change_began()
 
     def _reconfigured(self) -> None:
@@ -129,7 +137,7 @@ class Actor:
 
     @property
     def is_idle(self) -> bool:
-        """Is no turn open, no command unread, no record being written and no job running?"""
+        """Is no turn open, no command unread, no record being written, and no job running?"""
         return (
             not self.turns.runs
             and self.mailbox.is_empty
@@ -147,20 +155,21 @@ class Actor:
             return ()
         return unanswered_uses(self.state)
 
-    # Called by handles and works, in the thread of the event loop. Nothing here waits.
+    # Called by handles and works in the event loop's thread. Nothing here awaits, so the order in
+    # which these are called is the order in which the actor reads.
 
     def check_open(self) -> None:
-        """Raises SessionClosed, SessionMoved or StoreError when no more commands are taken."""
+        """Raises SessionClosed, SessionMoved or StoreError if no more commands are accepted."""
         if self.status != "live":
             raise self._error or SessionClosed(f"session {self.session!r} was closed")
 
     def report(self, report: Report) -> None:
-        """Put a report of our own work into the mailbox. It is never refused."""
+        """Put a report of the actor's own work into the mailbox. It is never refused."""
         self.mailbox.report(report)
         self._wake()
 
     def put(self, command: c.WorkCommand) -> None:
-        """Enqueue on the work lane. Raises Overloaded, or as ``check_open`` does."""
+        """Put a command on the work lane. Raises Overloaded, and the errors of ``check_open``."""
         self.check_open()
         self.mailbox.put_work(command)
         self.keys.remember(command.promise)
@@ -169,9 +178,10 @@ class Actor:
     def put_interrupt(
         self, turn: int | None, policy: r.InterruptPolicy | None, command_id: str | None
     ) -> Promise[InterruptOutcome]:
-        """Enqueue an interrupt, folded into an unread one of the same target. Raises as ``put``.
+        """Put an interrupt on the control lane, merged with an unread one of the same target.
 
-        A repeated id gets its answer here: folded, it would end what came since the first.
+        Raises the errors of ``put``. A repeat of *command_id* gets its answer here and is not
+        enqueued: once merged, it would also end the turns that were sent after the first call.
         """
         self.check_open()
         mark = self.mailbox.number()
@@ -203,12 +213,15 @@ class Actor:
             interrupt.callers.append(caller)
 
     def retain(self) -> None:
-        """Forget what exceeds the limits of retention, once no turn is open."""
+        """Check the limits of retention as soon as no turn is open."""
         self.report(self.history_commands.may_exceed)
 
     def put_close(self, *, leave_open: bool = False) -> Promise[Closed]:
-        """Ask the session to end, *leave_open* without an end of its open turns; a second call
-        waits for the same end."""
+        """Ask the session to end, and return the promise of its end. A second call gets the same
+        promise.
+
+        With *leave_open*, open turns are left open in the log for the next owner.
+        """
         if self._close is None:
             self._close = c.Close(leaves_open=leave_open)
             if self.status == "live":
@@ -231,11 +244,11 @@ class Actor:
         try:
             while await self._next():
                 pass
-        except BaseException as raised:  # the top of the actor: no caller is left waiting
+        except BaseException as raised:  # the top of the actor: from here on nobody else answers
             try:
                 error = contained_in_task(raised)
             except BaseException:
-                message = f"the manager of session {self.session!r} was stopped"
+                message = f"session {self.session!r} was closed: its manager was stopped"
                 self._give_up(SessionClosed(message), "closed")
                 raise
             self.core.log.bug("actor.crashed", error)
@@ -246,19 +259,23 @@ class Actor:
             self._give_up(stopped, "cold")
         finally:
             self._serving = False
-            # A failed promise holds the frames of its caller, and so the session handle.
+            # A failed promise refers to the frames of its caller and through them to the session's
+            # handle. Dropping it lets the handle be collected.
             self.keys.drop_answered()
 
     async def _next(self) -> bool:
-        """Read one item, or wait for one. False when nothing is open."""
+        """Read one item, or wait for one. Returns False when nothing is open any more."""
         item = self.mailbox.next_nowait()
         if item is not None:
             self._read(item)
             return True
+        # Everything that was read so far goes to the store in one append. Flushing only when the
+        # mailbox is empty groups the records of a burst of commands.
         self.core.journal.flush()
+        # The append may have failed or ended at once and put its report into the mailbox.
         if not self.mailbox.is_empty:
             return True
-        # An actor that has given up gets no report that it would have to wait for.
+        # An actor that has given up does not wait: no report will come that could wake it.
         if not self.is_idle and self.status in ("live", "closing"):
             await self.mailbox.wait()
             return True
@@ -279,14 +296,15 @@ class Actor:
         if self.status == "live":
             self.history_commands.retain()
         runner = self.turns.runner
-        # A pending change makes another history or view. A ready plan is checked against that one.
+        # A pending change of the history or of the configuration will change what a ready plan was
+        # made for. The plan is applied or discarded after that change.
         if runner.may_compact() and self.history_commands.is_idle and self.configuration.is_idle:
             runner.compactor.apply_if_ready()
 
     # Commands.
 
     def _command(self, command: c.WorkCommand) -> None:
-        """Perform a command once. A repeated id gets the answer of the first."""
+        """Perform a command once. A repeat of its id gets the answer of the first."""
         if self.status != "live":
             closed = SessionClosed(f"session {self.session!r} was closed")
             command.promise.fail(self._error or closed)
@@ -326,14 +344,17 @@ class Actor:
         self.turns.runner.toolbox.answer(run, tuple(command.answers))
         if noted:
             self.core.journal.write(r.CommandAnswered(commands=noted))
-        # The results were queued before, so they are durable when this is called.
+        # The journal writes in order. The results were queued before this, so they are durable when
+        # the answer is called.
         self.core.journal.follow(self.keys.answer(command))
 
     def _answerable(self, command: c.Submit) -> Run:
-        """The run that all results belong to. Raises for the first result that has none."""
+        """The run that all results belong to. Raises the error of the first result that has no open
+        call.
+        """
         run, seen = self.turns.current, set[str]()
         if not command.answers:
-            raise InvalidInput("no results were submitted")
+            raise InvalidInput("no results were submitted; give at least one ToolResult")
         for answer in command.answers:
             call_id = answer.call_id
             track = run.calls.get(call_id) if run else None
@@ -347,14 +368,17 @@ class Actor:
             if run.turn.phase is not Phase.TOOLS:
                 raise TurnNotOpen(run.number, run.turn.phase.value)
             if track.call.runner != "caller":
-                raise InvalidInput(f"tool call {call_id!r} is run by the session itself")
+                raise InvalidInput(
+                    f"tool call {call_id!r} is run by the session itself; it takes no result from"
+                    " outside"
+                )
             seen.add(call_id)
         assert run is not None  # there is at least one result
         return run
 
     def _store_summaries(self, command: c.StoreSummaries) -> None:
         for call_id in command.summaries:
-            # A turn that was forgotten gets no new summaries.
+            # A forgotten turn gets no new summaries: they might repeat content that was erased.
             if self.state.call_turns.get(call_id) not in self.state.accepted_time:
                 raise UnknownToolCall(call_id)
         self.turns.runner.compactor.results.supersede(list(command.summaries))
@@ -366,7 +390,8 @@ class Actor:
         if command.turn is not None:
             self.turns.interrupt_one(command.turn, command.policy, command.callers)
             return
-        # Unread sends that were enqueued before it get their turns first.
+        # Sends that were enqueued before the interrupt but are still unread are accepted first.
+        # Then they have turns, which end as aborted, and their callers get an answer.
         unread = self.mailbox.take_work(
             lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark
         )
@@ -391,24 +416,31 @@ class Actor:
                         then()
             case Conflict(row=None):
                 self._give_up(SessionClosed(f"session {self.session!r} was deleted"), "closed")
+            # A higher epoch means that another owner has acquired the session. The store's fence
+            # refused our append, so nothing of ours is in the log beyond this point.
             case Conflict(row=row) if row is not None and row.epoch > written.batch.epoch:
                 self.fence()
             case Conflict():
                 self._look_for(written)
             case Lost(error=error, committed=committed):
+                # Nobody knows what is in the log now, so this state must not be used any more. The
+                # session goes cold; loading it again reads the truth from the log.
                 failed = StoreError(
-                    f"the store failed under session {self.session!r}: {error}", committed=committed
+                    f"the store failed while session {self.session!r} was writing: {error}",
+                    committed=committed,
                 )
                 self._give_up(failed, "cold")
 
     def fence(self) -> None:
-        """Another owner has the session: give no more answers from this state."""
+        """Stop, because another owner has the session. No more answers are given from this
+        state.
+        """
         if self.status in ("live", "closing"):
-            message = f"session {self.session!r} was taken over by another owner"
+            message = f"session {self.session!r} was taken over by another owner; open it again"
             self._give_up(SessionMoved(message), "moved")
 
     def _take_in(self, record: r.Record) -> None:
-        """Fold a durable record, then publish it."""
+        """Fold a durable record into the state, then publish it."""
         terminal = record if r.is_terminal(record) else None
         turn = self.state.open.get(terminal.turn) if terminal else None
         self.state.apply(record)
@@ -422,8 +454,11 @@ class Actor:
         self.core.services.observers.recorded(self.session, record)
 
     def _look_for(self, written: Written) -> None:
-        """The log moved in our own epoch. Perhaps our batch was written and its acknowledgement was
-        lost, so read the log."""
+        """Read the log to find out whether our batch is in it.
+
+        The log has moved although the epoch is still ours. Perhaps our batch was written and only
+        its acknowledgement was lost.
+        """
         batch = written.batch
 
         async def look() -> None:
@@ -433,7 +468,7 @@ class Actor:
                     self.core.journal.settled(batch)
                     result = Appended(batch.head + len(batch.bodies))
                 else:
-                    result = Lost("the log is not where this owner left it")
+                    result = Lost("the log was changed by somebody else in this owner's epoch")
             except BaseException as error:  # a store is foreign code
                 result = Lost(error_text(contained_in_task(error)))
             self.report(lambda: self._written(written, result))
@@ -447,7 +482,10 @@ class Actor:
             return
         closed = SessionClosed(f"session {self.session!r} was closed")
         if close.leaves_open:
-            message = f"session {self.session!r} was let go; what is open stays in its log"
+            message = (
+                f"session {self.session!r} was released; its open turns stay open in its log, and"
+                " the next owner recovers them"
+            )
             closed = SessionClosed(message)
             self._error = closed
             self.turns.leave(closed)
@@ -461,10 +499,12 @@ class Actor:
             self.turns.stop_all("closed")
 
     async def _release(self) -> None:
+        # Shielded, because a lease that is not released blocks the session for other owners until
+        # it expires.
         with anyio.CancelScope(shield=True):
             try:
                 await self._store.release(self.core.journal.lease)
-            except BaseException as error:  # a store may be anybody's code
+            except BaseException as error:  # a store is foreign code
                 error = contained_in_task(error)
                 self.core.log.trouble("session.not_released", error=error_text(error))
         self._end("closed")
@@ -473,12 +513,15 @@ class Actor:
             self._close.promise.set(self._closed())
 
     def _closed(self) -> Closed:
-        # Works of an earlier activation of this session that still run are named as well.
+        """The answer of ``close``. It also names works of earlier activations that still run."""
         left = self.core.works.stopping_in(self.session)
         return Closed(self.session, tuple(sorted(self.core.still_running.union(left))))
 
     def evict(self) -> Lease:
-        """Take no more commands; the caller releases the lease. Only while idle and unpinned."""
+        """Stop accepting commands, and return the lease, which the caller must release.
+
+        Call it only while the actor is idle and no handle refers to it.
+        """
         self._end("cold")
         return self.core.journal.lease
 
@@ -493,7 +536,7 @@ class Actor:
             self._give_up(error, "moved" if isinstance(error, SessionMoved) else "cold")
 
     def _give_up(self, error: SessionError, status: ActorStatus) -> None:
-        """This actor cannot go on: answer all callers with *error*."""
+        """This actor cannot continue: end it, and answer all callers with *error*."""
         self._error = error
         self.core.log.trouble("session.given_up", error=str(error), status=status)
         self._end(status)
@@ -503,6 +546,7 @@ class Actor:
         self.mailbox.drain()
         self.keys.fail_all(error)
         if status == "cold":
+            # It is not known which records are durable, so subscribers must read the log again.
             self.core.subscriptions.lag_all(self.session)
         else:
             self.core.subscriptions.end(self.session)

@@ -1,4 +1,4 @@
-"""Changing a session's configuration: between turns, each change on top of the last."""
+"""Changes of a session's configuration: made between turns, each on top of the one before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = ["Configuration"]
 
 
 class Configuration:
-    """Performs the configuration commands of one session. Those that arrive while a turn runs wait.
+    """Performs the ``configure`` commands of one session. Those that arrive during a turn wait for
+    its end.
 
     *changing* is called when a change is queued for the log, *changed* when it is durable.
     """
@@ -39,20 +40,22 @@ class Configuration:
         self._waiting: list[c.Configure] = []
         self._writing = 0
         self.runners: Mapping[str, r.Runner] = {}
-        """Who ran each tool when it was called last, before the session was loaded."""
+        """Who ran each tool, by name, when the model called it last before the session was
+        loaded.
+        """
 
     @property
     def unbound_tools(self) -> tuple[str, ...]:
-        """The tools that the session ran before it was loaded, and that nobody has bound since."""
+        """The tools that the session ran before it was loaded and that have no function now."""
         return unbound_tools(self._core.config, self.runners)
 
     @property
     def is_idle(self) -> bool:
-        """Is no change being written? A change that is being written makes another view."""
+        """Is no change being written? A change may alter what the context shows."""
         return not self._writing
 
     def configure(self, command: c.Configure, *, now: bool) -> None:
-        """Change the configuration: at once with *now*, else when the running turn has ended.
+        """Change the configuration: at once if *now* is True, else when the running turn has ended.
 
         Raises InvalidConfig.
         """
@@ -84,43 +87,49 @@ class Configuration:
         self._core.journal.write(record, configured)
 
     def _label_age(self, config: SessionConfig) -> None:
-        """Let the session's labels say the age that *config* limits its messages to."""
+        """Update the label that repeats the age limit of *config*."""
         labels = with_max_age(self._core.labels, config.max_age_s)
         if labels != self._core.labels:
             self._core.relabel(labels)
 
     def _shows_otherwise(self, config: SessionConfig) -> bool:
-        """Does *config* change how the provider's summary at the start of the context is sent: as
-        text, or as the provider's own block?"""
+        """Does *config* change how the provider's summary at the start of the context is sent?
+
+        It is sent either as text or as the provider's own block. A change alters the prefix that
+        later thinking is signed for.
+        """
         profile, prefix_summary = self._core.builder.profile, self._core.state.view.prefix_summary
         frames = (self._core.config.frame(profile), config.frame(profile))
         old, new = (is_sent_as_block(prefix_summary, profile, frame) for frame in frames)
         return old != new
 
     def _check_tools(self, config: SessionConfig) -> None:
-        # Providers refuse a request with tool calls but no tools, so every later turn would fail.
+        # Providers refuse a request with tool calls but without tools, so every later turn would
+        # fail.
         messages = self._core.state.context_messages()
         if not config.frame().tools and any(message.tool_calls for message in messages):
             raise InvalidConfig(
-                "tools is empty, but the history holds tool calls, and providers refuse those"
-                " without tools; keep one, or clear the session first"
+                "tools is empty, but the history has tool calls, and providers refuse such a"
+                " request; keep at least one tool, or clear the session first"
             )
 
     def apply_waiting(self) -> None:
-        """Between two turns: make the changes that waited, in order."""
+        """Make the changes that waited for the turn's end, in order. Called between two turns."""
         waiting, self._waiting = self._waiting, []
         for command in waiting:
             try:
                 self.configure(command, now=True)
-            except SessionError as error:  # it contradicts a change that was applied before it
+            except SessionError as error:  # it is invalid after an earlier change in the queue
                 self._keys.refuse(command, error)
 
     def refuse_waiting(self, error: SessionError) -> None:
-        """The session ends: answer the changes that wait for a turn to end."""
+        """The session ends: answer the waiting changes with *error*."""
         waiting, self._waiting = self._waiting, []
         for command in waiting:
             self._keys.refuse(command, error)
 
     def bind(self, tools: Sequence[Tool]) -> None:
-        """Bind callables to the configured tools of their names. Raises InvalidConfig."""
+        """Bind the functions of *tools* to the configured tools of the same names. Raises
+        InvalidConfig.
+        """
         self._core.configure(bind_tools(self._core.config, tools))

@@ -1,7 +1,7 @@
-"""Commands on a whole history: clear, rewind, forget, retention, and fork, which only reads it.
+"""Commands on the whole history: clear, rewind, forget, retention, and fork (which only reads it).
 
-Each runs between turns, and alone. The work lane is not read until the command is durable and
-what it forgets is out of the log. So every later command sees the history that it made.
+Each is performed between turns and alone. The work lane is not read until the command is durable
+and the erased content is out of the log. So every later command sees the new history.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ __all__ = ["HistoryCommands", "state_excess"]
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
 _PLAIN = Profile()
-"""What tokens are estimated by for retention: a limit means the same for every model."""
+"""The profile for estimating tokens for retention: a limit means the same for every model."""
 
 
 def state_excess(state: SessionState, limits: HistoryLimits, now: float) -> Excess | None:
-    """What of the session with *state* exceeds *limits* at *now*; None for nothing."""
+    """The part of *state*'s history that exceeds *limits* at the time *now*; None if nothing
+    does.
+    """
     if limits.is_unlimited:
         return None
     return excess_of(
@@ -67,8 +69,8 @@ def _tokens(message: Message) -> int:
 class HistoryCommands:
     """Performs the history commands of one session.
 
-    ``lost`` is called when forgotten content could not be taken out of the log. The session
-    cannot go on then.
+    ``lost`` is called if erased content could not be removed from the log. The session cannot
+    continue then.
     """
 
     def __init__(
@@ -88,15 +90,17 @@ class HistoryCommands:
         self._store = store
         self._lost = lost
         self._waiting: c.HistoryCommand | None = None
-        """The command that waits until the turns that it interrupted have ended."""
+        """The command that waits for the end of the turns that it interrupted."""
         self._writing = False
         self._erasing = False
         self._may_exceed = False
-        """Has anything happened since the limits of retention were compared with the history?"""
+        """Has anything happened since the history was last compared with the limits of
+        retention?
+        """
 
     @property
     def is_idle(self) -> bool:
-        """Does no change wait, is none being written, and is nothing left to erase?"""
+        """Is no change waiting or being written, and nothing left to erase?"""
         return (
             self._waiting is None
             and not self._writing
@@ -109,27 +113,28 @@ class HistoryCommands:
         return ("redaction",) if self._erasing else ()
 
     def begin(self, command: c.HistoryCommand) -> None:
-        """Make the change: at once, or when the open turns that it interrupts have ended.
+        """Perform the command: at once, or when the open turns that it interrupts have ended.
 
-        Raises InvalidInput, and SessionBusy if a turn is open and it may not interrupt.
+        Raises InvalidInput, and SessionBusy if a turn is open and the command may not interrupt it.
         """
         self._check(command)
         if not self._turns.runs:
             self._make(command)
             return
-        if isinstance(command, c.Retain):  # the end of that turn asks for it again
+        if isinstance(command, c.Retain):  # the end of the open turn starts retention again
             self._keys.answer(command)()
             return
         if command.when_busy == "reject":
             advice = 'wait for it, interrupt it, or pass when_busy="interrupt"'
-            raise SessionBusy(f"session {self._core.session!r} has a turn open; {advice}")
+            raise SessionBusy(f"session {self._core.session!r} has an open turn; {advice}")
         self._waiting = command
         self._mailbox.hold_work()
-        # The work lane is read in order, so every open turn was sent before this command.
+        # The work lane is read in order, so every turn that is open now was sent before this
+        # command. That is why the command's own ingress number is the right mark.
         self._turns.interrupt_all(command.ingress, self._core.config.interrupt_policy, [])
 
     def go_on(self) -> None:
-        """Make the waiting change if every open turn has ended."""
+        """Perform the waiting command if every open turn has ended."""
         if self._waiting is None or self._turns.runs:
             return
         command, self._waiting = self._waiting, None
@@ -137,17 +142,22 @@ class HistoryCommands:
         try:
             self._check(command)
             self._make(command)
-        except SessionError as error:  # the turn that it named was open, and was dropped
+        except SessionError as error:  # it named a turn that was open and has been dropped
             self._keys.refuse(command, error)
 
     def may_exceed(self) -> None:
-        """Compare the history with the limits of retention as soon as no turn is open: a turn has
-        ended, time has passed, or the limits are others."""
+        """Compare the history with the limits of retention as soon as no turn is open.
+
+        Called when a turn has ended, time has passed, or the limits have changed.
+        """
         self._may_exceed = True
 
     def retain(self) -> None:
-        """Forget what exceeds the limits of retention, if it may have become too much, no turn is
-        open and no other change is being made."""
+        """Forget what exceeds the limits of retention, if no turn is open and no other change is
+        being made.
+
+        Does nothing unless ``may_exceed`` was called since the last time.
+        """
         if self._may_exceed and not self._turns.runs and self.is_idle:
             self._may_exceed = False
             if self._excess(None) is not None:
@@ -155,7 +165,9 @@ class HistoryCommands:
 
     @property
     def excess(self) -> Excess | None:
-        """What of the history exceeds its limits now; None for nothing, or while a turn is open."""
+        """The part of the history that exceeds its limits now; None if nothing does or a turn is
+        open.
+        """
         return None if self._turns.runs else self._excess(None)
 
     def _excess(self, limits: HistoryLimits | None) -> Excess | None:
@@ -166,7 +178,7 @@ class HistoryCommands:
         return state_excess(core.state, limits, core.services.clock())
 
     def refuse_waiting(self, error: SessionError) -> None:
-        """The session ends: answer the change that waits for turns to end."""
+        """The session ends: answer the command that waits for turns to end with *error*."""
         if self._waiting is not None:
             self._keys.refuse(self._waiting, error)
             self._waiting = None
@@ -183,14 +195,16 @@ class HistoryCommands:
                 problem = "is not in the history"
             case c.Fork(at=int(turn)):
                 known = turn in state.committed_at
-                problem = "was never committed, or was forgotten"
+                problem = "was never committed or was forgotten"
             case _:
                 return
-        # A turn that is open now may still be committed by the interrupt.
+        # A turn that is open now may still be committed by the interrupt, so it is checked again
+        # later.
         if not known and turn not in self._turns.runs:
             raise InvalidInput(f"turn {turn} of session {state.session!r} {problem}")
 
     def _make(self, command: c.HistoryCommand) -> None:
+        """Start the change: write its record, or answer it if nothing changes."""
         generation = self._core.state.generation + 1
         match command:
             case c.Fork():
@@ -281,14 +295,14 @@ class HistoryCommands:
         if self._core.state.pending_redaction is None:
             self._end(command)
             return
-        # The builder remembers requests with the forgotten content.
+        # The request builder caches requests that contain the erased content, so it is replaced.
         self._core.renew_builder()
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 
     def _erasure(self, command: _Change) -> Callable[[], Awaitable[None]]:
         core, pending_redaction = self._core, self._core.state.pending_redaction
-        assert pending_redaction is not None  # _written has looked
+        assert pending_redaction is not None  # _written has checked it
 
         async def work() -> None:
             try:
@@ -305,8 +319,8 @@ class HistoryCommands:
         if isinstance(error, SessionMoved):
             return error
         message = (
-            f"what session {self._core.session!r} was to forget is in its log still, and is"
-            f" taken out when the session is opened: {error_text(error)}"
+            f"the content that session {self._core.session!r} should forget is still in its log; it"
+            f" is erased when the session is opened again: {error_text(error)}"
         )
         lost = StoreError(message, committed=None)
         lost.__cause__ = error

@@ -1,4 +1,4 @@
-"""Pending interrupts: which turns each one waits for, and the outcome for its callers."""
+"""Pending interrupts: the turns that each one waits for, and the outcome for its callers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class PendingInterrupt:
         self._open: set[int] = set()
 
     def wait_for(self, run: Run) -> None:
-        """Do not answer before *run* has ended."""
+        """Wait for the end of *run* before answering."""
         self._open.add(run.number)
 
     def ended(self, run: Run, outcome: TurnOutcome) -> None:
-        """*run* has durably ended with *outcome*. Without effect if it was not waited for."""
+        """*run* has durably ended with *outcome*. Has no effect if the interrupt does not wait for
+        it.
+        """
         if run.number in self._open:
             self._open.discard(run.number)
             self.turns.append(outcome)
@@ -41,7 +43,7 @@ class PendingInterrupt:
         return not self._open
 
     def outcome(self) -> InterruptOutcome:
-        """The answer to the callers. Only valid once it is complete."""
+        """The answer to the callers. Valid only once the interrupt is complete."""
         turn = TurnId("u", self.main.number) if self.main else None
         return InterruptOutcome(result=self._result(), turn=turn, turns=tuple(self.turns))
 

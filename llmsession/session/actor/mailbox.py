@@ -1,4 +1,4 @@
-"""The mailbox of one actor: commands numbered on arrival, two bounded lanes, and reports."""
+"""The mailbox of one actor: two bounded lanes for commands, and reports of the actor's own work."""
 
 from __future__ import annotations
 
@@ -18,25 +18,32 @@ R = TypeVar("R")
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """How many commands and reports wait in each lane, and how many commands were numbered
-    (``ingress``) and refused so far."""
+    """How full a mailbox is."""
 
     control: int
+    """Unread control commands."""
     work: int
+    """Unread work commands."""
     reports: int
+    """Unread reports of the actor's own work."""
     ingress: int
+    """How many commands were numbered so far."""
     refused: int
+    """How many commands were refused so far because their lane was full."""
 
 
 class Mailbox(Generic[C, W, R]):
-    """Control commands are read before work commands. Both lanes are bounded; a full lane refuses.
+    """A queue with three lanes: reports are read first, then control commands, then work commands.
 
-    Reports of the actor's own work are never refused, because the started work bounds their
-    number. They are read first, so that a command sees the newest state.
+    Both command lanes are bounded; a full lane refuses the command. Control commands are read first
+    so that an interrupt does not wait behind queued messages. Reports are never refused: the actor
+    has started the works that send them, so their number is bounded. They are read first so that a
+    command sees the newest state.
     """
 
     def __init__(self, *, work_limit: int, control_limit: int = 1024) -> None:
-        # Lists: an empty deque takes a block of 64 places, and a session has many that are empty.
+        # Lists instead of deques: an empty deque allocates a block of 64 places, and most lanes are
+        # empty.
         self._control: list[C] = []
         self._work: list[W] = []
         self._reports: list[R] = []
@@ -48,18 +55,20 @@ class Mailbox(Generic[C, W, R]):
         self._refused = 0
 
     def number(self) -> int:
-        """The next ingress number. Take it before any await: it orders the commands by arrival."""
+        """The next ingress number. Take it before any await, because it defines the order of
+        commands.
+        """
         self._ingress += 1
         return self._ingress
 
     def put_control(self, command: C) -> None:
-        """Raises Overloaded when the lane is full."""
+        """Add a control command. Raises Overloaded if the lane is full."""
         self._refuse_if(len(self._control) >= self._control_limit, "control")
         self._control.append(command)
         self._notify()
 
     def put_work(self, command: W) -> None:
-        """Raises Overloaded when the lane is full."""
+        """Add a work command. Raises Overloaded if the lane is full."""
         self._refuse_if(len(self._work) >= self._work_limit, "work")
         self._work.append(command)
         self._notify()
@@ -75,18 +84,18 @@ class Mailbox(Generic[C, W, R]):
         self._notify()
 
     def find_control(self, predicate: Callable[[C], bool]) -> C | None:
-        """The first unread control command for which *predicate* is true."""
+        """The first unread control command for which *predicate* is true; None if there is none."""
         return next((command for command in self._control if predicate(command)), None)
 
     def take_work(self, predicate: Callable[[W], bool]) -> list[W]:
-        """Remove every unread work command for which *predicate* is true; returns them in order."""
+        """Remove every unread work command for which *predicate* is true. Returns them in order."""
         commands = [command for command in self._work if predicate(command)]
         if commands:
             self._work = [command for command in self._work if not predicate(command)]
         return commands
 
     def hold_work(self) -> None:
-        """Do not read the work lane until ``release_work``. It still accepts commands."""
+        """Stop reading the work lane until ``release_work``. The lane still accepts commands."""
         self._held = True
 
     def release_work(self) -> None:
@@ -95,13 +104,13 @@ class Mailbox(Generic[C, W, R]):
         self._notify()
 
     def drain(self) -> None:
-        """Drop everything unread: the actor has ended."""
+        """Drop everything that is unread, because the actor has ended."""
         self._control.clear()
         self._work.clear()
         self._reports.clear()
 
     def next_nowait(self) -> C | W | R | None:
-        """The next thing to read, or None."""
+        """The next item to read; None if there is none."""
         for lane in (self._reports, self._control):
             if lane:
                 return lane.pop(0)
@@ -120,7 +129,7 @@ class Mailbox(Generic[C, W, R]):
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing to read? A work lane that is held back does not count."""
+        """Is there nothing to read? A work lane that is on hold does not count."""
         return not (self._reports or self._control or (self._work and not self._held))
 
     def statistics(self) -> MailboxStatistics:

@@ -1,8 +1,8 @@
-"""What a new owner does with the turns that an earlier owner left open: end them, or go on.
+"""How a new owner recovers the turns that an earlier owner left open: it ends them or resumes them.
 
-The new owner knows only the log. A call in the log may have been started. A reply that was
-streaming, a retry, or an end that was decided but not written is not in the log; it happens again,
-or never.
+The new owner knows only the log. A tool call that is in the log may have been started. What is not
+in the log is a reply that was streaming, a retry, or an end that was decided but not written. Such
+a thing happens again, or it never happens.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["recovery_records", "resume_event", "resumed_run"]
 
 
 def recovery_records(state: SessionState, recovery: Recovery = "drop") -> tuple[r.Record, ...]:
-    """The records to write before a session in *state* may be used. The same log always gives the
-    same records.
+    """The records to write before a session with *state* may be used.
 
-    With ``drop`` the running turn ends as after an interrupt, with a receipt for the calls that
-    may have started. With ``resume`` it goes on. Its open calls of the session's own tools may
-    have had effects, so they are not run again: their result says that the outcome is unknown.
-    Queued turns are aborted either way.
+    They depend on the log only, so writing them twice gives the same result. With ``drop``, the
+    running turn ends as after an interrupt, with a receipt for the calls that may have started.
+    With ``resume``, it continues. Its open calls of the session's own tools may already have had
+    effects, so they are not run again: their result says that the outcome is unknown. Queued turns
+    are aborted in both cases.
     """
     running = state.running() if recovery == "resume" else None
     ended = (
@@ -55,8 +55,8 @@ def _resumption(turn: OpenTurn) -> tuple[r.Record, ...]:
 
 
 def resumed_run(turn: OpenTurn) -> Run:
-    """The in-memory state of a turn that goes on, as far as the log has it."""
-    # Ingress 0 is before every command, so the next interrupt without a turn covers this turn.
+    """The in-memory state of a resumed turn, as far as the log holds it."""
+    # Ingress 0 precedes every command, so the next interrupt without a turn covers this turn.
     run = Run(turn.number, ingress=0)
     run.usage = turn.usage
     run.requests = list(turn.requests)
@@ -71,7 +71,7 @@ def resumed_run(turn: OpenTurn) -> Run:
 
 
 def resume_event(turn: OpenTurn, limits: TurnLimits) -> e.Event:
-    """The event that says where the turn goes on."""
+    """The event that tells the turn machine at which point the turn continues."""
     tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
     return event_for_resume(
         turn.step, turn.calls, turn.unanswered, pauses=_pauses(turn), tokens=tokens, limits=limits
@@ -79,7 +79,9 @@ def resume_event(turn: OpenTurn, limits: TurnLimits) -> e.Event:
 
 
 def _pauses(turn: OpenTurn) -> int:
-    """How often the turn continued after a pause. A pause in a reply with calls does not count."""
+    """How often the turn was continued after ``pause_turn``. A pause in a reply with calls does not
+    count.
+    """
     return sum(
         message.is_assistant
         and not message.tool_calls
@@ -98,8 +100,11 @@ def _receipts(turn: OpenTurn) -> tuple[r.CallReceipt, ...]:
 
 
 def _statuses(turn: OpenTurn) -> dict[str, r.CallStatus]:
-    """How the calls with a result in the log ended. A call that the session settled itself counts
-    as unknown, because the result is not the tool's own."""
+    """How the calls that have a result in the log ended.
+
+    If the session itself made the result (a deadline, an interrupt), the status is unknown, because
+    the result does not come from the tool.
+    """
     known: dict[str, r.CallStatus] = {}
     for message in turn.staged:
         for index, block in enumerate(message.content):

@@ -1,8 +1,8 @@
-"""Building the request of one step: what is done in which order, and what a build waits for.
+"""Building the request of one step: the order of its stages, and what a build waits for.
 
-A build may wait for three things: the delay of a retry, a compaction that is being written, and
-a thread. After each wait it starts again with the first check, because meanwhile the budget
-may have been spent, or the view may have changed.
+A build may wait for three things: the delay of a retry, a compaction that is being written, and a
+thread. After each wait it starts again with the first check, because the budget may have been spent
+or the view may have changed in the meantime.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from .turn_works import RunWorks
 __all__ = ["NEXT_STAGES", "RequestBuild", "RequestBuilds", "Stage"]
 
 WARNING = 0.90
-"""The share of the budget from which on a context is reported as large, unless configured."""
+"""The share of the budget from which a context is reported as large, unless configured
+otherwise.
+"""
 
 
 class Stage(Enum):
-    """Where a build is. ``NEXT_STAGES`` says what may follow."""
+    """The stage that a build has reached. ``NEXT_STAGES`` says which stages may follow."""
 
-    DELAYED = "the delay of a retry runs"
-    SPENDING = "the budgets are checked"
-    COMPACTING = "a plan that is ready is applied"
-    WAITING = "a compaction is made or written: no request is built from the view before it"
-    PREPARING = "a long context that the builder does not know is looked for"
-    WARMING = "a thread builds such a context for the first time"
-    COUNTING = "the request is built and counted"
-    CHECKING = "the request is compared with its limit and with the validity rules"
-    SHRINKING = "the request is too large: a compaction is made, whatever its schedule"
-    SENT = "the turn has its request"
-    FAILED = "the turn gets no request"
+    DELAYED = "waits for the delay of a retry"
+    SPENDING = "checks the budgets"
+    COMPACTING = "applies a plan that is ready"
+    WAITING = "waits until a compaction is made and written; the view before it is outdated"
+    PREPARING = "checks whether a long context is new to the builder"
+    WARMING = "lets a thread build such a context for the first time"
+    COUNTING = "builds and counts the request"
+    CHECKING = "compares the request with its limit and with the validity rules"
+    SHRINKING = "makes a compaction whatever the schedule says: the request is too large"
+    SENT = "has given the turn its request"
+    FAILED = "has given the turn an error instead of a request"
 
 
 NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {
@@ -59,12 +61,15 @@ NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {
     Stage.SENT: (),
     Stage.FAILED: (),
 }
-"""A bug leads from every stage to FAILED, beside what is here."""
+"""The stages that may follow each stage. Besides, a bug leads from every stage to FAILED."""
 
 
 class RequestBuild:
-    """One build. It is outdated once its turn has stopped, or another build has taken its place:
-    what it waited for may still arrive, and then does nothing."""
+    """One build.
+
+    It is outdated once its turn has stopped or another build has replaced it. Whatever it waited
+    for may still arrive then, and has no effect.
+    """
 
     def __init__(self, builds: RequestBuilds, run: Run, effect: e.BuildContext) -> None:
         self.run = run
@@ -73,17 +78,21 @@ class RequestBuild:
         self._effect = effect
         self._built: Built
         self._was_warmed = False
-        """A thread has looked at the context; not again, even if that failed."""
+        """A thread has already built this context. It is not tried again, even if that failed."""
         self._was_kept_small = False
-        """The policy's own limit was looked at; not again, so that a request waits once."""
+        """The policy's own limit has already been checked. It is checked once, so that a request
+        waits once.
+        """
 
     @property
     def is_outdated(self) -> bool:
-        """Must this build not go on?"""
+        """Must this build stop?"""
         return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING
 
     def begin(self) -> None:
-        """Perform the stages from the first check on, until one waits or the build is over."""
+        """Perform the stages from the first check on, until one of them waits or the build is
+        over.
+        """
         if self.is_outdated:
             return
         stage: Stage | None = Stage.SPENDING
@@ -91,7 +100,7 @@ class RequestBuild:
             self._enter(stage)
             try:
                 stage = _PERFORM[stage](self)
-            except BaseException as raised:  # ours or a policy's: it ends the turn alone
+            except BaseException as raised:  # a bug of ours or of a policy: it ends only the turn
                 error = contained(raised)
                 if stage not in _FAILS_THE_TURN:
                     raise
@@ -132,7 +141,7 @@ class RequestBuild:
         return Stage.WAITING if compactor.is_applying else Stage.PREPARING
 
     def _wait(self) -> None:
-        # Its compaction makes another view, so a thread may look at that one, too.
+        # The compaction makes a new view, and a thread may have to build that one, too.
         self._was_warmed = False
 
     def _prepare(self) -> Stage:
@@ -152,7 +161,7 @@ class RequestBuild:
         core, compactor, state = self._builds.core, self._builds.compactor, self._builds.core.state
         self._built = core.builder.build(state.context_messages(), state.view, state.reported)
         core.counted(self._built.size)
-        # Only now it is known how large the context has become.
+        # Only now is the size of the context known, and the plan's moment may depend on it.
         compactor.apply_if_ready()
         if not (compactor.is_applying or self._was_kept_small or self._effect.overflows):
             self._was_kept_small = True
@@ -161,8 +170,11 @@ class RequestBuild:
 
     @property
     def _limit_tokens(self) -> int:
-        """What the request may hold. One that the provider found too large has to shrink,
-        whatever we estimated."""
+        """The largest size of the request.
+
+        If the provider has refused a request as too large, the next one must be smaller than that
+        one, whatever our estimate says.
+        """
         budget = self._builds.core.budget_tokens
         return min(budget, self.run.sent_tokens - 1) if self._effect.overflows else budget
 
@@ -183,7 +195,7 @@ class RequestBuild:
 
         def exhausted() -> None:
             if self.is_outdated:
-                self._builds.resume()  # a later turn's build may wait by now
+                self._builds.resume()  # the build of a later turn may wait for this one
                 return
             error = str(ContextTooLarge(size.tokens, limit))
             self._fail(e.ContextOverflowed(tag=self._effect.tag, error=error))
@@ -211,11 +223,11 @@ _PERFORM: dict[Stage, Callable[[RequestBuild], Stage | None]] = {
 }
 
 _FAILS_THE_TURN = (Stage.COUNTING, Stage.CHECKING, Stage.SHRINKING, Stage.SENT)
-"""What a bug in these stages ends: the turn. A bug in the others ends the actor."""
+"""A bug in one of these stages ends the turn. A bug in another stage ends the actor."""
 
 
 class RequestBuilds:
-    """The builds of one session, of which one is current at most.
+    """The builds of one session. At most one of them is current.
 
     ``feed`` gives an event to the turn of a run.
     """
@@ -231,12 +243,14 @@ class RequestBuilds:
         self.compactor = compactor
         self.feed = feed
         self.current: RequestBuild | None = None
-        """The newest build, until its turn has the request or stops. Any other is outdated."""
+        """The newest build, until its turn has its request or stops. Every other build is
+        outdated.
+        """
         self._works = works
         self._has_warned = False
 
     def start(self, run: Run, effect: e.BuildContext) -> None:
-        """Build the request that *effect* orders, after its delay."""
+        """Build the request that *effect* asks for, after its delay."""
         self.current = build = RequestBuild(self, run, effect)
         if effect.delay_s > 0:
             self.core.log.event("step.retried", run.turn, delay_s=effect.delay_s)
@@ -245,23 +259,25 @@ class RequestBuilds:
             build.begin()
 
     def stop(self, run: Run) -> None:
-        """The turn of *run* stops: no request is built for it any more."""
+        """The turn of *run* stops, so no request is built for it any more."""
         if self.current is not None and self.current.run is run:
             self.current = None
 
     def forget(self, build: RequestBuild) -> None:
-        """*build* is over: nothing of it, nor of its turn, is kept in memory."""
+        """*build* is over. Drop the reference to it and through it to its turn."""
         if self.current is build:
             self.current = None
 
     def resume(self) -> None:
-        """No compaction is being written any more: the build that waited for one goes on."""
+        """No compaction is being written any more, so the build that waited for one continues."""
         build = self.current
         if build is not None and build.stage in (Stage.WAITING, Stage.SHRINKING):
             build.begin()
 
     def warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
-        """Let a thread build the request of a long context for the first time; then *go_on*."""
+        """Let a thread build the request of a long context for the first time. Then call
+        *go_on*.
+        """
         core, builder = self.core, self.core.builder
 
         def looked(warmed: ContextBuilder | None) -> None:
@@ -272,8 +288,11 @@ class RequestBuilds:
         core.warm(name, messages, core.state.view, looked, trouble="request.unbuildable")
 
     def warn(self, run: Run, tokens: int) -> None:
-        """Write a warning when a context comes close to its budget, once until it is smaller, and
-        when a compaction has suggested a new session."""
+        """Record ``context.warning`` when a context comes close to its budget, or a compaction
+        suggests a new session.
+
+        A near-full context is reported once, until it is smaller again.
+        """
         core = self.core
         share = core.config.compaction.warning or WARNING
         is_near = tokens >= core.budget_tokens * share

@@ -1,4 +1,4 @@
-"""The calls of a step: who runs each one, its deadline, and its answer."""
+"""The tool calls of a step: who runs each call, its deadline, and its answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ __all__ = ["Toolbox", "is_pure"]
 
 
 def is_pure(call: r.PendingCall) -> bool:
-    """Is it a call of the recall tool, which only reads the history? Then it may run again."""
+    """Is *call* a call of the recall tool? That tool only reads the history, so it may run
+    twice.
+    """
     return call.runner == "session" and call.name == RECALL_TOOL_NAME
 
 
@@ -41,17 +43,19 @@ class Toolbox:
         self._feed = feed
 
     def pending_call(self, call: ToolUseBlock) -> r.PendingCall:
-        """*call* with its runner: the session where it has a callable bound, else the caller."""
+        """*call* with its runner: the session if the tool has a function, else the caller."""
         tool = self._core.config.bound_tools.get(call.name)
         ours = call.name == RECALL_TOOL_NAME or (tool is not None and tool.run is not None)
         brief = brief_input(msgspec.json.encode(call.input)) if call.input else ""
         return r.PendingCall(call.id, call.name, "session" if ours else "caller", brief)
 
     def start(self, run: Run, tag: StepTag) -> None:
-        """Run the calls of the session's own tools, and start the deadline of every open call. The
-        caller got its calls when they became durable."""
+        """Run the calls of the session's own tools, and start the deadline of every open call.
+
+        Calls that the caller runs were published when they became durable.
+        """
         config = self._core.config
-        # Only this step: the turn may have made thousands of calls before.
+        # Only the calls of this step, because the turn may have made thousands of calls before.
         step_calls = self._core.state.open[run.number].calls
         tracks = [run.calls[call.id] for call in step_calls if call.id in run.turn.open_calls]
         inputs = self._inputs(run)
@@ -98,7 +102,7 @@ class Toolbox:
                     call.id, output.content, output.is_error, output.compact_summary
                 )
                 answers = await prepare_answers((result,), compaction=core.capping)
-            except BaseException as error:  # a callable may return anything; the model is told
+            except BaseException as error:  # a tool may return anything; the model gets the error
                 answers = (make_error(call.id, error_text(contained_in_task(error))),)
             core.report(partial(self._tool_ended, run, tag, answers[0]))
 
@@ -113,7 +117,7 @@ class Toolbox:
         self.answer(run, (answer,), tag)
 
     def answer(self, run: Run, answers: tuple[r.Answer, ...], tag: StepTag | None = None) -> None:
-        """Take results of calls that are open, as the caller has checked."""
+        """Accept results of calls that are open; the caller of this method has checked that."""
         for answer in answers:
             run.calls[answer.call_id].status = "failed" if answer.is_error else "finished"
             timer = run.timers.pop(answer.call_id, None)
@@ -130,5 +134,5 @@ class Toolbox:
         if track.work is not None:
             self._works.cancel(run, track.work)
         self.answer(run, (settled_answer(call_id, "deadline"),))
-        # There is no result of its own: its receipt must not say finished or failed.
+        # The tool itself gave no result, so its receipt must not say finished or failed.
         track.status = "started"

@@ -1,4 +1,4 @@
-"""Running a session's callables, and making durable answers of their results."""
+"""Running the functions of a session's tools, and turning their results into durable answers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,12 @@ __all__ = [
 
 
 class running_tool:
-    """In the body, and in the tasks and threads that it starts, ``tool_around`` names *tool*. Tasks
-    that outlive the tool keep it."""
+    """While its body runs, ``tool_around`` returns *tool*, also in tasks and threads that it
+    starts.
+
+    Tasks that outlive the body keep the context variable, but ``is_over`` tells that the tool has
+    ended.
+    """
 
     __slots__ = ("_token", "is_over", "session", "tool")
 
@@ -60,7 +64,7 @@ _around: ContextVar[running_tool | None] = ContextVar("tool", default=None)
 
 
 def tool_around(session: str) -> str | None:
-    """The tool of *session* that the caller runs in, while it runs; None outside of one."""
+    """The name of *session*'s tool that the caller runs in; None if it runs in none."""
     around = _around.get()
     if around is None or around.is_over or around.session != session:
         return None
@@ -70,11 +74,11 @@ def tool_around(session: str) -> str | None:
 async def run_callable(
     tool: Tool, call_input: Any, *, threads: ToolThreads | None = None, name: str = "a tool"
 ) -> ToolOutput:
-    """What *tool* returns for *call_input*, the call's input as decoded JSON.
+    """Run *tool* with *call_input*, the call's input as decoded JSON. Returns its output.
 
-    Synchronous callables run in a thread of *threads*, under *name*. A thread that has begun
-    ignores a cancellation: it is waited for. An exception becomes an error output. Only our own
-    cancellation is raised.
+    A synchronous function runs in a thread of *threads* under *name*. Once the thread has begun, a
+    cancellation does not stop it, and this call waits for it. An exception of the tool becomes an
+    error output. Only a cancellation of this call is raised.
     """
     run = tool.run
     assert run is not None  # calls of a tool without a callable go to the caller
@@ -93,18 +97,20 @@ async def run_callable(
     except BaseException as error:  # a tool may raise anything; the model gets the text
         contained_in_task(error)
         if isinstance(error, anyio.get_cancelled_exc_class()):
-            # We were not cancelled: the tool cancelled a scope of its own and let it out.
+            # This task was not cancelled. The tool cancelled a scope of its own, and the
+            # cancellation escaped from that scope.
             error = RuntimeError(f"{type(error).__name__}: the tool was cancelled")
             return ToolOutput(content=str(error), is_error=True)
         return ToolOutput(content=error_text(error), is_error=True)
 
 
 async def _in_thread(call: Callable[[], Any], threads: ToolThreads, name: str) -> Any:
-    """What *call* returns or raises in a thread of *threads*, under *name*."""
+    """Run *call* in a thread of *threads* under *name*. Returns its result or raises its error."""
 
     def run() -> tuple[Any, BaseException | None]:
-        # Both in a tuple. trio refuses an awaitable that a thread returns; and a GeneratorExit that
-        # is thrown into a task closes each of its coroutines, whatever they do to contain it.
+        # Result and error travel in a tuple for two reasons. trio refuses an awaitable that a
+        # thread returns. And a GeneratorExit that is thrown into a task closes each of its
+        # coroutines, even where the exception is caught.
         try:
             return call(), None
         except BaseException as error:
@@ -120,7 +126,7 @@ def _arguments(call_input: Any) -> dict[str, Any]:
     if call_input is None:
         return {}
     if not isinstance(call_input, dict):
-        raise TypeError(f"the input is no object but {type(call_input).__name__}")
+        raise TypeError(f"the input must be a JSON object, not {type(call_input).__name__}")
     return call_input
 
 
@@ -135,9 +141,9 @@ def _content(returned: Any) -> Content:
 def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
     """The durable answer to a call: its content as JSON, its capped text and its summary.
 
-    The caller's summary is used if there is one. Otherwise a long result gets an extracted one.
-    Raises InvalidMessage for invalid content, for content over 32 MiB, and for fields of the
-    wrong type, because the log must stay readable.
+    The summary is the caller's if there is one. Otherwise rules extract one from a long result.
+    Raises InvalidMessage for invalid content, for content over 32 MiB, and for fields of the wrong
+    type: such an answer would make the log unreadable.
     """
     result = _plain_result(result)
     content = _encoded(result.content)
@@ -161,32 +167,34 @@ def make_answer(result: ToolResult, *, compaction: CompactionConfig) -> Answer:
 
 
 def _plain_result(result: ToolResult) -> ToolResult:
-    """*result* with texts that are clean and of no subclass."""
+    """*result* with plain ``str`` texts in valid UTF-8."""
     call_id, summary = plain_text(result.call_id), plain_text(result.compact_summary)
     if call_id is None:
-        raise InvalidMessage(f"a result's call_id is text, not {result.call_id!r}")
+        raise InvalidMessage(f"the call_id of a result must be a text, not {result.call_id!r}")
     if not isinstance(result.is_error, bool):
-        raise InvalidMessage(f"result of {call_id!r}: is_error is {result.is_error!r}")
+        raise InvalidMessage(
+            f"result of {call_id!r}: is_error must be True or False, not {result.is_error!r}"
+        )
     if summary is None and result.compact_summary is not None:
-        raise InvalidMessage(f"result of {call_id!r}: compact_summary is no text")
+        raise InvalidMessage(f"result of {call_id!r}: compact_summary must be a text")
     text = plain_text(result.content)
     content = result.content if text is None else text
     plain = (call_id, content, summary)
     if all(map(is_, plain, (result.call_id, result.content, result.compact_summary))):
-        return result  # as nearly always
+        return result  # the usual case: nothing had to be converted
     return ToolResult(call_id, content, result.is_error, summary)
 
 
 INLINE_CHARS = 32_000
-"""Capping and summarising a result of this size takes less time than a switch to a thread."""
+"""Capping and summarising a result of this size takes less time than switching to a thread."""
 
 
 async def prepare_answers(
     results: Sequence[ToolResult], *, compaction: CompactionConfig
 ) -> tuple[Answer, ...]:
-    """``make_answer`` for each result; large results are prepared in a thread.
+    """``make_answer`` for each result. Large results are prepared in a thread.
 
-    Raises InvalidMessage, before anything is changed.
+    Raises InvalidMessage before anything is changed.
     """
 
     prepared = _prepared_here(results, compaction)
@@ -197,7 +205,7 @@ async def prepare_answers(
 
 @refusing
 def _prepared_here(results: Any, compaction: CompactionConfig) -> tuple[Answer, ...] | None:
-    """The answers; None where a thread is to make them."""
+    """The answers; None if they should be made in a thread."""
     checked = _checked_results(results)
     if sum(_size(result.content) for result in checked) > INLINE_CHARS:
         return None
@@ -212,10 +220,10 @@ def _prepared(results: Any, compaction: CompactionConfig) -> tuple[Answer, ...]:
 
 def _checked_results(results: Any) -> tuple[ToolResult, ...]:
     if not isinstance(results, list | tuple):
-        raise InvalidMessage(f"results are a list of ToolResult, not {type(results).__name__}")
+        raise InvalidMessage(f"results must be a list of ToolResult, not {type(results).__name__}")
     for result in results:
         if not isinstance(result, ToolResult):
-            raise InvalidMessage(f"a result is a ToolResult, not {type(result).__name__}")
+            raise InvalidMessage(f"a result must be a ToolResult, not {type(result).__name__}")
     return tuple(results)
 
 
@@ -223,8 +231,8 @@ def _size(content: Content) -> int:
     if isinstance(content, str):
         return len(content)
     if not isinstance(content, Sequence):
-        return 0  # no content; make_answer refuses it
-    # There are few blocks; only their texts can be long.
+        return 0  # invalid content; make_answer refuses it
+    # Only the texts of blocks can be long; a result has few blocks.
     return sum(len(str(block)) for block in content)
 
 
@@ -235,11 +243,11 @@ def _encoded(content: Content) -> bytes:
     encoded = encode_json(content)
     if len(encoded) > MAX_CONTENT_BYTES:
         raise InvalidMessage(
-            f"the result is {len(encoded):,} bytes; at most {MAX_CONTENT_BYTES:,} are accepted"
+            f"the result has {len(encoded):,} bytes; the maximum is {MAX_CONTENT_BYTES:,}"
         )
     return encoded
 
 
 def make_error(call_id: str, text: str) -> Answer:
-    """The durable answer to a call whose result could not be used; *text* says why."""
+    """The durable answer to a call whose result could not be used. *text* says why."""
     return Answer(call_id=call_id, content=msgspec.Raw(encode_json(text)), is_error=True)

@@ -1,4 +1,4 @@
-"""The order of a session's turns: which one runs, which wait, and the answers to their callers."""
+"""The order of a session's turns: the running one, the waiting ones, and the answers to callers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ __all__ = ["TurnQueue"]
 class TurnQueue:
     """All accepted turns of a session that have not ended, in order.
 
-    ``answered`` is called with a send whose acceptance is durable, and with the caller of an
-    interrupt whose answer is; ``between`` between two turns, before the next one starts.
+    ``answered`` is called with a send whose acceptance is durable, and with a caller of an
+    interrupt whose answer is durable. ``between`` is called between two turns, before the next one
+    starts.
     """
 
     def __init__(
@@ -49,16 +50,18 @@ class TurnQueue:
 
     @property
     def current(self) -> Run | None:
-        """The run whose turn has started, or is next to start."""
+        """The run whose turn has started or is next to start; None if no turn is open."""
         return self.runner.current
 
     @property
     def waiting(self) -> int:
-        """How many accepted turns have not started."""
+        """The number of accepted turns that have not started."""
         return len(self._waiting)
 
     def resume(self) -> None:
-        """Go on with the running turn of the log, if there is one. Its next event is a report."""
+        """Continue the running turn of the log, if there is one. Its next event arrives as a
+        report.
+        """
         turn = self._core.state.running()
         if turn is not None:
             run = self.runs[turn.number] = self.runner.current = resumed_run(turn)
@@ -67,13 +70,17 @@ class TurnQueue:
     # Sends.
 
     def send(self, command: c.Send) -> None:
-        """Accept *command* in its mode. Changes nothing if it raises SessionBusy, HeadMoved,
-        Overloaded or BudgetExhausted."""
+        """Accept *command* as its ``when_busy`` says.
+
+        Changes nothing if it raises SessionBusy, HeadMoved, Overloaded or BudgetExhausted.
+        """
         current, session = self.current, self._core.session
         if command.expected_head is not None:
             self._check_head(command.expected_head)
         if command.when_busy == "reject" and self.runs:
-            raise SessionBusy(f"session {session!r} has a turn open")
+            raise SessionBusy(
+                f"session {session!r} has an open turn; wait for it, or use another when_busy"
+            )
         exceeded = self._core.account.exceeded(self._core.config.budget)
         if exceeded is not None:
             raise exhausted(exceeded)
@@ -81,7 +88,10 @@ class TurnQueue:
             self._steer(command, current)
             return
         if len(self._waiting) >= self._core.config.queue_limit:
-            raise Overloaded(f"{len(self._waiting)} turns wait in session {session!r} already")
+            raise Overloaded(
+                f"{len(self._waiting)} turns wait in session {session!r}, and queue_limit is"
+                f" {self._core.config.queue_limit}; retry later"
+            )
         run = self._accept(command)
         if command.when_busy == "interrupt" and current is not None:
             self._waiting.remove(run)
@@ -91,14 +101,16 @@ class TurnQueue:
                 self.runner.interrupt(current, policy, "replaced")
 
     def _check_head(self, expected: int) -> None:
-        actual = self._core.state.head_turn or 0  # 0: the history is empty
+        actual = self._core.state.head_turn or 0  # 0 stands for an empty history
         if self.runs:
             raise HeadMoved(_head_name(expected), None, "other sends are open")
         if expected != actual:
             raise HeadMoved(_head_name(expected), _head_name(actual) if actual else None)
 
     def _accept(self, command: c.Send) -> Run:
-        """Number the turn and journal its acceptance. It starts at once if no turn is open."""
+        """Number the turn, and write its acceptance. The turn starts at once if no other is
+        open.
+        """
         state = self._core.state
         starts = not self.runs
         number = state.counter.next()
@@ -127,7 +139,7 @@ class TurnQueue:
         return run
 
     def _seed(self) -> str | None:
-        """The summary of an earlier conversation, if the turn that starts is the first one."""
+        """The summary to begin with, if the turn that starts is the first one."""
         state = self._core.state
         return state.seed.text if state.seed is not None and not state.history else None
 
@@ -150,12 +162,13 @@ class TurnQueue:
     def interrupt_all(
         self, mark: int, policy: r.InterruptPolicy, callers: list[c.InterruptCaller]
     ) -> None:
-        """End every accepted turn whose send was enqueued before *mark*; no later one."""
+        """End every accepted turn whose send was enqueued before *mark*, and no later one."""
         current = self.current
         covered = current if current is not None and current.ingress < mark else None
         pending = PendingInterrupt(callers, covered)
         self._interrupts.append(pending)
-        # A queued turn that is already being aborted must end as well.
+        # Includes queued turns that an earlier interrupt is aborting: their end must be durable,
+        # too, before this interrupt is answered.
         for run in [run for run in self.runs.values() if run.ingress < mark and run is not covered]:
             pending.wait_for(run)
             self._abort_waiting(run, "interrupt")
@@ -194,7 +207,7 @@ class TurnQueue:
             pending.wait_for(run)
             self.runner.interrupt(run, policy, "interrupt")
         elif run.turn.phase is Phase.ABORTING or _was_kept(run):
-            # An earlier interrupt decided its end. This one gets the same answer.
+            # An earlier interrupt has decided the turn's end. This one gets the same answer.
             pending.wait_for(run)
         else:
             pending.too_late = True
@@ -233,7 +246,9 @@ class TurnQueue:
     # The end of a turn, and the start of the next.
 
     def note_outcome(self, number: int, outcome: TurnOutcome) -> None:
-        """The terminal record of turn *number* is durable and folded."""
+        """The terminal record of turn *number* is durable and folded; *outcome* is the turn's
+        outcome.
+        """
         run = self.runs.get(number)
         if run is not None:
             run.ended_as = outcome
@@ -242,7 +257,7 @@ class TurnQueue:
         self.runs.pop(run.number, None)
         outcome = run.ended_as
         if outcome is None:
-            return  # fenced or lost: abandon() has answered the callers
+            return  # fenced, or the store was lost: abandon() has answered the callers
         for pending in self._interrupts:
             pending.ended(run, outcome)
         self._core.log.event("turn.ended", run.turn, status=outcome.status, why=outcome.stop_reason)
@@ -266,9 +281,11 @@ class TurnQueue:
         self._core.journal.write(record, lambda: self.runner.start(run))
 
     def leave(self, error: SessionError) -> None:
-        """Stop the open turns without ending them, so that the next owner recovers them, and start
-        no other turn. A turn that is already stopping, or whose end is decided, still ends: its
-        end is written, and its interrupters are answered."""
+        """Stop the open turns without ending them, so that the next owner recovers them.
+
+        No other turn starts. A turn that is already stopping, or whose end is decided, still ends:
+        its end is written, and the callers of its interrupts are answered.
+        """
         left, self._waiting = self._waiting, []
         current = self.current
         if current is not None and _goes_on(current):
@@ -284,7 +301,7 @@ class TurnQueue:
         self.runner.feed(run, event)
 
     def abandon(self, error: SessionError, *, fenced: bool) -> None:
-        """This owner can write no more: leave every turn to recovery."""
+        """This owner can write nothing more: leave every turn to recovery, and fail its callers."""
         for run in tuple(self.runs.values()):
             self._drop(run, error, e.Fenced() if fenced else e.StoreLost())
         self._interrupts.clear()

@@ -1,7 +1,7 @@
-"""Runs one session's turns: feeds events to the machine and performs the effects that it returns.
+"""Runs one session's turns: feeds events to the turn machine and performs the effects it returns.
 
-Nothing here decides what a turn does: ``turns.machine`` decides. Nothing here waits: what takes
-time is a work in the manager's task group, and its report comes back through the mailbox.
+This file makes no decision about a turn: ``turns.machine`` does. And nothing here waits: whatever
+takes time is a work in the manager's task group, and its report comes back through the mailbox.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TurnRunner:
         self._events: list[tuple[Run, e.Event]] = []
         self._feeding = False
         self.current: Run | None = None
-        """The run whose turn has started, or is next to start."""
+        """The run whose turn has started or is next to start; None if no turn is open."""
         self._works = RunWorks(core, self._stopped)
         self.toolbox = Toolbox(core, self._works, self.feed)
         self.compactor = Compactor(core, self._resume_build)
@@ -83,8 +83,11 @@ class TurnRunner:
     # Feeding the machine.
 
     def feed(self, run: Run, event: e.Event) -> None:
-        """Give *event* to the run's turn, and perform its effects and those of the events that
-        follow."""
+        """Give *event* to the run's turn, and perform the effects.
+
+        Effects may feed further events. These are queued and processed in order instead of
+        recursively, so that each step of the machine completes before the next one begins.
+        """
         self._events.append((run, event))
         if self._feeding:
             return
@@ -96,6 +99,8 @@ class TurnRunner:
             self._feeding = False
 
     def _step(self, run: Run, event: e.Event) -> None:
+        # A result of an earlier step or attempt arrives late. It is not an error, and it must not
+        # change the turn, so it is counted and dropped.
         if run.turn.phase in ENDED or is_late(run.turn, event):
             self._core.late_reports += 1
             return
@@ -113,18 +118,19 @@ class TurnRunner:
             _PERFORM[type(effect)](self, run, effect)
         if run.turn.phase in ENDED:
             run.cancel_timers()
-            # A call past its deadline may still be in its grace. close() has to name it.
+            # A tool call that passed its deadline may still be in its grace period, and close() has
+            # to name it.
             self._core.still_running.update(n for n, work in run.works.items() if not work.is_done)
             self._ended(run)
             self.compactor.results.consider()
 
     def start(self, run: Run) -> None:
-        """Start the turn: its user message is durable."""
+        """Start the turn. Its user message is durable."""
         self._start_clock(run)
         self.feed(run, e.Started())
 
     def resume(self, run: Run) -> None:
-        """Go on with a turn that an earlier owner started, where the log ends."""
+        """Continue a turn that an earlier owner started, at the point where the log ends."""
         self._start_clock(run)
         self.feed(run, resume_event(self._core.state.open[run.number], self._core.config.limits))
 
@@ -139,8 +145,10 @@ class TurnRunner:
             self.feed(run, event_for_limit(stop_reason))
 
     def interrupt(self, run: Run, policy: r.InterruptPolicy, reason: str) -> None:
-        """Ask the turn to stop under *policy*. *reason* goes into the record of an aborted turn."""
-        builder = run.builder if policy == "keep_text" else None  # the others do not ask
+        """Ask the turn to stop under *policy*. *reason* is stored in the record of an aborted
+        turn.
+        """
+        builder = run.builder if policy == "keep_text" else None  # the others keep no text
         has_text = builder is not None and builder.has_text()
         self.feed(run, event_for_interrupt(run.turn, policy, reason=reason, has_text=has_text))
 
@@ -148,7 +156,7 @@ class TurnRunner:
 
     def _build_context(self, run: Run, effect: e.BuildContext) -> None:
         tag = effect.tag
-        if tag.attempt > 1:  # what was shown of the step is void
+        if tag.attempt > 1:  # the previews of the earlier attempt are void
             restart = StepRestarted(tag.turn, tag.step, tag.attempt)
             self._core.subscriptions.restart(self._core.session, restart)
         self._builds.start(run, effect)
@@ -157,8 +165,11 @@ class TurnRunner:
         self._builds.resume()
 
     def reconsider(self) -> None:
-        """The configuration changed. If the window is smaller, or the prompt cache is lost anyway,
-        make a plan at once, so that it is ready when the next turn begins."""
+        """The configuration has changed, so a compaction may be needed between turns.
+
+        If the window is smaller, or the prompt cache is lost anyway, a plan is made at once, so
+        that it is ready when the next turn begins.
+        """
         self.compactor.reconfigured()
         messages = self._core.state.context_messages()
         if self.current is not None or not messages:
@@ -180,7 +191,7 @@ class TurnRunner:
     def _open_stream(self, run: Run, effect: e.OpenStream) -> None:
         core, tag = self._core, effect.tag
         request = run.request
-        assert request is not None  # ContextBuilt comes from its build
+        assert request is not None  # the build sets it before it feeds ContextBuilt
         run.builder = builder = ReplyBuilder()
         run.stream_at = core.services.clock()
         run.reply = run.failure = None
@@ -198,8 +209,9 @@ class TurnRunner:
                 core.log.bug("provider.crashed", fault)
                 said = f"raised {error_text(error)}"
                 if isinstance(error, anyio.get_cancelled_exc_class()):
-                    # Nobody cancelled us: it cancelled a scope of its own and let it out.
-                    said = "was cancelled from within"
+                    # This task was not cancelled. The provider cancelled a scope of its own, and
+                    # the cancellation escaped from that scope.
+                    said = "cancelled itself"
                 fatal = ProviderError(f"the provider {said}", kind="fatal")
                 core.report(partial(self._stream_failed, run, tag, fatal))
             else:
@@ -216,7 +228,7 @@ class TurnRunner:
         def silent() -> None:
             if run.builder is builder and run.turn.phase is Phase.STREAMING:
                 self._works.cancel(run, work)
-                text = f"nothing came from the provider for {limit_s:g} s (limits.silence_s)"
+                text = f"the provider sent nothing for {limit_s:g} s (limits.silence_s)"
                 self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
 
         self._works.watch_silence(run, limit_s, silent)
@@ -228,7 +240,8 @@ class TurnRunner:
         def show(preview: Preview) -> None:
             nonlocal is_first
             run = self.current
-            # An attempt that is over shows no more previews.
+            # A stream that was given up may still deliver. Its attempt is over, so it shows no more
+            # previews.
             if run is not None and run.builder is builder:
                 if is_first:
                     is_first = False
@@ -261,13 +274,14 @@ class TurnRunner:
         if reply.edits:
             cleared = cleared_tokens(reply.edits)
             self._core.log.event("context.edited", run.turn, cleared=cleared)
-        # After an edit or summary by the provider the usage is not that of the request we sized.
+        # If the provider edited or summarised the context, its usage is not that of the request
+        # whose size was estimated, so nothing can be learned from it.
         if run.sent_size is not None and not (reply.edits or reply.context):
             self._core.builder.learn(run.sent_size, reply.usage.prompt_tokens)
         state = self._core.state
         if any(map(may_run_server_tools, reply.blocks)):
             _, strays = without_stray_results(reply.blocks, state.open[run.number].server_calls)
-            if strays:  # they stay in the log, but the conversation does not have them
+            if strays:  # results without a call: kept in the log, left out of the conversation
                 self._core.log.trouble("reply.stray_results", run.turn, left_out=list(strays))
         blocks = rename_calls(reply.blocks, state.call_turns.keys())
         if blocks is not reply.blocks:
@@ -348,7 +362,7 @@ class TurnRunner:
             waits = effect.paused and bool(open_server_calls(blocks))
             message = self._assistant_reply(run, blocks, reply.stop_reason) if blocks else None
             run.reply = None
-        # Between a call of the provider's own tool and its result nobody may speak.
+        # No user message may stand between a call of the provider's own tool and its result.
         steers = 0 if waits else run.steers
         run.steers -= steers
         record = r.StepCompleted(
@@ -431,7 +445,9 @@ class TurnRunner:
         self._core.journal.write(record, lambda: self.feed(run, e.Failed()))
 
     def may_compact(self) -> bool:
-        """May the view change now? Not while a reply to a request of this view is pending."""
+        """May the view change now? Not while a reply to a request that was built from it is
+        pending.
+        """
         run = self.current
         if run is None:
             return True
@@ -453,7 +469,7 @@ _PERFORM: dict[type[e.Effect], Callable[[TurnRunner, Run, Any], None]] = {
 
 
 def _replies_at_end(staged: Sequence[Message]) -> list[Sequence[bytes]]:
-    """The blocks of the replies that stand behind the last message of the user."""
+    """The blocks of the replies after the last user message in *staged*."""
     replies: list[Sequence[bytes]] = []
     for message in reversed(staged):
         if not message.is_assistant:

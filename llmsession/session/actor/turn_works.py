@@ -1,4 +1,7 @@
-"""What runs for a turn, and how it stops: cancelled, then, after the grace, abandoned and named."""
+"""The works of a turn and how they stop: they are cancelled, and abandoned after the grace period.
+
+An abandoned work goes on running, but nothing waits for it any more. It is reported by name.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,18 @@ __all__ = ["RunWorks"]
 
 
 class RunWorks:
-    """The works and deadlines of one session's runs. ``stopped`` is called with a stopping run when
-    all its works have ended, or its grace is over."""
+    """The works and deadlines of one session's runs.
+
+    ``stopped`` is called with a stopping run when all its works have ended or its grace period is
+    over.
+    """
 
     def __init__(self, core: Core, stopped: Callable[[Run], None]) -> None:
         self._core = core
         self._stopped = stopped
 
     def start(self, run: Run, name: str, body: Callable[[], Awaitable[None]]) -> Work:
-        """Run *body* for *run* under *name*; *body* reports its own errors."""
+        """Run *body* for *run* under *name*. *body* must report its own errors."""
         core = self._core
         run.works[name] = work = core.works.start(
             name, body, lambda work: core.report(partial(self._ended, run, work))
@@ -31,11 +37,13 @@ class RunWorks:
         return work
 
     def after(self, run: Run, name: str, delay_s: float, fire: Callable[[], None]) -> None:
-        """Put *fire* into the mailbox in *delay_s* seconds, unless the turn has ended by then."""
+        """Put *fire* into the mailbox after *delay_s* seconds, unless the turn has ended by
+        then.
+        """
         run.timers[name] = self._core.timers.after(delay_s, partial(self._core.report, fire))
 
     def cancel(self, run: Run, work: Work) -> None:
-        """Stop one work of a turn that goes on. After the grace nothing waits for it."""
+        """Stop one work of a turn that continues. After the grace period nothing waits for it."""
         if work.is_done:
             return
         work.cancel()
@@ -43,26 +51,29 @@ class RunWorks:
         def abandon() -> None:
             if not work.is_done:
                 work.abandon()
-                if run.works.get(work.name) is work:  # a later attempt's stream has its name
+                if run.works.get(work.name) is work:  # a later attempt's stream has the same name
                     del run.works[work.name]
                 self._core.still_running.add(work.name)
 
         self._core.timers.after(self._core.config.grace_s, partial(self._core.report, abandon))
 
     def watch_silence(self, run: Run, limit_s: float, silent: Callable[[], None]) -> None:
-        """Put *silent* into the mailbox once the stream of *run* brings nothing for *limit_s*
-        seconds, unless ``end_watch`` comes first."""
+        """Put *silent* into the mailbox if the stream of *run* brings nothing for *limit_s*
+        seconds.
+
+        ``end_watch`` ends the watch.
+        """
         assert run.builder is not None  # its stream was just opened
         fire = partial(self._core.report, silent)
         self._core.services.silence.begin(run.builder, limit_s, fire)
 
     def end_watch(self, run: Run) -> None:
-        """The stream of *run* is over: its silence says nothing any more."""
+        """The stream of *run* has ended, so its silence means nothing any more."""
         if run.builder is not None and run.silence_s is not None:
             self._core.services.silence.end(run.builder, run.silence_s)
 
     def stop(self, run: Run) -> None:
-        """Cancel everything that runs for *run*; ``stopped`` is called when that is over."""
+        """Cancel everything that runs for *run*. ``stopped`` is called when that is over."""
         for work in run.works.values():
             work.cancel()
         if not run.works:

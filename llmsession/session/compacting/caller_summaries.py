@@ -1,7 +1,7 @@
 """``set_summary``: the caller's own text in place of the beginning of the conversation.
 
-It is applied like any compaction: where no reply is on its way, by one record, without a change of
-the history. A command that waited is checked again before it is applied.
+It is applied like any compaction: by one record, while no reply is pending, and without a change of
+the history. A command that had to wait is checked again before it is applied.
 """
 
 from __future__ import annotations
@@ -27,24 +27,28 @@ __all__ = ["CallerSummaries"]
 
 
 class CallerSummaries:
-    """The caller's summaries of one session that wait to be applied. ``resume`` is called when a
-    build that waited for one of them may go on."""
+    """The caller's summaries of one session that wait to be applied.
+
+    ``resume`` is called when a build that waited for one of them may continue.
+    """
 
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
         self._resume = resume
         self._waiting: list[tuple[c.SetSummary, IdempotencyKeys]] = []
         self.is_applying = False
-        """Is a summary on its way into the store? No request is built then."""
+        """Is a summary being written to the store? No request is built in that time."""
 
     def put(self, command: c.SetSummary, keys: IdempotencyKeys) -> None:
-        """Apply *command* at the next moment that allows it. Raises InvalidInput for a summary that
-        can be applied neither now nor later."""
+        """Apply *command* at the next moment that allows it.
+
+        Raises InvalidInput for a summary that can be applied neither now nor later.
+        """
         self._prefix_summary(command)
         self._waiting.append((command, keys))
 
     def apply(self) -> None:
-        """Write the next summary. The actor calls this where no reply is on its way."""
+        """Write the next summary. The actor calls this only while no reply is pending."""
         while self._waiting and not self.is_applying:
             command, keys = self._waiting[0]
             try:
@@ -52,7 +56,7 @@ class CallerSummaries:
                 if self._must_wait(prefix_summary):
                     self._check_ends(command)
                     return
-            except SessionError as error:  # the history has changed since
+            except SessionError as error:  # the history has changed since it was accepted
                 del self._waiting[0]
                 keys.refuse(command, error)
             else:
@@ -60,7 +64,7 @@ class CallerSummaries:
                 self._write(command, keys, prefix_summary)
 
     def _must_wait(self, prefix_summary: PrefixSummary) -> bool:
-        """Would the summary remove thinking that a tool loop behind it has to begin with?"""
+        """Would the summary remove thinking that a tool loop after it must begin with?"""
         state = self._core.state
         messages, profile = state.context_messages(), self._core.builder.profile
         thinking_from = max(state.view.thinking_from, prefix_summary.upto)
@@ -68,14 +72,16 @@ class CallerSummaries:
         return must_wait(view, messages, profile, len(state.history))
 
     def _check_ends(self, command: c.SetSummary) -> None:
-        """Raises InvalidInput where no open turn can end the tool loop that the summary waits for:
-        the caller who waits for it may be the one who sends the next turn."""
+        """Raises InvalidInput if no open turn can end the tool loop that the summary waits for.
+
+        Waiting would be a deadlock if the caller who waits is the one who would send the next turn.
+        """
         state = self._core.state
         if not state.open:
             message = (
                 f"a summary up to turn {command.turn} of session {self._core.session!r} would void"
-                f" the thinking in the tool loop that turn {state.head_turn} was stopped in;"
-                " summarise that turn too, or let another one end the loop first"
+                f" the thinking in the tool loop in which turn {state.head_turn} was stopped;"
+                " summarise that turn, too, or send another turn first, which ends the loop"
             )
             raise InvalidInput(message)
 
@@ -87,10 +93,10 @@ class CallerSummaries:
         except ValueError:
             upto = 0
         if not upto:
-            raise InvalidInput(f"{where} is not in the history: nothing ends there")
+            raise InvalidInput(f"{where} is not in the history")
         if upto < state.view.start:
             last = state.context_messages()[state.view.start - 1].turn  # may be the open turn
-            raise InvalidInput(f"{where} is summarised already, with all up to turn {last}")
+            raise InvalidInput(f"{where} is already covered by a summary up to turn {last}")
         if not is_safe_cut(state.history, upto):
             raise InvalidInput(f"{where} ends with a call whose result comes after it")
         text = introduced(command.text)
@@ -135,7 +141,7 @@ class CallerSummaries:
         core.journal.write(replace(record, tokens_after=after, commands=commands), applied)
 
     def refuse_waiting(self, error: SessionError) -> None:
-        """Answer the commands that wait with *error*: nothing is applied any more."""
+        """Answer the waiting commands with *error*. Nothing is applied any more."""
         waiting, self._waiting = self._waiting, []
         for command, keys in waiting:
             keys.refuse(command, error)

@@ -1,10 +1,11 @@
-"""The compactions of one session: feeds the compaction machine, and performs its effects.
+"""The compactions of one session: feeds the compaction machine and performs its effects.
 
-Nothing here decides what a compaction does next; that is ``machine``. A plan is made for a snapshot
-and is applied only if the conversation still matches it. It is applied only where no reply is on
-its way: a reply that streams was requested under the old view, and its thinking would be bound to
-a prefix that is not sent any more. A plan is made ahead of its need, and waits for a moment at
-which a new prompt costs little: see ``compaction.planning.cache_economics``.
+``machine`` decides what a compaction does next; nothing here does. A plan is made for a snapshot of
+the conversation, and it is applied only if the conversation still matches the snapshot. It is
+applied only while no reply is pending: a pending reply was requested under the old view, and its
+thinking would be bound to a prefix that is no longer sent. A plan is made ahead of its need. Then
+it waits for a moment at which a new prompt costs little: see
+``compaction.planning.cache_economics``.
 """
 
 from __future__ import annotations
@@ -68,16 +69,21 @@ from .summarizer import Summarizer
 __all__ = ["INLINE_MESSAGES", "Compactor"]
 
 _TO_COME = Message(id="", session="", turn=0, role="user", body=join_blocks([text_block("...")]))
-"""Stands for the next message of the user's, where nobody knows it yet."""
+"""Stands for the next user message where it is not known yet."""
 _MAY_AWAIT = (Phase.IDLE, Phase.PLANNING, Phase.POSTPONED)
-"""Where a build may begin to wait for a plan. With a plan that is READY it has waited already."""
+"""The phases in which a build may begin to wait for a plan. If the plan is READY, it need not
+wait.
+"""
 
 INLINE_MESSAGES = 64
-"""Up to here a plan costs less than the hop to a thread and back."""
+"""Up to this length, making a plan costs less than switching to a thread and back."""
 
 
 class Compactor:
-    """Runs at most one job at a time. ``resume`` is called when a build that waited may go on."""
+    """Runs at most one compaction job at a time.
+
+    ``resume`` is called when a build that waited for a compaction may continue.
+    """
 
     def __init__(self, core: Core, resume: Callable[[], None]) -> None:
         self._core = core
@@ -89,36 +95,47 @@ class Compactor:
         self._work: Work | None = None
         """The work of the present phase, if it has one."""
         self._prepared: ContextBuilder | None = None
-        """A builder that has built the context after the plan. The record's callback takes it."""
+        """A builder that has built the context after the plan. It is used once the record is
+        written.
+        """
         self._callers: list[Promise[CompactionOutcome]] = []
         self._exhausted: Callable[[], None] | None = None
-        """Called if nothing makes the request fit."""
+        """Called if no plan makes the request fit."""
         self._idle_timer = IdleTimer(core, self._idle)
 
     # What others see.
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The name of the job from its plan until the record is written, also while the plan waits
-        to be applied; and that of the summaries of results."""
+        """The names of the running jobs: the compaction's and that of the summaries of results.
+
+        The compaction counts as running from its plan until its record is written, also while the
+        plan waits to be applied.
+        """
         has_job = self._compaction.phase not in (Phase.IDLE, Phase.CLOSED)
         return (("compaction",) if has_job else ()) + self.results.jobs
 
     @property
     def is_applying(self) -> bool:
-        """Is a ``compaction.applied`` on its way into the store, or a plan that the next request
-        waits for? No request is built then."""
+        """Is ``compaction.applied`` being written, or does the next request wait for a plan?
+
+        No request is built in that time.
+        """
         return self._compaction.phase in APPLYING or self.caller_summaries.is_applying
 
     @property
     def is_idle(self) -> bool:
-        """Does no job run, and is no plan about to be written? A plan that waits for a better
-        moment does not keep the session in memory."""
+        """Does no job run, and is no plan about to be written?
+
+        A plan that waits for a better moment does not keep the session in memory.
+        """
         return self._compaction.phase in RESTING
 
     def view_to_send(self) -> View:
-        """The view that a request would be built from now: with what the policy would inject.
-        Costs a plan where the policy injects, else nothing."""
+        """The view that a request would be built from now, including what the policy would inject.
+
+        Costs a plan if the policy injects something, else nothing.
+        """
         core, view = self._core, self._core.state.view
         if core.config.compaction.enabled is False:
             return view
@@ -129,7 +146,7 @@ class Compactor:
             request = self._plan_request(core.size_now(), "injection", core.budget_tokens)
             planned = policy.plan(view, request.messages, request.budget)
             plan = checked_plan(planned, view, request.messages)
-        except BaseException as error:  # a policy may be anybody's code
+        except BaseException as error:  # a policy is foreign code
             core.log.bug("compaction.failed", contained(error))
             return view
         adds = plan is not None and plan.injected is not None
@@ -138,9 +155,11 @@ class Compactor:
     # What happens to the session, as events.
 
     def consider(self, size: Size, timing: Timing = "step") -> None:
-        """Start the job if a context of *size* is near its mark and nothing forbids it. A plan that
-        is held is made again once the context has outgrown it. A policy that keeps its own
-        limit is asked before a request instead: ``keep_limit``."""
+        """Start the job if a context of *size* is near its threshold and nothing forbids it.
+
+        A postponed plan is made again once the context has outgrown it. A policy that keeps a limit
+        of its own is asked before each request instead: see ``keep_limit``.
+        """
         core = self._core
         if not self._is_automatic() or self._keeps_own_limit or not self._may_plan(size):
             return
@@ -152,23 +171,24 @@ class Compactor:
             self._feed(e.PlanDue(size=size, trigger=early if timing == "idle" else "threshold"))
 
     def keep_limit(self, size: Size) -> None:
-        """Let the request of *size* wait for a plan, if the policy keeps a limit of its own that is
-        reached, or injects something: ``is_applying`` says so afterwards. The build goes on once
-        the plan is applied, or there is none.
+        """Let the request of *size* wait for a plan, if the policy needs one before this request.
 
-        It is called once for each request, so that a request never waits for ever.
+        That is so if the policy keeps a limit of its own that is reached, or if it injects
+        something. Afterwards ``is_applying`` says whether the request has to wait. The build
+        continues once the plan is applied or there is none. Called once for each request, so that a
+        request never waits for ever.
         """
         core, compaction = self._core, self._compaction
         if core.config.compaction.enabled is False or compaction.phase not in _MAY_AWAIT:
             return
         try:
             policy = with_stale_left_out(core.policy, core.state.view)
-            # Where the provider keeps the context small, texts are injected all the same.
+            # Even if the provider keeps the context small, the policy's texts are injected.
             schedule = core.config.compaction.schedule if self._is_automatic() else "cache"
             if not (keeps_own_limit(policy, schedule) or injects(policy)):
                 return
             trigger = need_of(policy, schedule, self._fill(size.tokens))
-        except BaseException as error:  # a policy may be anybody's code
+        except BaseException as error:  # a policy is foreign code
             core.log.bug("compaction.failed", contained(error))
             return
         is_held_back = is_stalled(compaction, size.tokens, core.config)
@@ -176,13 +196,16 @@ class Compactor:
             self._feed(e.RequestDue(size=size, trigger=trigger))
 
     def request(self, promise: Promise[CompactionOutcome], size: Size) -> None:
-        """Compact now, whatever the threshold is. *promise* gets the outcome."""
+        """Compact now, even below the threshold. *promise* gets the outcome."""
         self._callers.append(promise)
         self._feed(e.CompactionRequested(size=size))
 
     def will_apply(self, size: Size) -> bool:
-        """Would a request of *size* be sent behind a compaction, if it were built now? It asks what
-        a build asks, and begins nothing. What a policy only injects is no compaction."""
+        """Would a compaction be applied before a request of *size*, if it were built now?
+
+        Asks the same questions as a build, and starts nothing. A plan that only injects is not a
+        compaction.
+        """
         core, compaction = self._core, self._compaction
         if core.config.compaction.enabled is False:
             return False
@@ -194,23 +217,23 @@ class Compactor:
         if plan is not None and request is not None:
             return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)
         if not self._keeps_own_limit:
-            # A plan that is being made waits for the cache, or is applied as soon as it is there.
+            # A plan that is being made waits for the cache, or is applied as soon as it is made.
             return compaction.phase is Phase.PLANNING and not self._waits_for_cache
         if is_stalled(compaction, size.tokens, core.config):
             return False
         messages = core.state.context_messages()
-        # The next request has a message of the user's at its end, which may be still to come.
+        # The next request ends with a user message, which may not have been sent yet.
         if not messages or messages[-1].is_assistant:
             messages = (*messages, _TO_COME)
         return self._is_due(size.tokens, len(messages)) and self._would_free(size, messages)
 
     def _would_free(self, size: Size, messages: tuple[Message, ...]) -> bool:
-        """Would the policy, which is due, have a plan for *messages* that a request waits for?"""
+        """Would the policy, which is due, make a plan for *messages* that a request waits for?"""
         core, view = self._core, self._core.state.view
         budget = self._plan_request(size, "threshold", core.budget_tokens).budget
         try:
             plan = checked_plan(core.policy.plan(view, messages, budget), view, messages)
-        except BaseException as error:  # a policy may be anybody's code; a build will log it
+        except BaseException as error:  # a policy is foreign code; a build will log the error
             contained(error)
             return False
         return trigger_before_request(plan, core.policy, view, "threshold") == "policy_limit"
@@ -218,9 +241,10 @@ class Compactor:
     def force(
         self, size: Size, ceiling: int, *, overflow: bool, exhausted: Callable[[], None]
     ) -> None:
-        """Make a request that is too large fit *ceiling*: by the configured policy if that is
-        enough, else by harder means. The build that waits goes on once the plan is applied.
-        *exhausted* is called if nothing is left to free.
+        """Make a request that is too large fit into *ceiling* tokens.
+
+        The configured policy is used if that is enough, else harder means. The waiting build
+        continues once the plan is applied. *exhausted* is called if nothing is left to free.
         """
         if self._core.config.compaction.enabled is False:
             exhausted()
@@ -230,10 +254,10 @@ class Compactor:
         self._feed(e.RequestTooLarge(size=size, ceiling=ceiling, trigger=trigger))
 
     def apply_if_ready(self) -> None:
-        """Write the plan if the conversation still matches it and this is a good moment. Discard it
-        if the conversation does not match.
+        """Write the plan if the conversation still matches it and this is a good moment.
 
-        The actor calls this where no reply is on its way.
+        If the conversation does not match, the plan is discarded. The actor calls this only while
+        no reply is pending.
         """
         if self._compaction.phase not in APPLYING:
             self.caller_summaries.apply()
@@ -242,8 +266,11 @@ class Compactor:
             self._feed(self._event_for_moment(plan, request))
 
     def turn_ended(self) -> None:
-        """No turn runs. If none begins until shortly before the provider's cache expires, a large
-        context is compacted then, which costs nothing more."""
+        """No turn runs any more, so start waiting for the expiry of the provider's cache.
+
+        If no turn begins until shortly before the cache expires, a large context is compacted then:
+        the cache would be lost anyway, so the rewrite costs nothing extra.
+        """
         self._idle_timer.stop()
         core, size = self._core, self._core.context_size
         is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
@@ -255,40 +282,46 @@ class Compactor:
             self._idle_timer.start(delay_s)
 
     def turn_started(self) -> None:
-        """A turn begins: the session is not idle any more."""
+        """A turn begins, so the session is no longer idle."""
         self._idle_timer.stop()
 
     def change_began(self) -> None:
-        """The turn that the context ends with is being dropped, or the configuration changes: the
-        record is on its way into the log, and what is being prepared must not follow it there."""
+        """A record that drops the newest turn or changes the configuration is being written to the
+        log.
+
+        A compaction that is being prepared must not follow it there.
+        """
         self._feed(e.ChangeBegan())
 
     def reconfigured(self) -> None:
-        """The configuration is another: what was planned under the old one is not applied. Where
-        callers wait, the plan is left to be compared, so that they get an outcome."""
+        """The configuration has changed, so a plan that was made under the old one is not applied.
+
+        If callers wait, the plan stays until it is compared with the conversation, so that they get
+        an outcome.
+        """
         if not self._callers:
             self._idle_timer.stop()
             self._feed(e.Reconfigured())
 
     def cancel(self) -> None:
-        """Stop the job; what it would have decided is not applied."""
+        """Stop the job. Its plan is not applied."""
         self._idle_timer.stop()
         self.results.cancel()
         self._feed(e.Cancelled())
 
     def close(self) -> None:
-        """Stop the job, and begin nothing any more."""
+        """Stop the job, and never begin another."""
         self._idle_timer.stop()
         self.results.close()
         self._feed(e.Closed())
 
     def end(self) -> None:
-        """The actor has ended: nothing is written or reported any more."""
+        """The actor has ended. Nothing is written or reported any more."""
         self._idle_timer.stop()
         self._feed(e.Ended())
 
     def fail(self, error: BaseException) -> None:
-        """The session has failed: callers who wait get *error*."""
+        """The session has failed: waiting callers get *error*."""
         self.end()
         self.results.close()
         self.caller_summaries.is_applying = False
@@ -297,21 +330,23 @@ class Compactor:
             promise.fail(error)
 
     def _idle(self) -> None:
-        # For a plan that waits, this is the moment: the actor applies it after this report.
+        # If a plan is waiting, this is its moment: the actor applies it after this report.
         if self._compaction.phase is Phase.IDLE:
             self.consider(self._core.size_now(), "idle")
 
     # Which event happened.
 
     def _is_automatic(self) -> bool:
-        """May a compaction start without a caller and before it must? Not where the provider keeps
-        the context small: both would clear the same results."""
+        """May a compaction start by itself before it is needed?
+
+        Not if the provider keeps the context small: both would clear the same results.
+        """
         compaction = self._core.config.compaction
         side = compaction.provider_side
         return compaction.enabled is not False and not (side and side.replaces_ours)
 
     def _may_plan(self, size: Size) -> bool:
-        """Does no job run, and is no plan held but one that the context has outgrown?"""
+        """Does no job run, and is there no plan, or only one that the context has outgrown?"""
         request = self._compaction.request
         if self._compaction.phase is Phase.POSTPONED and request is not None:
             return is_outgrown(request.budget.used_tokens, size.tokens)
@@ -338,28 +373,29 @@ class Compactor:
     def _is_due(self, tokens: int, count: int | None = None) -> bool:
         try:
             return is_due(self._core.policy, self._fill(tokens, count))
-        except BaseException as error:  # a policy may be anybody's code
+        except BaseException as error:  # a policy is foreign code
             self._core.log.bug("compaction.failed", contained(error))
             return False
 
     def _event_for_plan(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
         if self._compaction.phase is Phase.AWAITED:
             return self._event_for_awaited(plan, request, work)
-        # A plan for a caller is applied even if it gains little.
+        # A plan that a caller asked for is applied even if it gains little.
         min_gain = 0.0 if self._callers else self._core.config.compaction.min_gain
         if plan is None or not is_worthwhile(plan, min_gain):
             return self._rejection("nothing to gain", request, work)
         return e.PlanMade(work=work, plan=plan, request=request)
 
     def _event_for_awaited(self, plan: Plan | None, request: PlanRequest, work: int) -> e.Event:
-        """What *plan*, which a request waits for, means. How little it gains does not matter."""
+        """The event for *plan*, which a request waits for. It counts even if it gains little."""
         core = self._core
         if not self._is_of_now(request):
             return e.PlanOutdated(work=work)
         policy = with_stale_left_out(core.policy, request.view)
         trigger = trigger_before_request(plan, policy, request.view, request.budget.trigger)
         if plan is None or trigger is None:
-            # Another summary costs money, so it waits for more; the rules may look again.
+            # Another summary costs money, so the context must grow before the next plan. Rules cost
+            # nothing and may look again at once.
             compaction = core.config.compaction
             growth = compaction.min_gain if compaction.summariser is not None else 0.0
             return self._rejection("nothing to gain", request, work, growth=growth)
@@ -376,7 +412,7 @@ class Compactor:
         return e.PlanRejected(work=work, reason=reason, tokens=tokens, config=config, growth=growth)
 
     def _is_of_now(self, request: PlanRequest) -> bool:
-        """Is what *request* was made for still the conversation, and its configuration?"""
+        """Does *request* still match the conversation and its configuration?"""
         core = self._core
         is_configured = request.is_configured(core.budget_tokens, core.config.compaction)
         return is_configured and request.is_current(snapshot_of(core.state))
@@ -384,8 +420,10 @@ class Compactor:
     def _event_for_moment(
         self, plan: Plan, request: PlanRequest, used_tokens: int | None = None
     ) -> e.Event:
-        """What a moment without a reply on its way means for *plan*. *used_tokens* are the size of
-        the context, by default that of the newest request."""
+        """What to do with *plan* at a moment when no reply is pending.
+
+        *used_tokens* is the size of the context, by default that of the newest request.
+        """
         core = self._core
         if not self._is_of_now(request):
             return e.PlanOutdated()
@@ -424,8 +462,11 @@ class Compactor:
     # Feeding the machine.
 
     def _feed(self, event: e.Event) -> None:
-        """Step with *event* and perform the effects. An effect may feed the next event before it
-        returns: the machine orders it last, so that nothing of this step is left to do."""
+        """Step the machine with *event* and perform the effects.
+
+        An effect may feed the next event before it returns. The machine puts such an effect last,
+        so nothing of this step is left to do then.
+        """
         self._compaction, effects = step(self._compaction, event)
         for effect in effects:
             _PERFORM[type(effect)](self, effect)
@@ -443,7 +484,7 @@ class Compactor:
         async def job() -> None:
             try:
                 plan = await self._plan(policy, request)
-            except BaseException as raised:  # a policy may be anybody's code
+            except BaseException as raised:  # a policy is foreign code
                 error = contained_in_task(raised)
                 core.log.bug("compaction.failed", error)
                 reason = f"failed: {error_text(error)}"
@@ -457,7 +498,7 @@ class Compactor:
         self._work = core.works.start(f"compaction of {core.session}", job, ended)
 
     async def _plan(self, policy: Policy, request: PlanRequest) -> Plan | None:
-        """The plan of *policy*, with the summary that it requests written."""
+        """The plan of *policy*, including the summary that it asks for."""
         view, messages, budget = request.view, request.messages, request.budget
         is_short = len(messages) <= INLINE_MESSAGES
 
@@ -482,7 +523,7 @@ class Compactor:
             limit_tokens=limit_tokens,
             window_tokens=core.window_tokens,
             summaries=dict(state.summaries),
-            # With the configured window, which may be smaller than the model's.
+            # Uses the configured window, which may be smaller than the model's.
             profile=msgspec.structs.replace(profile, window_tokens=core.window_tokens),
             committed=len(state.history),
             frame_tokens=core.builder.frame_tokens * size.scale_permille // 1000,
@@ -508,7 +549,7 @@ class Compactor:
             faults: tuple[Exception, ...] = ()
             try:
                 plan, faults = await off_loop(find)
-            except BaseException as error:  # a policy raised it, or there is no thread to be had
+            except BaseException as error:  # the policy failed, or no thread could be started
                 faults = (contained_in_task(error),)
             core.report(partial(self._hardest_plan_found, work, request, plan, faults))
 
@@ -532,8 +573,10 @@ class Compactor:
     # PREPARING
 
     def _prepare_context(self, effect: e.PrepareContext) -> None:
-        """Find out what a long context looks like after the plan, in a thread: the event loop
-        never builds it anew."""
+        """Build a long context as it will be after the plan, in a thread.
+
+        Otherwise the next request would build it in the event loop and block it.
+        """
         core, snapshot = self._core, snapshot_of(self._core.state)
         messages = snapshot.messages
         if len(messages) <= INLINE_MESSAGES:
@@ -558,7 +601,7 @@ class Compactor:
     # WRITING
 
     def _write_record(self, effect: e.WriteRecord) -> None:
-        """Journal the plan; the view changes once that is durable."""
+        """Write the plan to the journal. The view changes once the record is durable."""
         prepared, self._prepared = self._prepared, None
         builder = self._core.builder
 
@@ -571,7 +614,8 @@ class Compactor:
     # The end
 
     def _stop_work(self, _: e.StopWork) -> None:
-        # Forgotten at once: it may take a while to end, and the next one does not wait for it.
+        # The work may take a while to end. It is forgotten at once, so that the next one does not
+        # wait for it.
         work, self._work = self._work, None
         if work is not None:
             work.cancel()

@@ -1,7 +1,8 @@
 """Events and effects of the compaction machine: facts in the past tense, orders in the imperative.
 
-An event that reports our own work carries the number of that work. Where the outcome depends on
-data there are two events, and the compactor, which knows the data, says which of them happened.
+An event that reports the actor's own work carries the number of that work. If the outcome depends
+on data, there are several events for it. The compactor knows the data and says which of them
+happened.
 """
 
 from __future__ import annotations
@@ -52,21 +53,24 @@ __all__ = [
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a compaction. ``work`` is the number of the work that reports
-    it; None for what comes from a caller, a turn or the actor, which is never late."""
+    """Something that happened to a compaction.
+
+    ``work`` is the number of the work that reports it. It is None for an event that comes from a
+    caller, a turn or the actor: such an event is never late.
+    """
 
     work: int | None = None
 
 
 class PlanDue(Event, frozen=True):
-    """The context has come near its mark, and nothing forbids a compaction."""
+    """The context has come near its threshold, and nothing forbids a compaction."""
 
     size: Size
     trigger: Trigger
 
 
 class CompactionRequested(Event, frozen=True):
-    """A caller asked for a compaction now, and waits for its outcome."""
+    """A caller asked for a compaction now and waits for its outcome."""
 
     size: Size
 
@@ -79,9 +83,12 @@ class PlanMade(Event, frozen=True):
 
 
 class PlanRejected(Event, frozen=True):
-    """The policy failed, has no plan, or has one that gains too little for a context of *tokens*
-    under *config*. Before the context has grown by the share *growth*, no other one is asked for;
-    0: that was no reason to stop asking."""
+    """The policy failed, has no plan, or has a plan that gains too little.
+
+    *tokens* is the size of the context, and *config* the configuration at that time. No other plan
+    is made before the context has grown by the share *growth*; 0 means that plans may be made at
+    once.
+    """
 
     reason: str
     tokens: int
@@ -90,44 +97,50 @@ class PlanRejected(Event, frozen=True):
 
 
 class PlanLost(Event, frozen=True):
-    """The planning ended without a report: its work was cancelled from outside."""
+    """The planning ended without a report, because its work was cancelled from outside."""
 
 
 class MomentCame(Event, frozen=True):
-    """No reply is on its way, the plan fits the conversation, and *trigger* says why the prompt
-    may be rewritten now."""
+    """No reply is pending, the plan fits the conversation, and the prompt may be rewritten now.
+
+    *trigger* says why.
+    """
 
     trigger: Trigger
     figures: dict[str, int] = {}
 
 
 class MomentPostponed(Event, frozen=True):
-    """No reply is on its way, the plan fits the conversation, but a later rewrite costs less."""
+    """No reply is pending and the plan fits the conversation, but a later rewrite costs less."""
 
 
 class PlanOutdated(Event, frozen=True):
-    """The conversation, its view or its configuration is not what the plan was made for."""
+    """The plan was made for another conversation, view or configuration than the present one."""
 
 
 class ChangeBegan(Event, frozen=True):
-    """A record that drops a turn or changes the configuration is on its way into the log. What is
-    being prepared must not follow it there."""
+    """A record that drops a turn or changes the configuration is being written to the log.
+
+    A compaction that is being prepared must not follow it there.
+    """
 
 
 class Reconfigured(Event, frozen=True):
-    """The configuration is another, and no caller waits for a compaction."""
+    """The configuration has changed, and no caller waits for a compaction."""
 
 
 class RequestDue(Event, frozen=True):
-    """A policy that keeps a limit of its own, or that injects, is due. The build of the request
-    waits for its plan."""
+    """A policy that keeps a limit of its own, or that injects something, is due.
+
+    The build of the request waits for its plan.
+    """
 
     size: Size
     trigger: Trigger
 
 
 class RequestTooLarge(Event, frozen=True):
-    """A request has to fit *ceiling* tokens and does not. Its build waits."""
+    """A request must fit into *ceiling* tokens and does not. Its build waits."""
 
     size: Size
     ceiling: int
@@ -135,21 +148,21 @@ class RequestTooLarge(Event, frozen=True):
 
 
 class HardestPlanFound(Event, frozen=True):
-    """There is a plan that makes the request fit, or comes as near as can be."""
+    """There is a plan that makes the request fit, or that comes as near as possible."""
 
     plan: Plan
 
 
 class NothingFreed(Event, frozen=True):
-    """No plan frees anything: the request stays too large."""
+    """No plan frees anything, so the request stays too large."""
 
 
 class ContextPrepared(Event, frozen=True):
-    """The context after the plan is known, and the plan still fits the conversation."""
+    """The context after the plan has been built, and the plan still fits the conversation."""
 
 
 class RecordWritten(Event, frozen=True):
-    """``compaction.applied`` is durable, and the view is the new one."""
+    """``compaction.applied`` is durable, and the new view is in force."""
 
 
 class Cancelled(Event, frozen=True):
@@ -157,7 +170,7 @@ class Cancelled(Event, frozen=True):
 
 
 class Closed(Event, frozen=True):
-    """The session is closing. What is on its way into the log is still written."""
+    """The session is closing. A record that is being written is still written."""
 
 
 class Ended(Event, frozen=True):
@@ -165,7 +178,7 @@ class Ended(Event, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """Something for the compactor to do."""
+    """Something that the compactor must do."""
 
 
 class WorkEffect(Effect, frozen=True, kw_only=True):
@@ -175,14 +188,16 @@ class WorkEffect(Effect, frozen=True, kw_only=True):
 
 
 class MakePlan(WorkEffect, frozen=True):
-    """Let the policy plan, in the background, for a context of *size*."""
+    """Let the policy make a plan, in the background, for a context of *size*."""
 
     size: Size
     trigger: Trigger
 
 
 class FindHardestPlan(WorkEffect, frozen=True):
-    """Look for a plan that makes a context of *size* fit *ceiling*, by the hardest means."""
+    """Find a plan that makes a context of *size* fit into *ceiling* tokens, by the hardest
+    means.
+    """
 
     size: Size
     ceiling: int
@@ -190,7 +205,7 @@ class FindHardestPlan(WorkEffect, frozen=True):
 
 
 class PrepareContext(WorkEffect, frozen=True):
-    """Build the context as it will be after *plan*; in a thread where it is long."""
+    """Build the context as it will be after *plan*, in a thread if it is long."""
 
     plan: Plan
 
@@ -202,7 +217,7 @@ class WriteRecord(WorkEffect, frozen=True):
 
 
 class StopWork(Effect, frozen=True):
-    """Cancel the work that runs. It may end later; its report is late then."""
+    """Cancel the work that runs. It may end later; then its report is late and is dropped."""
 
 
 class LogApplied(Effect, frozen=True):
@@ -216,14 +231,14 @@ class LogDiscarded(Effect, frozen=True):
 
 
 class AnswerCallers(Effect, frozen=True):
-    """Give *outcome* to every caller who waits for a compaction, if there is one."""
+    """Give *outcome* to every caller who waits for a compaction."""
 
     outcome: CompactionOutcome
 
 
 class ReportExhausted(Effect, frozen=True):
-    """Tell the build that waits that its request cannot be made to fit."""
+    """Report to the waiting build that its request cannot be made to fit."""
 
 
 class ResumeBuild(Effect, frozen=True):
-    """Let the build that waits, if there is one, go on."""
+    """Let the waiting build, if there is one, continue."""

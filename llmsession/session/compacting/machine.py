@@ -1,24 +1,30 @@
-"""The compaction machine: what a session's compaction does next, decided here and nowhere else.
+"""The compaction machine: it decides what a session's compaction does next.
 
-A compaction is a frozen value with a phase. ``step`` looks up (phase, event type) in one table
-and returns the next compaction and the effects to perform. Rules of this file:
+A compaction is a frozen value with a phase. ``step`` looks up (phase, event type) in one table and
+returns the next compaction and the effects to perform. Rules of this file:
 
-1. Everything that changes the phase is in TRANSITIONS. One cell has one answer: where the outcome
+1. Everything that changes the phase is in TRANSITIONS. Each cell has one answer. If the outcome
    depends on data, the event says which outcome it was.
 2. A pair without a cell is a bug of ours and raises CompactionStateError. A cell that changes
-   nothing is written down as such: it says "this may come now".
-3. Each phase has a number of its own, and a report of our own work carries the number of the phase
-   that started the work. With an older number it is late, not wrong: nothing changes.
+   nothing is written down, too: it says that this event may come in this phase.
+3. Each phase has a number of its own. A report of the actor's own work carries the number of the
+   phase that started the work. A report with an older number is late, not wrong, and changes
+   nothing.
 4. Entering a phase starts that phase's single piece of work:
-     PLANNING     let the policy plan          FORCING      look for the hardest plan
-     AWAITED      the same; a build waits      PREPARING    build what comes after it
-     WRITING      write compaction.applied
-   But a plan that is on its way when a build begins to wait for it is not made again.
-   So at most one job runs, and stopping it is one order.
-5. A plan leaves READY and POSTPONED by MomentCame, and one that a build waits for leaves AWAITED by
-   PlanMade. The compactor sends either only where no reply is on its way and the plan's snapshot
-   is current. It is compared once more behind PREPARING. From WRITING on, nothing stops it.
-6. An effect that may call back comes last. The one before it must be done by then.
+
+   - PLANNING: let the policy make a plan.
+   - AWAITED: the same, while the build of a request waits.
+   - FORCING: look for the hardest plan.
+   - PREPARING: build the context that comes after the plan.
+   - WRITING: write ``compaction.applied``.
+
+   If a plan is already being made when a build begins to wait for it, it is not started again. So
+   at most one job runs, and one order stops it.
+5. A plan leaves READY and POSTPONED by MomentCame, and a plan that a build waits for leaves AWAITED
+   by PlanMade. The compactor sends both only while no reply is pending and the plan's snapshot is
+   current. The snapshot is compared once more after PREPARING. From WRITING on, nothing stops the
+   plan.
+6. An effect that may call back into the machine comes last, so that the effects before it are done.
 """
 
 from __future__ import annotations
@@ -53,7 +59,7 @@ __all__ = [
 
 
 class Phase(StrEnum):
-    """Where a session's compaction is."""
+    """The phase of a session's compaction."""
 
     IDLE = "idle"
     PLANNING = "planning"
@@ -69,17 +75,21 @@ class Phase(StrEnum):
 
 P = Phase
 APPLYING = frozenset({P.AWAITED, P.FORCING, P.PREPARING, P.WRITING, P.CLOSING})
-"""A ``compaction.applied`` is on its way into the store, or may be as soon as there is a plan. No
-request is built then."""
+"""``compaction.applied`` is being written, or may be as soon as there is a plan. No request is
+built.
+"""
 RESTING = frozenset({P.IDLE, P.POSTPONED, P.CLOSED})
-"""Nothing runs and nothing is about to be written: the session may be let go."""
+"""Nothing runs and nothing is about to be written, so the session may be evicted."""
 _WORKING = frozenset({P.PLANNING, P.AWAITED, P.FORCING, P.PREPARING})
-"""There is a work that can be stopped."""
+"""A work is running that can be stopped."""
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """How large a context gained too little, under which configuration, and by which share it has
-    to grow before it is worth another look."""
+    """A plan that gained too little: no other one is made until something has changed.
+
+    It holds the size of the context, the configuration, and the share by which the context must
+    grow.
+    """
 
     tokens: int
     config: SessionConfig
@@ -93,10 +103,11 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     """The number of the present phase. It grows with each change of the phase."""
     plan: Plan | None = None
-    """From READY until the record is written."""
+    """The plan, from READY until its record is written."""
     request: PlanRequest | None = None
-    """What ``plan`` was made for, while it is READY or POSTPONED."""
+    """The input that ``plan`` was made for, while it is READY or POSTPONED."""
     stall: Stall | None = None
+    """The last plan that gained too little, if no better one came since."""
 
 
 Table: TypeAlias = dict[Phase, dict[type[e.Event], Phase]]
@@ -126,9 +137,10 @@ TRANSITIONS: Table = {
         e.PlanMade: P.READY,
         e.PlanRejected: P.IDLE,
         e.PlanLost: P.IDLE,
-        # The plan on its way is the caller's as well. Whether it still fits is seen later.
+        # The caller gets the outcome of the plan that is being made. Whether it still fits is
+        # checked later.
         **_stay(P.PLANNING, e.CompactionRequested, e.ChangeBegan),
-        # The build waits for the plan that is on its way.
+        # The build waits for the plan that is already being made.
         e.RequestDue: P.AWAITED,
         e.RequestTooLarge: P.FORCING,
         **_STOPPABLE,
@@ -145,7 +157,7 @@ TRANSITIONS: Table = {
         e.MomentCame: P.PREPARING,
         **_stay(P.POSTPONED, e.MomentPostponed, e.ChangeBegan),
         e.PlanOutdated: P.IDLE,
-        # The plan that waits was made for another purpose, or for a context that has grown.
+        # The postponed plan was made for another purpose, or for a context that has grown since.
         e.CompactionRequested: P.PLANNING,
         e.PlanDue: P.PLANNING,
         e.RequestDue: P.AWAITED,
@@ -176,7 +188,7 @@ TRANSITIONS: Table = {
         **_stay(P.PREPARING, e.CompactionRequested),
         **_STOPPABLE,
     },
-    # The record has its place in the log: what comes now comes after it.
+    # The record has its place in the log, and what comes now comes after it. So nothing stops it.
     P.WRITING: {
         e.RecordWritten: P.IDLE,
         **_stay(P.WRITING, e.CompactionRequested, e.ChangeBegan, e.Reconfigured, e.Cancelled),
@@ -188,19 +200,23 @@ TRANSITIONS: Table = {
         **_stay(P.CLOSING, e.ChangeBegan, e.Reconfigured, e.Cancelled, e.Closed),
         e.Ended: P.CLOSED,
     },
-    # Turns that were stopped still end, and changes that were on their way are still made.
+    # Turns that were stopped still end after the close, and queued changes are still made.
     P.CLOSED: _stay(P.CLOSED, e.ChangeBegan, e.Reconfigured, e.Cancelled, e.Closed, e.Ended),
 }
 
 
 def is_late(compaction: Compaction, event: e.Event) -> bool:
-    """Does the event report work that is not waited for any more?"""
+    """Does the event report a work that nobody waits for any more?"""
     return event.work is not None and event.work != compaction.number
 
 
 def is_stalled(compaction: Compaction, tokens: int, config: SessionConfig) -> bool:
-    """Did the last plan gain too little, and has nothing changed that could give more? A context
-    that has grown enough is a change; so is a smaller one, after a drop or a clear."""
+    """Did the last plan gain too little, and has nothing changed that could make the next one
+    better?
+
+    Such a change is another configuration, a context that has grown enough, or a smaller context
+    after a drop or a clear.
+    """
     stall = compaction.stall
     if stall is None:
         return False
@@ -216,7 +232,7 @@ _NOTHING = e.AnswerCallers(outcome=CompactionOutcome(False, "nothing to gain"))
 
 
 def step(compaction: Compaction, event: e.Event) -> Moved:
-    """The next compaction, and what to do for it. A late report changes nothing.
+    """The next compaction and the effects to perform. A late report changes nothing.
 
     Raises CompactionStateError for a pair that has no cell.
     """
@@ -227,7 +243,7 @@ def step(compaction: Compaction, event: e.Event) -> Moved:
         message = f"{type(event).__name__} while the compaction is {compaction.phase}"
         raise CompactionStateError(message)
     if phase is compaction.phase:
-        # What cannot be stopped any more, its callers need not wait for.
+        # The record cannot be stopped any more, but callers who cancel need not wait for it.
         return compaction, (_CANCELLED,) if isinstance(event, e.Cancelled) else ()
     return _MOVES[phase](compaction, event)
 
@@ -279,7 +295,7 @@ def _to_preparing(compaction: Compaction, event: e.Event) -> Moved:
     if isinstance(event, e.MomentCame):
         figures = {**plan.figures, **event.figures}
         plan = msgspec.structs.replace(plan, trigger=event.trigger, figures=figures)
-    # What only adds does not change what another plan could gain.
+    # A plan that only injects does not change what another plan could gain.
     stall = compaction.stall if plan.trigger == "injection" else None
     compaction = _next(compaction, P.PREPARING, plan=plan, request=None, stall=stall)
     return compaction, (e.PrepareContext(work=compaction.number, plan=plan),)
@@ -300,7 +316,7 @@ def _to_idle(compaction: Compaction, event: e.Event) -> Moved:
 
 
 def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.Effect, ...]:
-    """What a compaction that ends with *event* leaves to do."""
+    """The effects that remain when a compaction ends with *event*."""
     stop = _stop(compaction)
     resume = (e.ResumeBuild(),) if compaction.phase in APPLYING else ()
     match event:
@@ -313,7 +329,7 @@ def _effects_of_end(compaction: Compaction, event: e.Event) -> tuple[e.Effect, .
         case e.PlanOutdated():
             return (e.LogDiscarded(), _CHANGED, *resume)
         case e.ChangeBegan():
-            # The build that waited is of the turn that goes.
+            # The waiting build belongs to the turn that is being dropped, so it is not resumed.
             return (*stop, e.LogDiscarded(), _CHANGED)
         case e.NothingFreed():
             return (_NOTHING, e.ReportExhausted())
@@ -363,5 +379,5 @@ _MOVES: dict[Phase, Callable[[Compaction, e.Event], Moved]] = {
 
 
 def table_markdown() -> str:
-    """The whole table, for ARCHITECTURE.md: a row an event, a column a phase."""
+    """The whole table for ARCHITECTURE.md: one row per event, one column per phase."""
     return transitions_markdown(TRANSITIONS)

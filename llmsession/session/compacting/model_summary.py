@@ -1,8 +1,9 @@
-"""Summaries by a model: its instructions, the number of its requests, and when it is given up.
+"""A summary that a model writes: its requests, their number, and when it is given up.
 
-A source that is too long for the model is sent in parts, and their summaries are merged. A summary
-that is too long is shortened. A reply that is no summary (a refusal, a cut or empty reply, an
-error's text, a text longer than its source) raises SummaryFailed and is never stored.
+A source that is too long for the model is sent in parts, and the summaries of the parts are merged.
+A summary that is too long is shortened. A reply that is not a summary (a refusal, a cut or empty
+reply, the text of an error, a text longer than its source) raises SummaryFailed and is never
+stored.
 """
 
 from __future__ import annotations
@@ -55,24 +56,25 @@ from ..values.config import SummariserConfig
 __all__ = ["ModelSummary", "SummaryFailed", "count_by", "shown_chars"]
 
 INLINE_MESSAGES, INLINE_BYTES = 64, 256_000
-"""Up to here reading a source costs less than the hop to a thread and back."""
+"""Up to this size, reading a source costs less than switching to a thread and back."""
 WHOLE_PERCENT, PART_PERCENT = 80, 50
-"""Shares of the room in the model's window: for a whole source in one request, and for a part of a
-longer source. The rest allows for errors of the estimate."""
+"""The shares of the room in the model's window that a whole source and a part of a longer one may
+fill. The rest allows for errors of the estimate.
+"""
 PART_SUMMARY_TOKENS = 2_000
 MIN_REPLY_TOKENS = 1_024
 INSTRUCTIONS_TOKENS = 800
 MIN_ROOM_TOKENS = 300
 _MEDIA_REFUSALS = frozenset({None, 400, 413, 415, 422})
-"""Statuses of refusals that may be about an image. Other statuses say nothing of the content."""
+"""HTTP statuses of refusals that may be about an image. Other statuses have other reasons."""
 
 
 class SummaryFailed(Exception):
-    """There is no summary. The message says why, and quotes nothing of the conversation."""
+    """There is no summary. The message says why and quotes nothing of the conversation."""
 
 
 class _Overflowed(Exception):
-    """The source has more tokens for the model than were estimated."""
+    """The source has more tokens for the model than was estimated."""
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -85,8 +87,8 @@ class _Plan(msgspec.Struct, frozen=True):
 class ModelSummary:
     """One summary, and the requests that were made for it (``requests``).
 
-    *step* numbers the summary among those of its session. *count* sizes a text as the session's
-    own model counts it.
+    *step* numbers the summary among those of its session. *count* gives the size of a text as the
+    session's own model counts it.
     """
 
     def __init__(
@@ -103,16 +105,16 @@ class ModelSummary:
         self._count = count
         self.profile: Profile = checked_profile(provider.profile(config.model))
         self.requests: list[ModelRequest] = []
-        """The requests so far, with their reported usage."""
+        """The requests so far, with the usage that was reported."""
         self._request_count = 0
         self._shows_media = True
         self._room_scale = 1
 
     async def of_prefix(self, summary_request: SummaryRequest, messages: Sequence[Message]) -> str:
-        """The summary for *summary_request*. *messages* is the whole context. The summary has at
-        most ``summary_request.max_tokens`` with its title, and fewer tokens than its source.
+        """The summary for *summary_request*. *messages* is the whole context.
 
-        Raises SummaryFailed, ProviderError; cancellation closes the request.
+        With its title it has at most ``summary_request.max_tokens``, and it has fewer tokens than
+        its source. Raises SummaryFailed and ProviderError. A cancellation closes the request.
         """
         max_tokens = max(1, summary_request.max_tokens - self._count(introduced("")))
         source = messages[summary_request.first : summary_request.upto]
@@ -121,7 +123,7 @@ class ModelSummary:
                 return await self._of_prefix(summary_request, source, max_tokens)
             except _Overflowed:
                 if self._room_scale >= 4:
-                    raise SummaryFailed("the source is too long for the model") from None
+                    raise SummaryFailed("the source does not fit the model's window") from None
                 self._room_scale *= 2
 
     async def _of_prefix(
@@ -130,7 +132,7 @@ class ModelSummary:
         earlier = earlier_passage(summary_request.earlier)
         plan = await self._planned(source, earlier, max_tokens)
         if not plan.runs:
-            raise SummaryFailed("there is nothing to summarise")
+            raise SummaryFailed("the source holds nothing to summarise")
         extra = "\n\n".join(filter(None, (summary_request.instructions, self._config.instructions)))
         if len(plan.runs) == 1:
             instructions = summary_instructions(
@@ -149,7 +151,7 @@ class ModelSummary:
             text = await self._merged(earlier, parts, extra, max_tokens)
         text = await self._shortened(text, max_tokens)
         if self._count(text) >= plan.tokens:
-            raise SummaryFailed("the summary is no shorter than what it was made of")
+            raise SummaryFailed("the summary is not shorter than its source")
         return text
 
     async def _planned(
@@ -161,8 +163,10 @@ class ModelSummary:
         return await off_loop(self._plan, source, earlier, max_tokens)
 
     def _plan(self, source: Sequence[Message], earlier: Passage | None, max_tokens: int) -> _Plan:
-        """The source in one run, or in as many parts as there may be requests. Each message is cut
-        shorter until the source fits."""
+        """The source in one run, or in as many parts as there are requests left.
+
+        The messages are cut shorter and shorter until the source fits.
+        """
         room = self._room(max_tokens)
         runs: tuple[tuple[Passage, ...], ...] = ()
         for caps in RUNGS:
@@ -172,14 +176,17 @@ class ModelSummary:
             if tokens <= room * WHOLE_PERCENT // 100:
                 return _Plan((whole,) if passages else (), tokens)
             runs = chunked(passages, room * PART_PERCENT // 100, self.profile)
-            # One more to merge them.
+            # One more request merges them.
             if len(runs) + 1 <= self._config.max_requests - self._request_count:
                 return _Plan(runs, tokens)
         max_requests = self._config.max_requests
-        raise SummaryFailed(f"it would take {len(runs) + 1} requests, over {max_requests}")
+        raise SummaryFailed(
+            f"the summary would take {len(runs) + 1} requests; max_requests is {max_requests}"
+        )
 
     def _reply_tokens(self, max_tokens: int) -> int:
-        # Twice the size: a summary that is a little too long is shortened, one that is cut is lost.
+        # The limit is twice the wanted size: a summary that is a little too long can be shortened,
+        # but one that is cut off is lost.
         profile = self.profile
         reply_tokens = max(MIN_REPLY_TOKENS, 2 * max_tokens)
         return max(1, min(reply_tokens, profile.max_output_tokens, profile.window_tokens // 4))
@@ -189,7 +196,7 @@ class ModelSummary:
         budget = sizes_for(None, self._reply_tokens(max_tokens), self.profile).budget_tokens
         room = (budget - INSTRUCTIONS_TOKENS) // self._room_scale
         if room < MIN_ROOM_TOKENS:
-            raise SummaryFailed("the model's window has no room for a source")
+            raise SummaryFailed("the window of the summariser's model is too small for a source")
         return room
 
     def _part_tokens(self, max_tokens: int) -> int:
@@ -198,7 +205,7 @@ class ModelSummary:
     async def _merged(
         self, earlier: Passage | None, parts: list[str], extra: str, max_tokens: int
     ) -> str:
-        """One summary of *parts* and *earlier*, in several rounds where there are too many."""
+        """One summary of *parts* and *earlier*, made in several rounds if there are too many."""
         items = [part_passage(text, number) for number, text in enumerate(parts, 1)]
         if earlier is not None:
             items.insert(0, fitted(earlier, self._room(max_tokens) // 4, self.profile))
@@ -210,7 +217,7 @@ class ModelSummary:
                 return await self._request_text(instructions, items, max_tokens)
             groups = chunked(items, room * PART_PERCENT // 100, self.profile)
             if len(groups) >= len(items):
-                raise SummaryFailed("the parts' summaries are too long to be merged")
+                raise SummaryFailed("the summaries of the parts are too long to be merged")
             items = [await self._merged_group(group, extra, max_tokens) for group in groups]
 
     async def _merged_group(self, group: Sequence[Passage], extra: str, max_tokens: int) -> Passage:
@@ -221,7 +228,7 @@ class ModelSummary:
         return part_passage(await self._request_text(instructions, group, tokens), 1)
 
     async def _shortened(self, text: str, max_tokens: int) -> str:
-        """*text* in at most *max_tokens*. Each new request must give a shorter text."""
+        """*text* in at most *max_tokens*. Each further request must give a shorter text."""
         size, aim = self._count(text), max_tokens
         while size > max_tokens:
             aim = aim * 3 // 4
@@ -229,13 +236,13 @@ class ModelSummary:
             text = await self._request_text(instructions, [Passage((text,))], max_tokens)
             previous, size = size, self._count(text)
             if size >= previous:
-                raise SummaryFailed("the summary is too long and gets no shorter")
+                raise SummaryFailed("the summary is too long, and the model did not shorten it")
         return text
 
     async def of_result(self, result: ToolResultBlock, tool: str | None, max_chars: int) -> str:
-        """A summary of one tool result, at most *max_chars* long and shorter than its text.
+        """A summary of one tool result: at most *max_chars* long, and shorter than the result.
 
-        Raises as ``of_prefix``.
+        Raises the errors of ``of_prefix``.
         """
         max_tokens = self._count("x" * max_chars)
         room = self._room(max_tokens) * WHOLE_PERCENT // 100
@@ -257,7 +264,7 @@ class ModelSummary:
                     result_instructions(max_chars * 3 // 4), [Passage((text,))], max_tokens
                 )
         except _Overflowed:
-            raise SummaryFailed("the result is too long for the model") from None
+            raise SummaryFailed("the result does not fit the model's window") from None
         if len(text) > max_chars or len(text) >= shown_chars(result, self.profile):
             raise SummaryFailed("the summary of the result is too long")
         return text
@@ -265,7 +272,7 @@ class ModelSummary:
     async def _request_text(
         self, instructions: str, passages: Sequence[Passage], max_tokens: int
     ) -> str:
-        """The text of the model's reply. Raises SummaryFailed for a reply without a usable text."""
+        """The text of the model's reply. Raises SummaryFailed if the reply has no usable text."""
         body, has_media = body_of(passages, shows_media=self._shows_media)
         try:
             reply = await self._reply(instructions, body, max_tokens)
@@ -274,7 +281,7 @@ class ModelSummary:
                 raise _Overflowed from error
             if not has_media or error.kind != "fatal" or error.status not in _MEDIA_REFUSALS:
                 raise
-            # Not every model takes images: this one gets a note in their place.
+            # Not every model accepts images. This one gets a note in their place.
             self._shows_media = False
             body, _ = body_of(passages, shows_media=False)
             reply = await self._reply(instructions, body, max_tokens)
@@ -282,7 +289,9 @@ class ModelSummary:
 
     async def _reply(self, instructions: str, body: msgspec.Raw, max_tokens: int) -> Reply:
         if self._request_count >= self._config.max_requests:
-            raise SummaryFailed(f"{self._request_count} requests did not lead to a summary")
+            raise SummaryFailed(
+                f"there is no summary after {self._request_count} requests (max_requests)"
+            )
         self._request_count += 1
         request = Request(
             model=self._config.model,
@@ -292,7 +301,7 @@ class ModelSummary:
         )
         builder = ReplyBuilder()
         try:
-            # No turn of the session has the number 0.
+            # Turn 0 keeps this request apart from those of turns, which are numbered from 1.
             tag = StepTag(0, self._step, self._request_count)
             return await read_reply(
                 self._provider, request, tag, builder=builder, show=lambda _: None
@@ -304,24 +313,28 @@ class ModelSummary:
 
 def _text_of(reply: Reply) -> str:
     if stop_rule(reply.stop_reason).follow is not Follow.COMMIT:
-        raise SummaryFailed(f"the reply stopped with {reply.stop_reason or 'no reason'}")
+        raise SummaryFailed(
+            f"the reply is incomplete: it stopped with {reply.stop_reason or 'no stop reason'}"
+        )
     blocks = parse_blocks(b"[" + b",".join(reply.blocks) + b"]")
     reply_text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
     text = summary_text(reply_text)
     if text is None:
         raise SummaryFailed(
-            "the reply has no text" if not reply_text.strip() else "no summary came"
+            "the reply has no text"
+            if not reply_text.strip()
+            else "the text of the reply is not a summary"
         )
     return text
 
 
 def shown_chars(result: ToolResultBlock, profile: Profile) -> int:
-    """The length of a text that costs as much as *result*, images and documents included."""
+    """The length of a text that costs as many tokens as *result*, images and documents included."""
     content = result.content
     media = 0 if isinstance(content, str) else sum(map(is_media, content))
     return len(result.text) + int(media * profile.image_tokens * profile.chars_per_token)
 
 
 def count_by(profile: Profile) -> Callable[[str], int]:
-    """A function that sizes a text as a model with *profile* counts it."""
+    """A function that returns the size of a text as a model with *profile* counts it."""
     return lambda text: text_tokens_for(text, profile)

@@ -1,9 +1,10 @@
-"""A summary by the conversation's own provider, which returns it as one signed block.
+"""A summary that the conversation's own provider writes and returns as one signed block.
 
-The request holds the conversation as it is sent. The conversation goes on meanwhile. Images,
-documents and fetched addresses in the summarised messages are lost with them.
-Source: the anthropic SDK 2.11, its types and its tool runner, and the documentation of on-demand
-compaction.
+The request holds the conversation as it is sent to the model. The conversation continues in the
+meantime. Images, documents and fetched addresses in the summarised messages are lost with them.
+
+Source: the anthropic SDK 2.11 (its types and its tool runner), and the provider's documentation of
+on-demand compaction.
 """
 
 from __future__ import annotations
@@ -39,14 +40,17 @@ OUR_BUGS = frozenset({
     "compaction_incomplete_turn", "compaction_nothing_to_summarize",
     "compaction_signature_invalid", "compaction_tool_changes_mismatch",
 })  # fmt: skip
-"""Refusals that a valid request never gets."""
+"""Refusals that a valid request never gets. They are logged as bugs."""
 _OF_A_REPLY = ("context_management", "stop_sequences", "output_format")
-"""Options that only shape a reply: a request for a summary is refused with them."""
+"""Options that only shape a reply. A request for a summary is refused if it has them."""
 
 
 def can_summarise(messages: Sequence[Message], upto: int) -> bool:
-    """Can the provider summarise the first *upto* of *messages*? Not where they end with a reply
-    that it paused, which is not finished, or with calls without results."""
+    """Can the provider summarise the first *upto* of *messages*?
+
+    It cannot if they end with a reply that it paused, because that reply is not finished, or with
+    calls without results.
+    """
     last = messages[upto - 1] if 0 < upto <= len(messages) else None
     if last is None:
         return False
@@ -61,10 +65,10 @@ def request_for_summary(
     frame: Frame,
     config: ProviderSummaries,
 ) -> Request:
-    """The request for a summary of *messages*, sent as *view* shows them, with the same model,
-    system text and tools, so that thinking in what follows them stays valid.
+    """The request for a summary of *messages*, shown as in *view*.
 
-    Raises InvalidRequest for one that breaks a rule.
+    It has the same model, system text and tools as the conversation, so that the thinking in later
+    messages stays valid. Raises InvalidRequest if it breaks a validity rule.
     """
     injected = tuple(text for text in view.injected if text.at < len(messages))
     view = msgspec.structs.replace(view, injected=injected)
@@ -76,7 +80,7 @@ def request_for_summary(
         rules = "; ".join(
             f"{broken.rule} {broken.where}: {broken.text}" for broken in violations[:3]
         )
-        raise InvalidRequest(f"the request for a summary is not valid: {rules}")
+        raise InvalidRequest(f"the request for a summary breaks validity rules: {rules}")
     return request
 
 
@@ -96,7 +100,7 @@ def _summary_options(
         options["output_config"] = output
     thinking = options.get("thinking")
     budget_tokens = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
-    # The room holds the thinking, too.
+    # The limit must also hold the thinking.
     room = config.max_tokens + (budget_tokens if isinstance(budget_tokens, int) else 0)
     return {**options, "compaction": config.parameter()}, room
 
@@ -104,8 +108,8 @@ def _summary_options(
 class SignedSummary:
     """One signed summary, and the requests that were made for it.
 
-    *request* makes the request, in a thread if the conversation is long. *step* numbers the
-    summary among those of its session. *refused* is called with refusals that are our own fault.
+    *request* builds the request, in a thread if *is_long* is True. *step* numbers the summary among
+    those of its session. *refused* is called with refusals that are our own fault.
     """
 
     def __init__(
@@ -124,13 +128,14 @@ class SignedSummary:
         self._refused = refused
         self._request_count = 0
         self.requests: list[ModelRequest] = []
-        """The requests so far, with their reported usage."""
+        """The requests so far, with the usage that was reported."""
 
     async def block(self) -> str:
-        """The signed block, as JSON. An overloaded provider gets the request again after a while.
+        """The signed block as JSON. If the provider is overloaded, the request is repeated after a
+        delay.
 
-        Raises SummaryFailed where the reply has none: the conversation stays as it is;
-        ProviderError, InvalidRequest. Cancellation closes the request.
+        Raises SummaryFailed if the reply holds no signed block (the conversation is not changed),
+        ProviderError, InvalidRequest. A cancellation closes the request.
         """
         request = await off_loop(self._request) if self._is_long else self._request()
         for delay_s in (*RETRY_DELAYS_S, None):
@@ -148,7 +153,7 @@ class SignedSummary:
         self._request_count += 1
         builder = ReplyBuilder()
         try:
-            # No turn of the session has the number 0.
+            # Turn 0 keeps this request apart from those of turns, which are numbered from 1.
             tag = StepTag(0, self._step, self._request_count)
             return await read_reply(
                 self._provider, request, tag, builder=builder, show=lambda _: None
@@ -162,4 +167,4 @@ def _block_of(reply: Reply) -> str:
     for raw in reply.blocks:
         if reply.stop_reason == "compaction" and signed_summary(raw, 1) is not None:
             return raw.decode()
-    raise SummaryFailed(f"no summary came: the call stopped with {reply.stop_reason}")
+    raise SummaryFailed(f"the reply holds no summary; it stopped with {reply.stop_reason}")

@@ -1,7 +1,7 @@
-"""Better summaries of old tool results, by a model, in the background.
+"""Better summaries of old tool results, written by a model in the background.
 
-They serve the next compaction: a result that is shown compacted already keeps its text. A result
-with a summary from the caller keeps that one. The model summarises no result twice.
+The next compaction uses them; a result that is already shown in compact form keeps its text. A
+result with a summary from the caller keeps that one. The model summarises no result twice.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .summarizer import PendingSummary, Requests, Summarizer, SummaryUnneeded
 __all__ = ["ResultSummaries"]
 
 MIN_TIMES = 4
-"""A result that is shorter than this many summaries is not worth a request."""
+"""A result that is not at least this many times as long as a summary is not worth a request."""
 MAX_WAITING = 1_000
 INLINE_CHARS = 32_000
 
 
 class _OldResult(msgspec.Struct, frozen=True):
-    """A result that a model may summarise, and its extracted summary; "" for none."""
+    """A result that a model may summarise, with its extracted summary ("" if it has none)."""
 
     result: ToolResultBlock
     tool: str | None
@@ -40,8 +40,10 @@ class _OldResult(msgspec.Struct, frozen=True):
 
 
 class ResultSummaries:
-    """One session's summaries of results, at most ``max_concurrent`` at once. Only the actor
-    calls this class."""
+    """One session's summaries of tool results, at most ``max_concurrent`` at the same time.
+
+    Only the actor calls this class.
+    """
 
     def __init__(self, core: Core, summarizer: Summarizer) -> None:
         self._core = core
@@ -50,9 +52,9 @@ class ResultSummaries:
         """Call id -> the summary that is being written."""
         self._queue: deque[_OldResult] = deque(maxlen=MAX_WAITING)
         self._seen: set[str] = set()
-        """The calls whose results were summarised, wait for it, or have the caller's summary."""
+        """Calls whose results were summarised, are queued, or have a summary from the caller."""
         self._scanned: tuple[int, int] = (0, 0)
-        """The generation, and how many of its messages were searched for old results."""
+        """The generation, and how many of its messages were already searched for old results."""
         self._closed = False
 
     @property
@@ -66,8 +68,10 @@ class ResultSummaries:
         return ("summaries",) if self._pending else ()
 
     def consider(self) -> None:
-        """A step was journaled, or a turn has ended: summarise the results that have become old,
-        and stop the summaries that are not needed any more."""
+        """Summarise the results that have become old, and stop summaries that are no longer needed.
+
+        Called when a step was journaled or a turn has ended.
+        """
         compaction = self._core.config.compaction
         config = compaction.summariser
         self._prune()
@@ -107,7 +111,7 @@ class ResultSummaries:
                 yield _OldResult(result, tools.get(call_id), state.summaries.get(call_id, ""))
 
     def _prune(self) -> None:
-        # Results of a dropped turn, and results that are shown compacted by now.
+        # These are results of a dropped turn, and results that are now shown in compact form.
         for call_id in [call_id for call_id in self._pending if not self._is_needed(call_id)]:
             self._pending.pop(call_id).cancel()
 
@@ -144,7 +148,7 @@ class ResultSummaries:
         rules = partial(summarise, text, is_error=bool(result.is_error), max_chars=chars)
         extracted = rules() if len(text) <= INLINE_CHARS else await off_loop(rules)
         if (extracted or "") != old.summary:
-            raise SummaryUnneeded  # the summary is the caller's
+            raise SummaryUnneeded  # not the extracted summary, so it came from the caller
         return await summary.of_result(result, old.tool, chars)
 
     def _summary_ended(self, old: _OldResult, text: str | None, requests: Requests) -> None:
@@ -163,7 +167,7 @@ class ResultSummaries:
         self._start()
 
     def supersede(self, call_ids: list[str]) -> None:
-        """The caller gave summaries for these results: they replace those of the model."""
+        """The caller gave summaries for these calls. They replace those of the model."""
         for call_id in call_ids:
             self._seen.add(call_id)
             pending = self._pending.pop(call_id, None)
@@ -178,6 +182,6 @@ class ResultSummaries:
             summary.cancel()
 
     def close(self) -> None:
-        """``cancel``, and start no summary any more."""
+        """``cancel``, and never start a summary again."""
         self._closed = True
         self.cancel()

@@ -1,4 +1,4 @@
-"""The conversation that a plan was made for, and its comparison with the present one."""
+"""The conversation that a plan was made for, and how it is compared with the present one."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ __all__ = ["PlanRequest", "Snapshot", "snapshot_of"]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A conversation as a plan saw it."""
+    """A conversation as the plan saw it."""
 
     generation: int
     view: View
     messages: tuple[Message, ...]
 
     def is_current(self, now: Snapshot) -> bool:
-        """Does *now* still have the same messages under the same view? Messages that were added
-        meanwhile do not matter."""
+        """Does *now* still have the same messages under the same view?
+
+        Messages that were appended in the meantime do not matter: the plan is about the messages
+        before them.
+        """
         if (now.generation, now.view.version) != (self.generation, self.view.version):
             return False
         if len(now.messages) < len(self.messages):
             return False
-        # By identity: a dropped turn and the next one may have messages that are equal.
+        # Messages are compared by identity, because a dropped turn and the next one may have equal
+        # messages.
         return all(a is b for a, b in zip(self.messages, now.messages, strict=False))
 
 
 def snapshot_of(state: SessionState) -> Snapshot:
-    """The conversation as *state* has it now."""
+    """The present conversation of *state*."""
     return Snapshot(state.generation, state.view, state.context_messages())
 
 
@@ -44,5 +48,5 @@ class PlanRequest(Snapshot, frozen=True):
     config: CompactionConfig
 
     def is_configured(self, limit_tokens: int, config: CompactionConfig) -> bool:
-        """Was it made with this limit and *config*?"""
+        """Was it made for the limit *limit_tokens* and for *config*?"""
         return self.budget.limit_tokens == limit_tokens and self.config == config

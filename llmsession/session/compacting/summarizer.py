@@ -1,8 +1,9 @@
-"""Writes summaries: by a model where one is configured, else by rules.
+"""Writes summaries: by a model if one is configured, else by rules.
 
-A failure of the model changes nothing: a segment is made by rules instead, by those of the policy
-where it has a text for that, and a result keeps the summary that it has. After several failures in
-a row the model gets no request until the configuration is another, or a while has passed.
+A failure of the model changes nothing in the conversation. A prefix summary is then made by rules,
+by the policy's own ones if it has some, and a tool result keeps the summary that it has. After
+several failures in a row the model gets no more requests until the configuration changes or some
+time has passed.
 """
 
 from __future__ import annotations
@@ -35,25 +36,27 @@ from .provider_summary import SignedSummary, can_summarise, request_for_summary
 __all__ = ["PendingSummary", "Summarizer", "SummaryUnneeded"]
 
 INLINE_MESSAGES = 64
-"""Up to here extracting costs less than the hop to a thread and back."""
+"""Up to this length, extracting costs less than switching to a thread and back."""
 RETRY_AFTER_S = 600.0
-"""How long after the last of too many failures the model is tried once more, in seconds."""
+"""After too many failures, the model is tried once more when this many seconds have passed."""
 
 Requests: TypeAlias = tuple[r.ModelRequest, ...]
 Ended: TypeAlias = Callable[[str | None, Requests], None]
-"""Gets the summary, or None if there is none, and the requests that were made for it."""
+"""Called with the summary, or None if there is none, and with the requests that were made for
+it.
+"""
 
 
 class SummaryUnneeded(Exception):
-    """The summary is not needed any more. This is no failure of the model."""
+    """The summary is not needed any more. This is not a failure of the model."""
 
 
 class PendingSummary:
-    """One summary that is being written, in a work of its own. A work that ignores cancellation
-    delays nobody.
+    """One summary that is being written, in a work of its own, so that a work that ignores its
+    cancellation delays nobody.
 
-    The actor calls ``ended`` once: with the text, or with None where the summary failed, was
-    cancelled, or did not come in time. ``late`` gets the requests of one that ends after that.
+    The actor calls ``ended`` once: with the text, or with None if the summary failed, was
+    cancelled, or missed its deadline. ``late`` gets the requests of a summary that ends after that.
     """
 
     def __init__(
@@ -74,7 +77,9 @@ class PendingSummary:
         self._late = late
         self._is_over = False
         self._work: Work = core.works.start(name, self._run, self._forget)
-        expired = partial(core.report, partial(self._stop, f"no summary in {deadline_s:g} s"))
+        expired = partial(
+            core.report, partial(self._stop, f"there was no summary within {deadline_s:g} s")
+        )
         self._deadline = core.timers.after(deadline_s, expired)
 
     async def _run(self) -> None:
@@ -85,11 +90,12 @@ class PendingSummary:
             pass
         except SummaryFailed as error:
             reason = str(error)
-        except BaseException as error:  # a provider may be anybody's code
+        except BaseException as error:  # a provider is foreign code
             reason = error_text(contained_in_task(error))
             if isinstance(error, anyio.get_cancelled_exc_class()):
-                # Nobody cancelled us: it cancelled something of its own and let it out.
-                reason = "the provider was cancelled from within"
+                # This task was not cancelled. The provider cancelled a scope of its own, and the
+                # cancellation escaped from that scope.
+                reason = "the provider cancelled itself"
         finally:
             requests = tuple(self._summary.requests)
             self._core.report(partial(self._over, text, reason, requests))
@@ -109,7 +115,7 @@ class PendingSummary:
             self._ended(None, reason, ())
 
     def cancel(self) -> None:
-        """Stop the work. One that ignores this is abandoned after the grace."""
+        """Stop the work. If it ignores that, it is abandoned after the grace period."""
         self._deadline.cancel()
         if self._work.is_done:
             return
@@ -128,7 +134,7 @@ class PendingSummary:
 
 
 class Summarizer:
-    """Writes one session's summaries. ``failures`` counts those of its model in a row."""
+    """Writes one session's summaries. ``failures`` counts its model's failures in a row."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -140,15 +146,17 @@ class Summarizer:
     def by_rules(
         self, summary_request: SummaryRequest, messages: Sequence[Message]
     ) -> PrefixSummary | None:
-        """The segment by rules alone, without waiting."""
+        """The prefix summary made by rules alone, without waiting."""
         return summary_by_rules(summary_request, messages, self._core.builder.profile)
 
     async def prefix_summary(
         self, summary_request: SummaryRequest, messages: Sequence[Message], view: View
     ) -> PrefixSummary | None:
-        """The segment for *summary_request*. None if there is nothing to summarise, or if the
-        provider should have written it and did not. *view* shows the messages now. Raises nothing
-        but cancellation."""
+        """The prefix summary for *summary_request*. *view* shows how the messages are sent now.
+
+        Returns None if there is nothing to summarise, or if the provider should have written the
+        summary and did not. Raises nothing but cancellation.
+        """
         side = self._core.config.compaction.provider_side
         by_provider = side.summaries if side is not None else None
         is_possible = self._core.builder.profile.compacts_on_demand and can_summarise(
@@ -190,7 +198,7 @@ class Summarizer:
     async def _by_provider(
         self, config: ProviderSummaries, messages: Sequence[Message], view: View
     ) -> PrefixSummary | None:
-        """The signed summary of *messages* by the provider of the conversation."""
+        """The signed summary of *messages*, written by the conversation's provider."""
         core, answer = self._core, Promise[str | None]()
         profile = core.builder.profile
         frame = core.services.frame(core.config, profile)
@@ -227,8 +235,11 @@ class Summarizer:
         return None if block is None else signed_summary(block.encode(), len(messages))
 
     def may_request(self) -> bool:
-        """May the model get a request? Not when it has failed too often, unless something has
-        changed since, and not when the budget is used up."""
+        """May the model get a request?
+
+        Not if the budget is used up, and not after too many failures, unless something has changed
+        since.
+        """
         core = self._core
         if core.account.exceeded(core.config.budget) is not None:
             return False
@@ -246,7 +257,9 @@ class Summarizer:
         body: Callable[[ModelSummary], Awaitable[str]],
         ended: Ended,
     ) -> PendingSummary | None:
-        """Start a summary as a work called *name*. None if the provider has no such model."""
+        """Start a summary as a work called *name*. Returns None if the provider does not have the
+        model.
+        """
         core = self._core
         self._steps += 1
         profile = core.builder.profile
@@ -257,7 +270,7 @@ class Summarizer:
                 step=self._steps,
                 count=count_by(profile),
             )
-        except BaseException as error:  # a provider may be anybody's code
+        except BaseException as error:  # a provider is foreign code
             self._note_failure(error_text(contained(error)))
             return None
 
@@ -284,8 +297,10 @@ class Summarizer:
         self._core.log.trouble("summary.failed", error=reason, failures=self.failures)
 
     def charge(self, requests: Requests, summaries: dict[str, str] | None = None) -> None:
-        """Write *summaries* of results into the log, and the *requests* that were made for them or
-        for a segment. Only the actor calls this."""
+        """Write *summaries* of results and the *requests* that were made for a summary to the log.
+
+        Only the actor calls this.
+        """
         if requests or summaries:
             self._core.account.add_summaries(requests)
             self._core.services.observers.charged(self._core.session, requests)

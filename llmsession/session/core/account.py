@@ -1,4 +1,4 @@
-"""What one session has spent, and whether it may spend more."""
+"""How much one session has spent, and whether it may spend more."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["Account", "check_priced", "usage_of"]
 
 
 class Account:
-    """The spending of one live session: the requests in its log, and each new one at its end.
+    """The spending of one live session: the requests in its log, and each new one when it ends.
 
     A live session and the same session opened again give the same sum, except for replies that a
-    crash kept out of the log. Sums are only made when they are needed.
+    crash kept out of the log. The sum is computed only when it is needed.
     """
 
     def __init__(self, state: SessionState, prices: PriceTable, tenants: Tenants) -> None:
@@ -36,25 +36,25 @@ class Account:
         self._turns = len(state.requests)
         open_requests = [turn.requests for turn in state.open.values()]
         self._new: list[ModelRequest] = list(chain.from_iterable(open_requests))
-        """Requests that are not in ``_spent`` yet, nor in the first ``_turns`` ended turns."""
+        """Requests that are not yet in ``_spent`` and not in the first ``_turns`` ended turns."""
         self._summaries = state.summary_requests
         self._new_beside: list[ModelRequest] = []
-        """Requests for summaries that are not in ``_spent`` yet, nor in ``_summaries``."""
+        """Requests for summaries that are not yet in ``_spent`` and not in ``_summaries``."""
         self._charged = state.charged
         self._spent: Spending | None = None
 
     def add(self, request: ModelRequest) -> None:
-        """The stream of *request* has ended, whole or broken off."""
+        """The stream of *request* has ended, whether complete or broken off."""
         self._new.append(request)
         self.tell_tenant()
 
     def add_summaries(self, requests: Iterable[ModelRequest]) -> None:
-        """*requests* asked a model for a summary, whatever came of them."""
+        """*requests* were made for a summary, whatever came of them."""
         self._new_beside.extend(requests)
         self.tell_tenant()
 
     def spent(self) -> Spending:
-        """The spending of this session itself, including the open turn."""
+        """What this session itself has spent, including the open turn."""
         if self._spent is None:
             ended = chain.from_iterable(islice(self._ended.values(), self._turns))
             self._spent = Spending().and_cost(chain(ended, self._summaries), self._prices)
@@ -67,12 +67,12 @@ class Account:
         return self._spent
 
     def tell_tenant(self) -> None:
-        """Update the sum of the session's tenant, if it has one and that sum is in use."""
+        """Update the sum of the session's tenant, if it has one whose sum is in use."""
         if self.tenant is not None and self._tenants.is_summed(self.tenant):
             self._tenants.note(self.tenant, self._session, self.spent())
 
     def exceeded(self, budget: SpendingBudget | None) -> ExceededBudget | None:
-        """The budget that is used up: the session's own, or else its tenant's."""
+        """The budget that is used up, the session's own or else its tenant's; None if none is."""
         if budget is not None:
             exceeded = find_exceeded(budget, self.spent(), "session", self._session)
             if exceeded is not None:
@@ -81,17 +81,19 @@ class Account:
 
 
 def check_priced(model: str, budget: SpendingBudget | None, prices: PriceTable) -> None:
-    """Raises InvalidConfig where *budget* is in dollars and *model* has no price."""
+    """Raises InvalidConfig if *budget* is in dollars and *model* has no price."""
     if budget is not None and budget.max_cost_usd is not None and prices.find(model) is None:
         raise InvalidConfig(
-            f"the budget is in dollars, and the price of model {model!r} is not known: give it"
-            " with SessionManager(prices={...})"
+            f"the budget is in dollars, but the price of model {model!r} is not known; pass it"
+            " to SessionManager(prices={...})"
         )
 
 
 def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) -> SessionUsage:
-    """The usage and the cost of a session: its ended turns from the log, and *run*, the open turn.
-    Without *run* the open turns count as far as the log has them."""
+    """The usage and cost of a session: its ended turns from the log, and *run*, the open turn.
+
+    Without *run*, open turns count as far as the log has them.
+    """
     usages, turns = dict(state.turn_usage), dict(state.requests)
     if run is not None and run.number not in usages:
         streaming = run.streaming()

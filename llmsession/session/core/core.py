@@ -1,4 +1,4 @@
-"""What the parts of one live session share. Only the actor changes it."""
+"""State and services that the parts of one live session share. Only the actor changes them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ MIN_CAP_CHARS = 1_000
 __all__ = ["Core", "Report", "Services", "profile_of"]
 
 Report: TypeAlias = Callable[[], None]
-"""The report of a work: a call that the actor makes when it reads its mailbox."""
+"""The report of a work: a function that the actor calls when it reads it from its mailbox."""
 
 
 class Services:
-    """What all sessions of one manager share: provider, clock, works, prices and so on."""
+    """What all sessions of one manager share: provider, clock, works, prices, and so on."""
 
     __slots__ = (
         "_frame", "_shared", "calibrations", "clock", "counter", "logger", "observers", "prices",
@@ -71,12 +71,12 @@ class Services:
     ) -> None:
         self.provider = provider
         self.retention = tuple(retention)
-        """The manager's rules."""
+        """The manager's retention rules."""
         self.summariser = summariser
         self.observers = Observers(observers, prices, logger)
         self.calibrations = Calibrations()
         self.counter: Counter | None = None
-        """Made by the first ``count``."""
+        """The token counter. The first ``count`` creates it."""
         self.prices = prices
         self.tenants = tenants
         self.works = works
@@ -90,10 +90,13 @@ class Services:
         self._frame: tuple[SessionConfig, Profile, Frame] | None = None
 
     def shared(self, config: SessionConfig) -> tuple[SessionConfig, msgspec.Raw]:
-        """The checked *config* and its logged form. If the session before had an equal one, that
-        one is returned, so that many sessions of one kind share the memory of their tools."""
+        """The checked *config* and its logged form.
+
+        If the previous session had an equal one, that one is returned, so that many sessions of one
+        kind share the memory of their tools.
+        """
         stored = store_config(config)
-        # Compare the bytes as well: 1 and 1.0 are equal, but are sent as different text.
+        # The bytes are compared as well: 1 and 1.0 are equal, but are sent as different text.
         if self._shared is None or self._shared[1] != stored or self._shared[0] != config:
             self._shared = (config, stored)
         return self._shared
@@ -107,7 +110,7 @@ class Services:
                 check_priced(model, budget, self.prices)
 
     def frame(self, config: SessionConfig, profile: Profile) -> Frame:
-        """What a request of *config* has beside its messages, for a model with *profile*."""
+        """The parts of a request of *config* that are not messages, for a model with *profile*."""
         known = self._frame
         if known is None or known[0] is not config or known[1] != profile:
             known = self._frame = (config, profile, config.frame(profile))
@@ -115,7 +118,7 @@ class Services:
 
 
 def profile_of(provider: Provider, config: SessionConfig) -> Profile:
-    """What the configured model needs. Raises InvalidConfig if the provider cannot say."""
+    """The profile of the configured model. Raises InvalidConfig if the provider cannot give it."""
     try:
         return checked_profile(provider.profile(config.model))
     except BaseException as raised:  # a provider is foreign code
@@ -125,12 +128,12 @@ def profile_of(provider: Provider, config: SessionConfig) -> Profile:
 
 
 class Core:
-    """One session's state, and what its parts need to read and write it.
+    """One session's state, and everything that its parts need to read and write it.
 
-    ``report`` puts a report of our own work into the mailbox, and the actor calls it there. So
-    everything that changes the state runs in the actor, one call after the other.
+    ``report`` puts a report of the actor's own work into the mailbox, and the actor calls it when
+    it reads it. So everything that changes the state runs in the actor, one call after the other.
 
-    It is not called a context, because a context is what the model is sent.
+    The class is not called a context, because the context is what the model is sent.
     """
 
     __slots__ = (
@@ -166,12 +169,12 @@ class Core:
         )
         sizes = config.sizes(profile)
         self.budget_tokens = sizes.budget_tokens
-        """The largest request, in tokens."""
+        """The largest size of a request, in tokens."""
         self.window_tokens = sizes.window_tokens
-        """The largest request and its reply together."""
+        """The largest size of a request and its reply together, in tokens."""
         self.account = Account(state, services.prices, services.tenants)
         self.context_size: Size | None = None
-        """The size of the newest request. None before the first one."""
+        """The size of the newest request; None before the first one."""
         self.counted_at: float | None = None
         """When ``context_size`` was noted, in seconds since the epoch."""
         self.policy = config.compaction.make_policy(self.budget_tokens)
@@ -179,11 +182,11 @@ class Core:
         """How results are capped and summarised when they arrive."""
         self.counters = Counters()
         self.labels = state.labels
-        """The session's labels after every record that is queued for the log."""
+        """The session's labels, including records that are queued for the log."""
         self.late_reports = 0
-        """How many reports came too late: their turn had gone on without that work."""
+        """How many reports came after their turn had ended or gone on without that work."""
         self.still_running: set[str] = set()
-        """Works of ended turns that still run, by name."""
+        """The names of works of ended turns that still run."""
 
     def relabel(
         self,
@@ -191,13 +194,15 @@ class Core:
         commands: tuple[r.CommandAnswer, ...] = (),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Queue *labels* for the log as the session's, all of them; *then* is called when they are
-        durable."""
+        """Write *labels*, which replace all labels of the session, to the log.
+
+        *then* is called when they are durable.
+        """
         self.labels = labels
         self.journal.write(r.SessionLabelled(labels=labels, commands=commands), then)
 
     def _capping(self) -> CompactionConfig:
-        # A single result may take a quarter of a request at most.
+        # A single result may fill at most a quarter of a request.
         compaction = self.config.compaction
         max_chars = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
         cap_chars = min(compaction.cap_chars or CAP_CHARS, max(MIN_CAP_CHARS, max_chars))
@@ -205,20 +210,22 @@ class Core:
 
     @property
     def context_tokens(self) -> int:
-        """The tokens of the newest request. 0 before the first one."""
+        """The tokens of the newest request; 0 before the first one."""
         return self.context_size.tokens if self.context_size is not None else 0
 
     def size_now(self, view: View | None = None) -> Size:
         """The size of the context as it would be sent now, or as *view* would show it."""
         messages, view = self.state.context_messages(), view or self.state.view
         request = self.builder.project(messages, view)
-        # What was reported is of a request under the state's view.
+        # The reported usage belongs to a request that was built with the state's view.
         reported = self.state.reported if view is self.state.view else None
         return self.builder.size(request, messages, view, reported)
 
     async def count(self, view: View | None = None) -> Count:
-        """Count the context as it would be sent now, or as *view* would show it. See
-        ``LLMSession.count``."""
+        """Count the context as it would be sent now, or as *view* would show it.
+
+        See ``LLMSession.count``.
+        """
         messages, view = self.state.context_messages(), view or self.state.view
         request, size = self.builder.project(messages, view), self.size_now(view)
         if self.services.counter is None:
@@ -253,8 +260,11 @@ class Core:
         trouble: str,
     ) -> Work:
         """Start the work *name*: a thread builds the request for *messages* and *view* with a new
-        builder. *warmed* is reported with that builder. If the build fails, the error is logged as
-        *trouble* and *warmed* gets None: the same error comes up where the request is built."""
+        builder.
+
+        *warmed* is reported with that builder. If the build fails, the error is logged as *trouble*
+        and *warmed* gets None; the error will come up again where the request is built.
+        """
         builder = self.builder
 
         async def warm() -> None:
@@ -268,12 +278,14 @@ class Core:
         return self.works.start(name, warm)
 
     def take_warmed(self, warmed: ContextBuilder | None, old: ContextBuilder) -> None:
-        """Use *warmed* from now on, unless its predecessor *old* was replaced meanwhile."""
+        """Use *warmed* from now on, unless its predecessor *old* has been replaced in the
+        meantime.
+        """
         if warmed is not None and self.builder is old:
             self.builder = warmed
 
     def renew_builder(self) -> None:
-        """Drop what the builder remembers of earlier requests."""
+        """Drop everything that the builder has cached of earlier requests."""
         profile = self.builder.profile
         self.builder = ContextBuilder(
             profile, self.services.frame(self.config, profile), self.services.calibrations
@@ -282,7 +294,8 @@ class Core:
     def configure(self, config: SessionConfig) -> None:
         """Use *config* from now on, with a new builder.
 
-        Raises InvalidConfig as ``profile_of`` does, or for its sizes; nothing is changed then.
+        Raises the errors of ``profile_of``, and InvalidConfig for its sizes. Then nothing is
+        changed.
         """
         profile = profile_of(self.provider, config)
         config.check_model(profile)

@@ -1,4 +1,4 @@
-"""How often things happened in a session since it was loaded."""
+"""How often certain things happened in a session since it was loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ __all__ = ["Counters"]
 
 
 class Counters:
-    """``interrupts`` are turns that one ended, dropped or kept; ``compactions`` those applied."""
+    """``interrupts`` counts the turns that an interrupt ended, dropped or kept. ``compactions``
+    counts the compactions that were applied.
+    """
 
     __slots__ = ("compactions", "interrupts")
 

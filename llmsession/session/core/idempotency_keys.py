@@ -1,4 +1,4 @@
-"""The ids of commands, and their answers: a repeated command gets the first answer."""
+"""The ids of commands and their answers: a repeated command gets the answer of the first."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class IdempotencyKeys:
-    """The command ids of one session. A repeated id gets the answer of the first command, also
-    while that one is still being performed. Durable answers are in the state.
+    """The command ids of one session.
 
-    Every promise of a caller is kept here until it is answered, so that no caller waits for ever
-    when the actor cannot go on.
+    A repeated id gets the answer of the first command, also while that command is still being
+    performed. Durable answers are in the state. Every promise of a caller is kept here until it is
+    answered, so that no caller waits for ever if the actor cannot continue.
     """
 
     def __init__(self, state: SessionState) -> None:
@@ -38,12 +38,15 @@ class IdempotencyKeys:
         self._promises.append(promise)
 
     def drop_answered(self) -> None:
-        """Drop the answered promises, because they hold their callers' frames."""
+        """Drop the answered promises, because they refer to their callers' frames."""
         self._promises = [promise for promise in self._promises if not promise.is_set]
 
     def is_repeat(self, command: c.Command[Any] | c.InterruptCaller) -> bool:
-        """Was its id used before? Then it gets the first command's answer, now or later; or
-        KeyReused if the first command was a different one."""
+        """Was the command's id used before?
+
+        If so, its promise gets the first command's answer, now or later, or KeyReused if the first
+        command had other content.
+        """
         command_id = command.command_id
         if command_id is None:
             return False
@@ -67,16 +70,16 @@ class IdempotencyKeys:
         command.promise.fail(error)
 
     def forget(self, command: c.Command[Any] | c.InterruptCaller) -> None:
-        """*command* is not being performed any more."""
+        """*command* is no longer being performed."""
         if command.command_id is not None:
             self._in_flight.pop(command.command_id, None)
 
     def answer(self, command: c.Command[None]) -> Callable[[], None]:
-        """A callback for when the record of *command* is durable: it answers the command."""
+        """A function that answers *command*, to be called when its record is durable."""
         return self.answer_with(command, None)
 
     def answer_with(self, command: c.Command[T], answer: T) -> Callable[[], None]:
-        """As ``answer``, for a command whose answer is a value."""
+        """The same as ``answer``, for a command whose answer is a value."""
 
         def durable() -> None:
             self.forget(command)

@@ -18,17 +18,20 @@ __all__ = ["DeletionObserver", "Observers", "SessionObserver"]
 
 
 class SessionObserver(Protocol):
-    """Receives what happens in the sessions of a manager. It is called in the thread of the event
-    loop and must not block. What it raises is logged and has no other effect."""
+    """Receives events from all sessions of a manager: ``SessionManager(observers=...)``.
+
+    The methods are called in the event loop's thread and must not block. What they raise is logged
+    and has no other effect.
+    """
 
     def recorded(self, session: str, record: Record) -> None:
-        """*record* is durable and published. The records that recovery writes are not reported."""
+        """*record* is durable and published. Records that recovery writes are not reported."""
         ...
 
     def requested(
         self, session: str, turn: int, request: Request, *, tokens: int, budget_tokens: int
     ) -> None:
-        """*request*, of about *tokens*, is sent to the model for *turn*."""
+        """*request*, of about *tokens* tokens, is being sent to the model for *turn*."""
         ...
 
     def began(self, session: str, turn: int) -> None:
@@ -44,28 +47,35 @@ class SessionObserver(Protocol):
         provider: str,
         stop_reason: str | None,
     ) -> None:
-        """The turn's newest request has ended. *stop_reason* is that of the reply; None if the
-        reply broke off or was stopped."""
+        """The turn's newest request has ended.
+
+        *stop_reason* is the stop reason of the reply; None if the reply broke off or was stopped.
+        """
         ...
 
     def charged(self, session: str, spent: ModelRequest, cost_nano_usd: int | None) -> None:
-        """A request of a turn, or for a summary, was charged. The cost is None if the model has no
-        price."""
+        """A request of a turn, or for a summary, was charged.
+
+        *cost_nano_usd* is in nano-dollars (10^-9 USD); None if the model has no price.
+        """
         ...
 
 
 @runtime_checkable
 class DeletionObserver(Protocol):
-    """What an observer may have beside ``SessionObserver``."""
+    """A method that an observer may have in addition to those of ``SessionObserver``."""
 
     def deleted(self, session: str, limit: str) -> None:
-        """Retention deleted *session*: it was ``idle`` for too long, or its tenant has more
-        ``sessions`` than it may keep. What retention forgets within a session is ``recorded``."""
+        """Retention deleted *session* because of *limit*.
+
+        ``idle``: it had no new record for too long. ``sessions``: its tenant had more sessions than
+        it may keep. What retention forgets within a session is ``recorded`` instead.
+        """
         ...
 
 
 class Observers:
-    """Calls every one of *observers*, and logs what they raise."""
+    """Calls every observer, and logs what they raise."""
 
     __slots__ = ("_logger", "_observers", "_prices")
 

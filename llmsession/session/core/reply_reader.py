@@ -1,4 +1,4 @@
-"""Reading one reply: events into the builder, deltas to the subscribers as previews."""
+"""Reads one reply: events go into the builder, and deltas go to the subscribers as previews."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from llmsession.turns.stream import BlockDelta, checked_event
 __all__ = ["checked_failure", "previews_so_far", "read_reply"]
 
 CLOSE_S = 1.0
-"""How long a provider's stream may take to close. It is closed on cancellation too."""
+"""How many seconds a provider's stream may take to close, also after a cancellation."""
 REST_EVENTS = 256
-"""How many ready events are read in a row before other tasks run, which may interrupt."""
+"""After this many events without a wait, other tasks run. One of them may interrupt the turn."""
 
 MAX_DELAY_S = 86_400.0
-"""The longest delay before a retry that a provider may name: a day."""
+"""The longest delay before a retry that a provider may ask for: a day."""
 
 _PREVIEWS: dict[str, type[TextDelta] | type[ThinkingDelta] | type[ToolInputDelta]] = {
     "text": TextDelta,
@@ -70,8 +70,10 @@ async def read_reply(
 
 
 def checked_failure(error: ProviderError) -> ProviderError:
-    """*error* as a session reads it: with what it says of retries, and a text. A provider, which
-    may be anybody's, can have put anything there; then it is fatal."""
+    """*error*, if its fields are valid; else a fatal ProviderError that describes it.
+
+    A provider may be foreign code and can have put anything into the error.
+    """
     try:
         text, delay_s = str(error), error.delay_s
         is_right = (
@@ -90,7 +92,7 @@ def checked_failure(error: ProviderError) -> ProviderError:
 
 
 def previews_so_far(builder: ReplyBuilder, tag: StepTag) -> tuple[Preview, ...]:
-    """The text of a step so far, for a subscriber that joins in mid-stream."""
+    """The text of a step so far, for a subscriber that joins in the middle of the reply."""
     return tuple(
         _PREVIEWS[kind](tag.turn, tag.step, tag.attempt, index, text)
         for index, kind, _, text in builder.so_far()

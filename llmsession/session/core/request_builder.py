@@ -31,33 +31,35 @@ __all__ = ["Built", "ContextBuilder", "Size", "SizeMethod"]
 
 
 SizeMethod: TypeAlias = Literal["usage", "estimate"]
-"""How a size was found: from the last reported usage on, or by characters alone."""
+"""How a size was found: from the last reported usage, or from characters alone."""
 
 MIN_PLAUSIBLE, MAX_PLAUSIBLE = 350, 5000
-"""A reported usage below or above these thousandths of the estimate is not of this request: some
-servers report cached prompts as nothing, others sum up a whole tool loop."""
+"""A reported usage outside these thousandths of the estimate does not belong to this request: some
+servers report a cached prompt as 0 tokens, others sum up a whole tool loop.
+"""
 SMALL_TOKENS = 2_000
-"""So much more than that may be there that we do not see, as a provider's own system text."""
+"""Tokens that a request may have besides what we send, such as a provider's own system text."""
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How large a request is, how that is known, and what it is by characters alone."""
+    """How large a request is, and how that is known."""
 
     tokens: int
     method: SizeMethod
     estimate: int
+    """The size by characters alone."""
     sized: Sized
-    """What it is made of, for learning from what will be reported."""
+    """The parts of the size, for calibration with the usage that will be reported."""
 
     @property
     def scale_permille(self) -> int:
-        """What a thousand tokens by characters are in ``tokens``."""
+        """How many tokens a thousand tokens by characters really are."""
         scale = self.tokens * 1000 // max(1, self.estimate)
         return max(MIN_PLAUSIBLE, min(scale, MAX_PLAUSIBLE))
 
 
 class Built(msgspec.Struct, frozen=True):
-    """A request, its size, and the rules that it breaks (none, unless by a bug)."""
+    """A request, its size, and the validity rules that it breaks (none, unless there is a bug)."""
 
     request: Request
     size: Size
@@ -65,12 +67,12 @@ class Built(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """The tokens that the request is taken for."""
+        """The size of the request in tokens."""
         return self.size.tokens
 
 
 class ContextBuilder:
-    """Builds the requests of one session, remembering what did not change between them."""
+    """Builds the requests of one session, and caches what did not change between them."""
 
     def __init__(
         self, profile: Profile, frame: Frame, calibrations: Calibrations | None = None
@@ -85,23 +87,26 @@ class ContextBuilder:
         self._tail_tokens = 0
         self._counted: tuple[RequestMessage, ...] = ()
         self._sums = [0]
-        """The estimated tokens of so many messages of those that were counted last."""
+        """Entry *n* is the estimated tokens of the first *n* messages that were counted last."""
         self._edits: tuple[View, tuple[Message, ...], int | None] | None = None
 
     def warmed(self, messages: Sequence[Message], view: View) -> ContextBuilder:
-        """Another builder of the same session, which has built the request for *messages* as
-        *view* shows them: to be made where that may take its time, in a thread."""
+        """Another builder for the same session that has already built the request for *messages*
+        and *view*.
+
+        Call it in a thread: it looks at every message.
+        """
         builder = ContextBuilder(self.profile, self._frame, self._calibrations)
         builder.build(messages, view)
         return builder
 
     @property
     def is_cold(self) -> bool:
-        """Has it built nothing yet, so that its next request costs a look at every message?"""
+        """Has it built nothing yet? Then its next request looks at every message."""
         return not self._counted
 
     def project(self, messages: Sequence[Message], view: View) -> Request:
-        """What the model would be sent now. Raises nothing."""
+        """The request that would be sent to the model now. Raises nothing."""
         return self._projector.project(messages, view, self.profile, self._frame)
 
     def build(
@@ -117,8 +122,11 @@ class ContextBuilder:
     def _check_thinking(
         self, request: Request, messages: Sequence[Message], view: View
     ) -> tuple[RuleViolation, ...]:
-        """The request against its history. Behind the provider's own summary a new one begins:
-        what is bound to what stands before it is bound to that."""
+        """Check *request* against its history.
+
+        A provider's own summary begins a new history: later thinking is bound to the summary and
+        not to what stood before it.
+        """
         edited_from = self._edited_from(messages, view)
         thinking_from = view.thinking_from
         prefix_summary, start = view.prefix_summary, view.start
@@ -137,8 +145,11 @@ class ContextBuilder:
     def size(
         self, request: Request, messages: Sequence[Message], view: View, reported: Reported | None
     ) -> Size:
-        """How large *request* is, the projection of *messages* by *view*: what was reported of
-        the last one, and an estimate of what came after it; else an estimate of it all."""
+        """How large *request* is, the projection of *messages* by *view*.
+
+        It is the reported usage of the last request plus an estimate of what came after it, or else
+        an estimate of everything.
+        """
         estimate = self.tokens(request)
         calibration = self._calibrations.of(self._frame.model)
         counts = self.profile.counts_requests
@@ -157,8 +168,11 @@ class ContextBuilder:
     def _cleared_ahead(
         self, tokens: int, messages: Sequence[Message], view: View, reported: Reported | None
     ) -> int:
-        """What the provider will clear of a request of *tokens*, beside what it has cleared of
-        the one that was reported; less than nothing where it is not asked to clear any more."""
+        """The tokens that the provider will clear from a request of *tokens* tokens.
+
+        What it had already cleared from the reported request is not included. The result is
+        negative if the provider is no longer asked to clear.
+        """
         before = reported.cleared_tokens if reported is not None else 0
         if self._clearing is None:
             return -before
@@ -184,17 +198,19 @@ class ContextBuilder:
         )
 
     def learn(self, size: Size, prompt_tokens: int) -> None:
-        """The request that had *size* was reported to have *prompt_tokens*."""
+        """Calibrate: *prompt_tokens* were reported for the request that had *size*."""
         if self.profile.counts_requests:
             self._calibrations.learn(self._frame.model, size.sized, prompt_tokens)
 
     @property
     def frame_tokens(self) -> int:
-        """The system text and the tools, by characters."""
+        """The tokens of the system text and the tools, by characters."""
         return self._frame_tokens
 
     def _edited_from(self, messages: Sequence[Message], view: View) -> int | None:
-        """As the function, which searches only where the view or what is before its edge is new."""
+        """``View.edited_from``, computed again only if the view or the messages before its edge
+        changed.
+        """
         edge = max([view.compacted_before, view.thinking_from, *(end for _, end in view.omitted)])
         prefix = tuple(messages if view.inputs or view.texts else messages[:edge])
         known = self._edits
@@ -203,10 +219,10 @@ class ContextBuilder:
         return known[2]
 
     def tokens(self, request: Request) -> int:
-        """The estimated tokens of *request*; each message is counted once."""
+        """The estimated tokens of *request*. Each message is counted once."""
         messages, counted, sums = request.messages, self._counted, self._sums
         shared = shared_prefix(counted, messages)
-        # What was counted stays alive here, so an address in it cannot be another message's.
+        # The counted messages stay alive here, so no other message can have the id of one of them.
         sizes = {
             id(counted[index]): sums[index + 1] - sums[index]
             for index in range(shared, len(counted))
@@ -220,12 +236,14 @@ class ContextBuilder:
         return self._frame_tokens + self._tail_tokens + sums[-1]
 
     def tokens_before(self, count: int) -> int:
-        """The estimated tokens of what stands before message number *count*, from 0, of the
-        request that was sized last: system text, tools and messages."""
+        """The estimated tokens before message number *count* (from 0) of the last sized request.
+
+        System text, tools and messages are included.
+        """
         return self._frame_tokens + self._tail_tokens + self._sums[count]
 
     def _tail_size(self, request: Request) -> int:
-        """What is injected behind the system text, in tokens."""
+        """The tokens of what is injected after the system text."""
         system, own = request.system or "", self._frame.system or ""
         return 0 if system == own else text_tokens_for(system[len(own) :], self.profile)
 

@@ -1,7 +1,7 @@
-"""Structured logs: session, turn, step and attempt bound; no message content unless asked.
+"""Structured log events with session, turn, step and attempt. Message content only if configured.
 
-Events go to the standard library's logger ``llmsession`` through structlog, so that an embedding
-program decides with its own logging configuration what is kept. A program that configures
+Events go through structlog to the standard library's logger ``llmsession``. So an embedding program
+decides with its own logging configuration which events are kept. A program that configures
 structlog itself passes ``structlog.get_logger()`` to the manager.
 """
 
@@ -24,7 +24,7 @@ _STANDARD.addHandler(logging.NullHandler())
 
 
 def default_logger() -> Any:
-    """A structlog logger in front of the standard logger ``llmsession``."""
+    """A structlog logger that writes to the standard logger ``llmsession``."""
     return structlog.wrap_logger(
         _STANDARD,
         processors=[
@@ -43,14 +43,14 @@ def log_bug(logger: Any | None, name: str, error: BaseException, **fields: Any) 
 
 
 def log_trouble(logger: Any | None, name: str, **fields: Any) -> None:
-    """Log a problem for the operator, which concerns no single session, at level warning."""
+    """Log a problem that concerns no single session, at level warning."""
     with _ignored():
         (default_logger() if logger is None else logger).warning(name, **fields)
 
 
 @contextmanager
 def _ignored() -> Iterator[None]:
-    """What a logger raises is ignored: it may be foreign code."""
+    """Ignore what the logger raises: it may be foreign code, and logging must not end a session."""
     try:
         yield
     except BaseException as error:
@@ -58,15 +58,16 @@ def _ignored() -> Iterator[None]:
 
 
 class SessionLog:
-    """The log of one session. ``content`` is written only where the configuration asks for it.
+    """The logger of one session. The field ``content`` is logged only if ``log_content`` is True.
 
-    If the logger raises, its entry is lost and nothing else happens: it may be foreign code."""
+    If the logger raises, the event is lost and nothing else happens.
+    """
 
     __slots__ = ("_bound", "_content", "_session", "_standard")
 
     def __init__(self, logger: Any | None, session: str, *, content: bool) -> None:
         self._standard = logger is None
-        # The standard logger is bound when it is first needed: most sessions log nothing.
+        # The standard logger is bound when it is first needed, because most sessions log nothing.
         self._bound = None if logger is None else logger.bind(session=session)
         self._session = session
         self._content = content

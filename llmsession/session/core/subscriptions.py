@@ -1,8 +1,9 @@
 """Subscribers: durable records in order, and previews as far as the subscriber keeps up.
 
-Publishing never waits. Each subscriber has a bounded buffer. Previews are merged, then lost. If
-durable records would overflow the buffer, the subscriber gets ``Lagged`` with its cursor and is
-dropped.
+Publishing never waits, so that a slow subscriber cannot delay a session. Each subscriber has a
+bounded buffer. Previews are merged first, then lost. If durable records would overflow the buffer,
+the subscriber gets ``Lagged`` with its cursor and is removed. It can read the records from the
+store.
 """
 
 from __future__ import annotations
@@ -37,28 +38,31 @@ class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
 
 
 Event: TypeAlias = Record | Preview | StepRestarted | ToolUse | Lagged
-"""What a turn and a subscription give: records, previews, tool calls, and notices about them."""
+"""Everything that a subscription returns: durable records, previews, and ``Lagged``."""
 Replay: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 """Called with (after, up to). Returns the next durable records in between, oldest first."""
 
 MAX_DURABLE = 1024
-"""Durable records that one subscriber may be behind: a few hundred turns' worth."""
+"""How many durable records one subscriber may be behind: a few hundred turns."""
 MAX_PREVIEW_CHARS = 256 * 1024
-"""Preview text that one subscriber may be behind: more than a long reply."""
+"""How many characters of previews one subscriber may be behind: more than a long reply."""
 
 
 class EventSink(Protocol):
-    """A receiver of published events. It is called in the thread of the event loop and must not
-    wait. ``Subscriptions`` holds it weakly."""
+    """A receiver of published events.
+
+    Its methods are called in the event loop's thread and must not wait. ``Subscriptions`` holds it
+    weakly.
+    """
 
     def offer_record(self, record: Record) -> None:
-        """Take the next durable record."""
+        """Accept the next durable record."""
 
     def offer_preview(self, preview: Preview) -> None:
-        """Take a piece of a streaming reply. It may be merged with others, or lost."""
+        """Accept a piece of a streaming reply. It may be merged with others or dropped."""
 
     def offer_restart(self, restart: StepRestarted) -> None:
-        """Take the news that the previews of a step are void. It may not be lost."""
+        """The previews of a step are void. This must not be dropped."""
 
     def lag(self) -> None:
         """Records may be missing from here on. Nothing follows."""
@@ -98,13 +102,15 @@ class _Merged:
 
 
 class Subscription:
-    """One subscriber's place in a session's events. Iterate it; close it when done.
+    """A subscriber's position in a session's events. Iterate it, and close it when you are done.
 
-    Durable records come in order, each once, from the cursor on. Previews come between them, and
-    ``StepRestarted`` where previews that came before are void.
-    ``ToolUse`` events follow the ``tools.requested`` that they are read out of; calls from before
-    the cursor that a resumed turn still has open follow its ``turn.resumed``. It ends when the
-    session is closed or moved, after ``Lagged``, or, for one turn, after its terminal event.
+    Durable records come in order, each once, from the cursor on. Between them come previews, and
+    ``StepRestarted`` if earlier previews are void. ``ToolUse`` events follow the
+    ``tools.requested`` record that holds the calls. If a resumed turn still has open calls from
+    before the cursor, they follow its ``turn.resumed``.
+
+    The iteration ends when the session is closed or moved, after ``Lagged``, or, for the
+    subscription of one turn, after the turn's terminal event.
     """
 
     def __init__(
@@ -125,7 +131,7 @@ class Subscription:
         self._live_from = head
         self._replay = replay if after < head else None
         self._open_calls = open_calls
-        # Lists and no deques, as in the mailbox: they are bounded and mostly empty.
+        # Lists instead of deques, as in the mailbox: they are bounded and mostly empty.
         self._backlog: list[Record] = []
         self._expanded: list[StepRestarted | ToolUse] = []
         self._buffer: list[Record | StepRestarted | _Merged] = []
@@ -141,17 +147,19 @@ class Subscription:
 
     @property
     def cursor(self) -> int:
-        """The seq of the last durable record that was read with all its ``ToolUse`` events. A
-        subscriber that resumes after it misses nothing."""
+        """The seq of the last durable record that was read with all its ``ToolUse`` events.
+
+        A subscriber that subscribes again after it misses nothing.
+        """
         return self._cursor - 1 if self._expanded else self._cursor
 
     @property
     def buffered(self) -> tuple[int, int]:
-        """Durable records and preview characters that wait to be read."""
+        """How many durable records and how many preview characters wait to be read."""
         return self._durable, self._preview_chars
 
     def offer_record(self, record: Record) -> None:
-        """Buffer the next durable record; ``lag`` if the buffer is full."""
+        """Buffer the next durable record. If the buffer is full, ``lag``."""
         if self._turn is not None and turn_of(record) != self._turn:
             return
         if self._durable >= MAX_DURABLE:
@@ -162,7 +170,7 @@ class Subscription:
             self._notify()
 
     def lag(self) -> None:
-        """Drop the buffer; the next event is ``Lagged``. The records are in the store."""
+        """Drop the buffer. The next event is ``Lagged``; the records can be read from the store."""
         self._buffer.clear()
         self._durable = self._preview_chars = 0
         self._lagged = True
@@ -170,7 +178,7 @@ class Subscription:
         self._notify()
 
     def offer_preview(self, preview: Preview) -> None:
-        """Buffer a preview, merged with the one before; count it as lost if it does not fit."""
+        """Buffer a preview, merged with the one before it. If it does not fit, count it as lost."""
         if self._turn is not None and preview.turn != self._turn:
             return
         size = len(preview.text)
@@ -189,7 +197,7 @@ class Subscription:
         """Buffer *restart* instead of the previews that it makes void."""
         if self._turn is not None and restart.turn != self._turn:
             return
-        # What waits since the newest record is of this step.
+        # Everything buffered since the newest record belongs to this step.
         while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
             last = self._buffer.pop()
             self._preview_chars -= last.chars if isinstance(last, _Merged) else 0
@@ -202,7 +210,7 @@ class Subscription:
         self._notify()
 
     def close(self) -> None:
-        """Stop receiving events. This interrupts no turn."""
+        """Stop receiving events. This does not interrupt any turn."""
         self._subscriptions.remove(self._session, self)
         self._buffer.clear()
         self._backlog.clear()
@@ -226,7 +234,7 @@ class Subscription:
                 return event
             if self._replay is not None:
                 page = await self._replay(self._cursor, self._live_from)
-                if self._replay is None:  # closed meanwhile
+                if self._replay is None:  # closed while it waited
                     continue
                 self._backlog.extend(page)
                 if not page or page[-1].seq >= self._live_from:
@@ -267,7 +275,7 @@ class Subscription:
             before is not None
             and (before.turn, before.step) == (first.turn, first.step)
             and before.attempt != first.attempt
-        ):  # the connection was lost, and the news with it
+        ):  # the restart itself was lost with a connection, so report it here
             self._previewed = None
             return StepRestarted(first.turn, first.step, first.attempt)
         self._buffer.pop(0)
@@ -292,9 +300,10 @@ class Subscription:
             self._expanded.extend(tool_uses(record))
         elif isinstance(record, TurnResumed):
             if before is not None and (before.turn, before.step) == (record.turn, record.step):
-                # A new owner counts the attempts from 1 again.
+                # A new owner counts the attempts from 1 again, so this attempt's previews cannot be
+                # told from those of the old owner. They are made void first.
                 self._expanded.append(StepRestarted(record.turn, record.step, 1))
-            # Only calls of records before the cursor: every call is reported once.
+            # Only calls from before the cursor, so that every call is reported once.
             calls = [use for use in self._open_calls() if use.turn == record.turn]
             self._expanded.extend(use for use in calls if use.seq <= self._begun_after)
             self._begun_after = 0
@@ -302,7 +311,7 @@ class Subscription:
 
 
 class _Place:
-    """A listener and its position: the newest record that it got, or had before."""
+    """A listener and its position: the newest record that it has."""
 
     __slots__ = ("listener", "newest")
 
@@ -320,11 +329,11 @@ class _Subscribers:
     __slots__ = ("_listed", "_places", "_sweep_at")
 
     def __init__(self) -> None:
-        # By the listener's id. Once a listener is gone, another one may have its id: that one's
-        # place replaces the old one.
+        # By the listener's id. After a listener was collected, another one may get the same id. Its
+        # place then replaces the old one.
         self._places: dict[int, _Place] = {}
         self._listed: tuple[_Place, ...] | None = ()
-        """The places, for the next to publish; None after a change."""
+        """The places for the next publication; None after a change."""
         self._sweep_at = MIN_SWEEP
 
     def __len__(self) -> int:
@@ -332,31 +341,32 @@ class _Subscribers:
 
     @property
     def listed(self) -> tuple[_Place, ...]:
-        """All places, in the order in which they were added. No change reaches this tuple."""
+        """All places, in the order in which they were added. The tuple is never changed."""
         if self._listed is None:
             self._listed = tuple(self._places.values())
         return self._listed
 
     def add(self, listener: EventSink, head: int) -> None:
-        """Append the place of *listener*."""
+        """Add a place for *listener*."""
         if len(self._places) >= self._sweep_at:
-            # So that a session that publishes nothing does not collect places of listeners that
-            # were dropped. A sweep pays off before the next one: what is left may double.
+            # Without this, a session that publishes nothing would collect places of dropped
+            # listeners. The number may double before the next sweep, so a sweep always pays off.
             self.sweep()
             self._sweep_at = max(MIN_SWEEP, 2 * len(self._places))
         self._places[id(listener)] = _Place(listener, head)
         self._listed = None
 
     def remove(self, listener: EventSink) -> None:
-        """Drop the place of *listener*, if it has one."""
+        """Remove the place of *listener*, if it has one."""
         place = self._places.get(id(listener))
         if place is not None and place.listener() is listener:
             del self._places[id(listener)]
             self._listed = None
 
     def sweep(self) -> None:
-        """Drop the places of listeners that are gone."""
-        # Not in a callback of the weak reference: that runs in any thread, at any moment.
+        """Remove the places of listeners that were collected."""
+        # This is not done in a callback of the weak reference, because that runs in any thread at
+        # any moment.
         self._places = {
             key: place for key, place in self._places.items() if place.listener() is not None
         }
@@ -366,9 +376,9 @@ class _Subscribers:
 class Subscriptions:
     """All subscribers of a manager, by session. They outlive a session's eviction.
 
-    Subscriptions are held weakly. One that its reader dropped without closing it, for example by
-    leaving a loop over a turn's events, disappears. Adding and removing one takes constant time,
-    however many the session has.
+    Subscriptions are held weakly. If a reader drops one without closing it, for example by leaving
+    a loop over a turn's events, it disappears. Adding and removing one takes constant time, however
+    many the session has.
     """
 
     def __init__(self) -> None:
@@ -380,8 +390,7 @@ class Subscriptions:
         return bool(self._listeners(session))
 
     def count(self, session: str) -> int:
-        """How many subscribers *session* has. Those that were dropped without closing them count
-        until the next event."""
+        """How many subscribers *session* has. Dropped ones count until the next event."""
         return len(self._subscribers.get(session, ()))
 
     def _listeners(self, session: str) -> list[tuple[_Place, EventSink]]:
@@ -401,8 +410,11 @@ class Subscriptions:
             del self._subscribers[session]
 
     def add(self, session: str, listener: EventSink, head: int) -> None:
-        """Give *listener* what is published from now on; it knows the records up to *head*. After
-        ``end_all`` it is ended at once."""
+        """Give *listener* everything that is published from now on. It has the records up to
+        *head*.
+
+        After ``end_all`` it is ended at once.
+        """
         if self._closed:
             listener.end()
             return
@@ -412,7 +424,7 @@ class Subscriptions:
         subscribers.add(listener, head)
 
     def remove(self, session: str, listener: EventSink) -> None:
-        """Give *listener* nothing more. No effect if it is not there."""
+        """Give *listener* nothing more. Has no effect if it is not subscribed."""
         subscribers = self._subscribers.get(session)
         if subscribers is not None:
             subscribers.remove(listener)
@@ -428,8 +440,11 @@ class Subscriptions:
                 listener.offer_record(record)
 
     def reached(self, session: str, head: int) -> None:
-        """The log of *session* ends at *head*: subscribers that did not get all records up to there
-        lag. An append whose answer was lost is only found when the session is loaded again."""
+        """The log of *session* ends at *head*: subscribers that lack records up to there lag.
+
+        If the answer to an append was lost, its records are found only when the session is loaded
+        again, and nobody has published them.
+        """
         for place, listener in self._listeners(session):
             if place.newest < head:
                 self._lag(session, listener)
@@ -449,18 +464,18 @@ class Subscriptions:
                 subscription.offer_preview(preview)
 
     def restart(self, session: str, restart: StepRestarted) -> None:
-        """Tell every subscriber of *session* that the previews of a step are void."""
+        """Report to every subscriber of *session* that the previews of a step are void."""
         for _, listener in self._listeners(session):
             listener.offer_restart(restart)
 
     def end(self, session: str) -> None:
-        """The session is closed or moved: its subscribers read their buffers and end."""
+        """The session is closed or moved. Its subscribers read their buffers and end."""
         for _, listener in self._listeners(session):
             listener.end()
         self._subscribers.pop(session, None)
 
     def lag_all(self, session: str) -> None:
-        """The session lost its store, so it is not known which records are durable."""
+        """The session has lost its store, so it is not known which records are durable."""
         for _, listener in self._listeners(session):
             listener.lag()
 

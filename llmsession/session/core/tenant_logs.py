@@ -1,4 +1,4 @@
-"""Sum up what a tenant has spent from the logs of its sessions, once, when it is first used."""
+"""Sums up what a tenant has spent, from the logs of its sessions, once when it is first needed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ PAGE = 500
 
 
 class TenantLogs:
-    """Sums up *tenants* from the sessions of *store*. *live* gives the accounts of the sessions
-    that are live here, which are newer than their logs."""
+    """Sums up the spending of tenants from the sessions in *store*.
+
+    *live* returns the accounts of the sessions that are live here; these are newer than their logs.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class TenantLogs:
         self._summing: dict[str, Promise[None]] = {}
 
     async def sum_up(self, tenant: str) -> None:
-        """Make what *tenant* has spent known. The first call reads the logs of all its sessions.
+        """Make known what *tenant* has spent. The first call reads the logs of all its sessions.
 
         A damaged log counts up to the damage. Raises StoreError; another call tries again.
         """
@@ -59,8 +61,9 @@ class TenantLogs:
             summing.set(None)
 
     async def load_budget(self, tenant: str | None) -> None:
-        """``sum_up`` a *tenant* that has a budget: it cannot be kept before its spending is
-        known."""
+        """``sum_up`` for a *tenant* with a budget, which cannot be enforced before its spending is
+        known.
+        """
         if tenant is not None and self._tenants.budget(tenant) is not None:
             await self.sum_up(tenant)
 
@@ -89,6 +92,6 @@ class TenantLogs:
             return Spending()
         except RecordDamaged:
             pass
-        if state.session != session:  # a fork whose own first record is missing has spent nothing
+        if state.session != session:  # a fork without a record of its own has spent nothing
             return Spending()
         return Account(state, self._prices, self._tenants).spent()

@@ -15,39 +15,46 @@ __all__ = ["Tenants"]
 
 
 class Tenants:
-    """The accounts of one manager's tenants. An account is summed up from the logs of the tenant's
-    sessions when it is first used (``tenant_logs``). From then on the sessions that are live here
-    keep it up to date.
+    """The accounts of one manager's tenants.
 
-    What a session spends at another manager counts once that session is opened here. What a
-    deleted session spent counts until this manager ends: it was recorded in its log only.
+    An account is summed up from the logs of the tenant's sessions when it is first needed (see
+    ``tenant_logs``). From then on, the sessions that are live here keep it up to date.
+
+    What a session spends at another manager counts once that session is opened here. What a deleted
+    session has spent counts until this manager ends, because it was recorded only in the deleted
+    log.
     """
 
     def __init__(self, budgets: Any = None) -> None:
         self._budgets: dict[str, SpendingBudget] = {}
         self._spent: dict[str, dict[str, Spending]] = {}
-        """By tenant and session; deleted ones are in the totals only."""
+        """By tenant and session. Deleted sessions are in the totals only."""
         self._totals: dict[str, Spending] = {}
         if budgets is not None and not isinstance(budgets, Mapping):
             kind = type(budgets).__name__
-            raise InvalidConfig(f"tenant_budgets are a SpendingBudget by tenant, not {kind}")
+            raise InvalidConfig(f"tenant_budgets must be a dict of SpendingBudget, not {kind}")
         for tenant, budget in (budgets or {}).items():
             self.set_budget(tenant, budget)
 
     @refusing
     def set_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
-        """What *tenant* may spend from now on. Raises InvalidInput, InvalidConfig."""
+        """Set what *tenant* may spend from now on; None removes the limit.
+
+        Raises InvalidInput, InvalidConfig.
+        """
         tenant = checked_tenant(tenant)
         if budget is None:
             self._budgets.pop(tenant, None)
             return
         if not isinstance(budget, SpendingBudget):
             kind = type(budget).__name__
-            raise InvalidConfig(f"the budget of tenant {tenant!r} is no SpendingBudget but {kind}")
+            raise InvalidConfig(
+                f"the budget of tenant {tenant!r} must be a SpendingBudget, not {kind}"
+            )
         self._budgets[tenant] = budget.checked()
 
     def budget(self, tenant: str | None) -> SpendingBudget | None:
-        """What *tenant* may spend; None is no limit."""
+        """What *tenant* may spend; None if it has no limit."""
         return self._budgets.get(tenant) if tenant is not None else None
 
     def is_summed(self, tenant: str) -> bool:
@@ -55,12 +62,12 @@ class Tenants:
         return tenant in self._totals
 
     def begin(self, tenant: str, spent: dict[str, Spending]) -> None:
-        """Begin the account of *tenant*, whose sessions have *spent* so much until now."""
+        """Begin the account of *tenant*. *spent* is what each of its sessions has spent so far."""
         self._spent[tenant] = spent
         self._totals[tenant] = sum(spent.values(), Spending())
 
     def note(self, tenant: str, session: str, spent: Spending) -> None:
-        """*session* has *spent* so much in total."""
+        """*session* has spent *spent* in total."""
         before = self._spent[tenant].get(session, Spending())
         self._spent[tenant][session] = spent
         total = self._totals[tenant]
@@ -71,16 +78,16 @@ class Tenants:
         )
 
     def deleted(self, session: str) -> None:
-        """*session* is deleted. What it spent stays in the total, and its id is free."""
+        """*session* was deleted. Its spending stays in the total, and its id may be used again."""
         for spent in self._spent.values():
             spent.pop(session, None)
 
     def spent(self, tenant: str) -> Spending:
-        """What a tenant that is summed has spent."""
+        """What *tenant*, which is summed up, has spent."""
         return self._totals[tenant]
 
     def exceeded(self, tenant: str) -> ExceededBudget | None:
-        """The tenant's budget, if it is used up."""
+        """The tenant's budget if it is used up; None if not."""
         budget = self._budgets.get(tenant)
         if budget is None or tenant not in self._totals:
             return None

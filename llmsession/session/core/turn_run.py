@@ -1,4 +1,4 @@
-"""The in-memory state of one accepted turn: what the log does not need."""
+"""The in-memory state of one accepted turn: everything that is not in the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TrackStatus: TypeAlias = Literal["requested", "started", "finished", "failed"]
 
 
 class CallTrack:
-    """A call of a turn, and how far it got, for the receipt."""
+    """A call of a turn and its progress, for the receipt."""
 
     __slots__ = ("call", "status", "work")
 
@@ -39,15 +39,19 @@ class CallTrack:
         self.call = call
         self.status: TrackStatus = "requested"
         self.work: Work | None = None
-        """The work that runs it, if the session does."""
+        """The work that runs the call, if the session runs it."""
 
     @property
     def may_have_started(self) -> bool:
-        """The caller gets its calls as soon as they are in the log, so they may have started."""
+        """May the tool have started? The caller gets its calls as soon as they are in the log, so
+        yes.
+        """
         return self.status != "requested" or self.call.runner == "caller"
 
     def receipt(self) -> CallReceipt:
-        """Its receipt. A call without a result of its own may have had effects: unknown."""
+        """The call's receipt. A call without a result of its own may have had effects: it is
+        unknown.
+        """
         status: CallStatus = "unknown"
         if self.status in ("finished", "failed"):
             status = self.status
@@ -55,10 +59,10 @@ class CallTrack:
 
 
 class Run:
-    """One accepted turn while it is queued or running. Only the actor touches it.
+    """One accepted turn while it is queued or running. Only the actor uses it.
 
     ``works`` is everything that was started for it and has not ended, by name. ``steers`` counts
-    the accepted steers that no step has read. ``answers`` wait to be journaled.
+    the accepted steers that no step has read. ``answers`` wait to be written to the journal.
     """
 
     __slots__ = (
@@ -91,13 +95,13 @@ class Run:
         self.ingress = ingress
         self.outcome: Promise[TurnOutcome] = Promise()
         self.ended_as: TurnOutcome | None = None
-        """Set when the terminal record is folded, before anybody gets the outcome."""
+        """Set when the terminal record is folded, before any caller gets the outcome."""
         self.request: Request | None = None
         self.sent_size: Size | None = None
         """The size of ``request``."""
         self.builder: ReplyBuilder | None = None
         self.silence_s: float | None = None
-        """How long ``builder`` may get nothing, if that is bounded."""
+        """How long ``builder`` may get nothing, if there is a limit."""
         self.stream_at = 0.0
         self.reply: Reply | None = None
         self.calls: dict[str, CallTrack] = {}
@@ -109,13 +113,13 @@ class Run:
         self.still_running: tuple[str, ...] = ()
         self.usage = Usage()
         self.requests: list[ModelRequest] = []
-        """What was asked of models for it, and used; those whose stream has ended."""
+        """The model requests of the turn whose stream has ended, with their usage."""
         self.recorded: set[int] = set()
-        """Which of them have their usage in the log, with the reply."""
+        """The indexes of those requests whose usage is in the log with the reply."""
         self.exceeded: ExceededBudget | None = None
-        """The budget that does not let it go on."""
+        """The budget that stops the turn, if one does."""
         self.failure: ProviderFailure | None = None
-        """The error of the newest stream, if that has failed."""
+        """The error of the newest stream, if it failed."""
 
     @property
     def number(self) -> int:
@@ -124,18 +128,18 @@ class Run:
 
     @property
     def sent_tokens(self) -> int:
-        """The tokens that the last request was taken for; 0 before there was one."""
+        """The size of the last request in tokens; 0 before the first one."""
         return self.sent_size.tokens if self.sent_size is not None else 0
 
     def streaming(self) -> ModelRequest | None:
-        """The request whose reply streams, with what was reported so far."""
+        """The request whose reply is streaming, with the usage that was reported so far."""
         if self.builder is None:
             return None
         requested = self.request.model if self.request is not None else None
         return ModelRequest(self.builder.model or requested, self.builder.usage)
 
     def close_stream(self) -> ModelRequest | None:
-        """The stream's end, however it came: what it cost is kept, and returned."""
+        """The stream has ended, in whatever way. Keep what it cost, and return the request."""
         request = self.streaming()
         if request is not None:
             self.usage = self.usage + request.usage
@@ -144,12 +148,13 @@ class Run:
         return request
 
     def note_recorded(self) -> None:
-        """The reply to the last request is written, with its usage."""
+        """The reply to the last request has been written, with its usage."""
         self.recorded.add(len(self.requests) - 1)
 
     def unrecorded_usage(self) -> tuple[UnrecordedUsage, ...]:
-        """The requests that the turn's last record has to tell of. Of what cost nothing and said
-        nothing there is nothing to tell."""
+        """The usage that the turn's last record must report. Requests without any usage are left
+        out.
+        """
         unrecorded: list[UnrecordedUsage] = []
         place = 0
         for index, request in enumerate(self.requests):
@@ -161,12 +166,12 @@ class Run:
         return tuple(unrecorded)
 
     def receipts(self) -> tuple[CallReceipt, ...]:
-        """The calls of this turn that had started."""
+        """The calls of this turn that may have started."""
         tracks = self.calls.values()
         return tuple(track.receipt() for track in tracks if track.may_have_started)
 
     def cancel_timers(self) -> None:
-        """The turn has ended: no deadline of it fires any more."""
+        """The turn has ended, so none of its deadlines may fire."""
         for timer in self.timers.values():
             timer.cancel()
         self.timers.clear()

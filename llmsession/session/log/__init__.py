@@ -1,1 +1,1 @@
-"""Records to state and back: journal, fold, redaction, cuts."""
+"""From records to state and back: journal, fold, reading, redaction, cuts of the history."""

@@ -1,4 +1,4 @@
-"""Erasing forgotten content from a session's log in the store."""
+"""Erases forgotten content from a session's log in the store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .redaction import Redaction
 __all__ = ["erase"]
 
 PAGE = 256
-"""Records read at a time, so that the log need not fit into memory: a few turns."""
+"""Records that are read at a time, a few turns, so that the log need not fit into memory."""
 
 
 async def erase(store: Store, lease: Lease, pending_redaction: Redaction) -> int:
-    """Erase *pending_redaction* from the log of *lease*, in one rewrite; returns how many records
-    changed. A second call changes nothing.
+    """Erase *pending_redaction* from the log of *lease* in one rewrite. Returns how many records
+    changed.
 
-    Raises RecordDamaged, SessionMoved, SessionNotFound and StoreError; then nothing was changed,
-    unless the rewrite's own answer was lost.
+    A second call changes nothing. Raises RecordDamaged, SessionMoved, SessionNotFound and
+    StoreError. Then nothing was changed, unless only the answer to the rewrite was lost.
     """
     session, after = lease.session, 0
     bodies: dict[int, bytes] = {}

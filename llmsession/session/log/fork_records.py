@@ -31,11 +31,14 @@ def fork_records(
     labels: dict[str, str],
     imported: Branch | None = None,
 ) -> tuple[r.Record, ...]:
-    """The first records of *session*'s own log, or all of an *imported* branch's. *state* is the
-    fold of the records that it shares with *parent*. The same state gives the same records.
+    """The first records of *session*'s own log, or all records of an *imported* branch.
 
-    Where the parent has forgotten the beginning of the fork's history, the fork forgets it, too:
-    the words are erased from the shared records, and the history would begin with empty messages.
+    *state* is the fold of the records that it shares with *parent*. The same state gives the same
+    records.
+
+    If the parent has forgotten the beginning of the fork's history, the fork forgets it, too. The
+    content is erased from the shared records, so the fork's history would begin with empty
+    messages.
     """
     forked = r.SessionForked(
         session=session,
@@ -55,8 +58,10 @@ def fork_records(
 
 
 def shared_history(history: tuple[Message, ...], others: Sequence[Message]) -> tuple[Message, ...]:
-    """*history*, with the objects of *others* where its beginning equals theirs: so equal messages
-    are in memory once."""
+    """*history*, with the objects of *others* where both begin with equal messages.
+
+    So equal messages are in memory only once.
+    """
     same = 0
     for mine, theirs in zip(history, others, strict=False):
         if mine != theirs:

@@ -1,5 +1,6 @@
-"""Where a history is cut: by a rewind, by forgetting, by retention, and by a fork of a forgotten
-history."""
+"""Where a history is cut: by a rewind, by forgetting, by retention, by a fork of a forgotten
+history.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ __all__ = [
 
 
 def messages_through(history: Sequence[Message], turn: int) -> int:
-    """How many messages *history* has up to the last one of *turn*; 0 for turn 0.
+    """The number of messages in *history* up to the last one of *turn*; 0 for turn 0.
 
     Raises ValueError if the turn is not in it.
     """
@@ -36,7 +37,7 @@ def messages_through(history: Sequence[Message], turn: int) -> int:
 
 
 def messages_before(history: Sequence[Message], turn: int) -> int:
-    """How many messages *history* has before the first one of *turn*; all for turn 0.
+    """The number of messages in *history* before the first one of *turn*; all of them for turn 0.
 
     Raises ValueError if the turn is not in it.
     """
@@ -55,8 +56,11 @@ def forgotten_turns(
     before: int,
     edge: int,
 ) -> frozenset[int]:
-    """The turns to forget so that *history* begins with turn *before*: the turns before it in the
-    history, and ended turns outside the history that were accepted before the record *edge*."""
+    """The turns to forget so that *history* begins with turn *before*.
+
+    These are the turns before it in the history, and ended turns outside the history that were
+    accepted before the record *edge*.
+    """
     count = messages_before(history, before)
     gone = {message.turn for message in history[:count]}
     remaining = {message.turn for message in history[count:]}
@@ -71,8 +75,10 @@ def first_since(
     moment: float,
     head: int,
 ) -> tuple[int, int]:
-    """The first turn to keep and the ``edge``, to forget everything before *moment*. Nothing from
-    *moment* or later is forgotten, even if clocks went backwards."""
+    """The first turn to keep and the ``edge``, in order to forget everything before *moment*.
+
+    Nothing from *moment* or later is forgotten, even if clocks went backwards.
+    """
     later = [turn for turn, time in accepted_time.items() if time >= moment]
     edge = min((accepted_at[turn] for turn in later), default=head + 1)
     in_order = dict.fromkeys(message.turn for message in history)
@@ -81,14 +87,16 @@ def first_since(
 
 
 class Excess(NamedTuple):
-    """What of a history exceeds its limits: everything before the turn ``before`` (0: all of it),
-    and ended turns in no history that were accepted before the record ``edge``. ``limits`` says
-    how many turns exceed which limit, ``messages`` how many messages of the history they are."""
+    """The part of a history that exceeds its limits."""
 
     before: int
+    """Everything before this turn exceeds a limit; 0 stands for the whole history."""
     edge: int
+    """Ended turns outside the history exceed a limit if they were accepted before this record."""
     messages: int
+    """How many messages of the history exceed a limit."""
     limits: dict[str, int]
+    """How many turns exceed which limit."""
 
 
 def excess_of(
@@ -101,9 +109,12 @@ def excess_of(
     now: float,
     tokens_of: Callable[[Message], int],
 ) -> Excess | None:
-    """What is to be forgotten of a session without an open turn, so that it keeps *limits* at
-    *now*; None for nothing. Whole turns go, the oldest first. A turn that exceeds several limits
-    counts for the first one: ``age``, ``messages``, ``tokens``."""
+    """The part to forget of a session without an open turn, so that it keeps *limits* at the time
+    *now*.
+
+    Returns None if there is nothing to forget. Whole turns are forgotten, the oldest first. A turn
+    that exceeds several limits counts for the first of ``age``, ``messages``, ``tokens``.
+    """
     before, edge, by_age = 0, 0, 0
     if limits.max_age_s is not None:
         moment = now - limits.max_age_s
@@ -115,11 +126,11 @@ def excess_of(
     count = by_count
     if limits.max_tokens is not None:
         count = max(by_count, _newest(history, limits.max_tokens, tokens_of))
-    if count > by_age:  # else the cut is that of the age, which may be after all messages
+    if count > by_age:  # else the age decides the cut, which may be after all messages
         before = history[count].turn
         edge = max(edge, accepted_at[before])
     gone = forgotten_turns(history, accepted_at, (), before, edge) if edge else frozenset()
-    gone &= accepted_time.keys()  # the others were forgotten before
+    gone &= accepted_time.keys()  # the other turns were forgotten earlier
     if not gone:
         return None
     turns = {
@@ -127,7 +138,8 @@ def excess_of(
         "tokens": len({message.turn for message in history[by_count:count]}),
     }
     beside = len(gone) - sum(turns.values())
-    # Turns in no history, such as aborted ones, go with those that were accepted about then.
+    # Turns outside the history, such as aborted ones, are forgotten together with turns that were
+    # accepted at about the same time. They count for the same limit.
     first = "age" if by_age or count == 0 else "messages" if by_count else "tokens"
     turns = {"age": 0, **turns}
     turns[first] += beside
@@ -135,8 +147,10 @@ def excess_of(
 
 
 def _newest(history: Sequence[Message], limit: int, weight: Callable[[Message], int]) -> int:
-    """Where the newest whole turns begin that weigh at most *limit* together. The newest one is
-    among them whatever it weighs."""
+    """The position at which the newest whole turns begin that weigh at most *limit* together.
+
+    The newest turn is always among them, whatever it weighs.
+    """
     start = end = len(history)
     total = 0
     while start > 0:
@@ -151,9 +165,12 @@ def _newest(history: Sequence[Message], limit: int, weight: Callable[[Message], 
 
 
 def first_kept(history: Sequence[Message]) -> int | None:
-    """The turn that *history* has to begin with, because everything before it was erased. 0 if
-    nothing is left, None if nothing was erased."""
-    # A reply may be empty otherwise, too: its only block was a call that got no result.
+    """The turn that *history* must begin with, because everything before it was erased.
+
+    0 if nothing is left, None if nothing was erased.
+    """
+    # Only user messages show it. A reply may be empty for another reason: its only block was a call
+    # that got no result.
     users = (message for message in history if message.is_user)
     silent = [message.turn for message in users if message.body == NOTHING_SAID]
     if not silent:

@@ -1,4 +1,4 @@
-"""Writing records to the store: in order, one batch at a time."""
+"""Writes records to the store: in order, one batch at a time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from llmsession.turns.records import (
 __all__ = ["Journal", "Written"]
 
 Then: TypeAlias = Callable[[], None]
-"""What the actor calls when a record is durable and folded."""
+"""A function that the actor calls when a record is durable and folded."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A batch with the store's result, and what is to follow each record."""
+    """A batch with the store's result, and the function to call for each of its records."""
 
     entries: tuple[tuple[Record | None, Then | None], ...]
     batch: Batch
@@ -40,9 +40,12 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Numbers records and appends them to the store. Records that arrive during an append go into
-    the next batch. ``report`` gets each batch with its result, in order. Nothing here waits, so
-    nothing can be cancelled."""
+    """Numbers records and appends them to the store.
+
+    Records that arrive during an append go into the next batch, so a slow store makes batches
+    larger instead of making the queue longer. ``report`` gets each batch with its result, in order.
+    Nothing here waits, so nothing can be cancelled.
+    """
 
     def __init__(
         self,
@@ -63,22 +66,24 @@ class Journal:
 
     @property
     def lease(self) -> Lease:
-        """The lease that it writes under, with the head at which the lease was taken."""
+        """The lease that it writes under, with the head at the time when the lease was taken."""
         return self._lease
 
     @property
     def seq(self) -> int:
-        """The seq of the last queued record, written or not."""
+        """The seq of the last queued record, whether it is written or not."""
         return self._seq
 
     @property
     def is_idle(self) -> bool:
-        """Is nothing queued or being written? True as well after ``stop``."""
+        """Is nothing queued or being written? Also True after ``stop``."""
         return self._stopped or (not self._queue and not self._in_flight)
 
     def write(self, record: Record, then: Then | None = None) -> None:
         """Queue *record* under the next seq. The actor calls *then* when it is durable and folded.
-        After ``stop`` nothing is queued and *then* is never called."""
+
+        After ``stop`` nothing is queued and *then* is never called.
+        """
         if self._stopped:
             return
         self._seq += 1
@@ -88,11 +93,11 @@ class Journal:
         self._queue.append((stamped, then))
 
     def follow(self, then: Then) -> None:
-        """Let the actor call *then* when everything queued so far is durable and folded."""
+        """Let the actor call *then* when everything that is queued so far is durable and folded."""
         self._queue.append((None, then))
 
     def flush(self) -> None:
-        """Append what is queued. While a batch is being written the queue waits for it."""
+        """Append the queued records. While a batch is being written, the queue waits for it."""
         if self._in_flight or self._stopped or not self._queue:
             return
         entries, self._queue = tuple(self._queue), []
@@ -113,11 +118,12 @@ class Journal:
 
         def done(result: AppendResult) -> None:
             nonlocal answered
-            if answered:  # a store is foreign code: only its first answer counts
+            if answered:  # a store is foreign code; only its first answer counts
                 return
             answered = True
             result = checked_result(result, batch)
-            # The next batch waits until this one is known to be in the log: see ``settled``.
+            # On any other result the journal stays blocked until it is known whether this batch is
+            # in the log: see ``settled``. Writing the next batch before could leave a gap.
             if isinstance(result, Appended):
                 self.settled(batch)
             self._report(Written(entries, batch, result))
@@ -128,12 +134,12 @@ class Journal:
             done(Lost(error_text(contained(error))))
 
     def settled(self, batch: Batch) -> None:
-        """*batch* is in the log. The next one may be written."""
+        """*batch* is in the log, so the next one may be written."""
         self._in_flight = False
         self._written = batch.head + len(batch.bodies)
 
     def stop(self) -> None:
-        """Write nothing more: the store failed, or another owner has the session."""
+        """Write nothing more, because the store failed or another owner has the session."""
         self._stopped = True
         self._queue.clear()
 

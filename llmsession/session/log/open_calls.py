@@ -1,4 +1,4 @@
-"""Pending calls as ``ToolUse`` events, read from a record or from the fold of the log."""
+"""Pending calls as ``ToolUse`` events, from a record or from the fold of the log."""
 
 from __future__ import annotations
 

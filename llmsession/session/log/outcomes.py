@@ -1,4 +1,4 @@
-"""How a turn ended, from its last record."""
+"""How a turn ended, as its last record says."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ __all__ = ["outcome_of", "outcome_of_import"]
 def outcome_of(
     record: Terminal, turn: OpenTurn, still_running: tuple[str, ...] = ()
 ) -> TurnOutcome:
-    """The outcome of *turn*, which the folding of *record* has just ended. *still_running* names
-    its works that ignored their cancellation; the log does not know them."""
+    """The outcome of *turn*, which the fold of *record* has just ended.
+
+    *still_running* names the turn's works that ignored their cancellation; they are not in the log.
+    """
     speaker = TurnId("u", record.turn)
     unread = tuple(turn.steers)
     if isinstance(record, TurnCommitted):
@@ -48,7 +50,7 @@ def outcome_of(
 
 
 def outcome_of_import(record: TurnImported) -> TurnOutcome:
-    """The outcome of a turn that another system ran: what it left, committed."""
+    """The outcome of a turn that another system ran: committed, with the messages it has."""
     last = record.messages[-1]
     return TurnOutcome(
         turn=TurnId("u", record.turn),

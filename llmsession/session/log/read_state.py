@@ -1,4 +1,4 @@
-"""Reading whole sessions from a store, without taking them: rows, first records, states."""
+"""Reads whole sessions from a store without a lease: rows, first records, states."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ __all__ = [
 ]
 
 PAGE = 1000
-"""Records read at a time when a session is loaded."""
+"""Records that are read at a time when a session is loaded."""
 
 
 async def begun_rows(
     store: Store, *, after: str = "", limit: int, filter: SessionFilter = EVERYTHING
 ) -> Sequence[SessionRow]:
-    """As ``Store.rows``, without the sessions that have no record. Such a session is being created,
-    or its creator died: it does not exist yet, or never did. Raises StoreError."""
+    """``Store.rows`` without the sessions that have no record.
+
+    Such a session is still being created, or its creator died. Either way it does not exist for
+    users. Raises StoreError.
+    """
     while rows := await store.rows(after=after, limit=limit, filter=filter):
         begun = [row for row in rows if row.head]
         if begun:
@@ -42,15 +45,17 @@ async def begun_rows(
 
 
 def with_command(created: r.SessionCreated, command_id: str | None) -> r.SessionCreated:
-    """*created*, with the id of the command that it answers. Raises InvalidInput for an id that
-    could not be logged."""
+    """*created* with the id of the command that it answers.
+
+    Raises InvalidInput for an id that cannot be logged.
+    """
     command_id = checked_command_id(command_id)
     digest = command_digest(command_id, "create", r.encode_record(created))
     return msgspec.structs.replace(created, commands=remembered(command_id, digest, None))
 
 
 async def was_created_by(store: Store, session: str, commands: Sequence[r.CommandAnswer]) -> bool:
-    """Is the session's first record the answer to the same command? Acquires nothing."""
+    """Does the session's first record answer the same command? Acquires no lease."""
     first = await store.read(session, limit=1)
     return bool(commands and first) and read_record(session, first[0]).commands == tuple(commands)
 
@@ -62,15 +67,17 @@ async def read_state(
     *,
     head: int | None = None,
 ) -> SessionState:
-    """The fold of a session's whole log; *folded* is called with each record. Acquires nothing.
-    *head* is the last record's seq, where it is known: nothing is read after it.
+    """The fold of a session's whole log. *folded* is called with each record. Acquires no lease.
 
-    Raises SessionNotFound, also for a log without a record, StoreError, and RecordDamaged at the
-    first record that cannot be read or cannot follow the one before it; nothing is changed.
+    *head* is the seq of the last record, if it is known; nothing is read after it.
+
+    Raises SessionNotFound (also for a log without a record) and StoreError. Raises RecordDamaged at
+    the first record that cannot be read or cannot follow the one before it. Nothing is changed.
     """
     state = SessionState(session)
     with state.whole_log():
-        # A short page is not the end: a damaged record ends one, and is raised when it comes first.
+        # A short page is not the end. A damaged record ends a page, and the next read raises its
+        # error.
         while state.head != head:
             page = await store.read(session, after=state.head, limit=PAGE)
             if not page:
@@ -82,23 +89,26 @@ async def read_state(
 
 
 def check_belongs(state: SessionState, row: SessionRow) -> None:
-    """Raises RecordDamaged if the log whose fold is *state* is not that of *row*: its records name
-    another session, or another tenant. *row* is as it was after the last record of *state*."""
+    """Raises RecordDamaged if the log with the fold *state* is not the log of *row*.
+
+    That is so if its records name another session or another tenant. *row* is the row as it was
+    after the last record of *state*.
+    """
     if state.session != row.session:
-        # A fork whose own first record was never written begins as its parent.
+        # A fork whose creator died before its first own record has only its parent's records.
         if row.parent != state.session:
-            why = f"its records are those of session {state.session!r}"
+            why = f"its records belong to session {state.session!r}"
             raise RecordDamaged(row.session, 1, why)
         return
     if tenant_of(state.labels) != tenant_of(row.labels):
-        why = "its row has a label of another tenant than its records"
+        why = "the tenant label of its row differs from that of its records"
         raise RecordDamaged(row.session, state.head, why)
 
 
 def tool_runners(
     runners: dict[str, r.Runner],
 ) -> Callable[[SessionState, r.Record], None]:
-    """What to give ``read_state`` as *folded* to note in *runners* who ran each tool last."""
+    """A *folded* function for ``read_state`` that stores in *runners* who ran each tool last."""
 
     def folded(_: SessionState, record: r.Record) -> None:
         if isinstance(record, r.ToolsRequested):

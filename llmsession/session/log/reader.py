@@ -1,4 +1,4 @@
-"""Reading a session's log: its records, a turn's outcome, whether a batch was written."""
+"""Reads a session's log: its records, a turn's outcome, and whether a batch was written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .state import SessionState
 __all__ = ["is_in_log", "read_outcome", "read_page", "read_record"]
 
 PAGE = 256
-"""Records read at a time for a subscriber that starts behind: a few turns."""
+"""Records that are read at a time for a subscriber that starts behind: a few turns."""
 
 
 def read_record(session: str, stored: StoredRecord) -> Record:
@@ -27,7 +27,9 @@ def read_record(session: str, stored: StoredRecord) -> Record:
 
 
 async def read_page(store: Store, session: str, after: int, up_to: int) -> list[Record]:
-    """The next records with seq > *after*, at most up to *up_to*. Raises as the store's read."""
+    """The next records with seq > *after*, up to *up_to* at most. Raises the errors of
+    ``Store.read``.
+    """
     page = await store.read(session, after=after, limit=min(PAGE, up_to - after))
     return [read_record(session, stored) for stored in page]
 
@@ -35,10 +37,10 @@ async def read_page(store: Store, session: str, after: int, up_to: int) -> list[
 async def read_outcome(
     store: Store, session: str, number: int, *, after: int, head: int, born_in: str
 ) -> TurnOutcome:
-    """The outcome of turn *number*, whose records are between *after* and *head*. *born_in* is
-    the session in which its messages were made.
+    """The outcome of turn *number*, whose records are between *after* and *head*.
 
-    Raises SessionClosed if its end is not there; StoreError, SessionNotFound.
+    *born_in* is the session in which its messages were made. Raises SessionClosed if its end is not
+    there, StoreError, SessionNotFound.
     """
     state = SessionState(born_in)
     while after < head:
@@ -55,13 +57,13 @@ async def read_outcome(
             if turn is not None and number in state.ended:
                 assert is_terminal(record)  # nothing else ends a turn
                 return outcome_of(record, turn)
-    raise SessionClosed(f"turn {number} of session {session!r} has not ended")
+    raise SessionClosed(f"turn {number} of session {session!r} has no end in the log yet")
 
 
 async def is_in_log(store: Store, batch: Batch) -> bool:
     """Is *batch* in the log at its place? Then only its acknowledgement was lost.
 
-    Raises StoreError and SessionNotFound, as reading does.
+    Raises StoreError and SessionNotFound, as ``Store.read`` does.
     """
     stored = await store.read(batch.session, after=batch.head, limit=len(batch.bodies))
     return tuple(record.body for record in stored) == batch.bodies

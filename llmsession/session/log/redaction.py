@@ -1,7 +1,8 @@
-"""Redacting a log: the same records at the same places, without their content.
+"""Redacts a log: the same records at the same places, without their content.
 
-A redacted log folds to the same state as the original. So every record keeps its kind, and every
-message stays a message. Its content is a list without blocks, which no real message has.
+A redacted log must fold to the same state as the original one. So every record keeps its kind, and
+every message stays a message. The content of a redacted message is a list without blocks, which no
+real message has.
 """
 
 from __future__ import annotations
@@ -20,22 +21,26 @@ __all__ = ["NOTHING_SAID", "Redaction", "redact_answer"]
 NOTHING_SAID = msgspec.Raw(b"[]")
 """The content of a redacted message."""
 _EMPTY_STEER = msgspec.Raw(b'[{"type":"text","text":""}]')
-"""A step without calls is closed by the message of its steers: that message needs a block."""
+"""The message of its steers closes a step without calls, and that message needs a block."""
 
 
 class Redaction(msgspec.Struct, frozen=True):
-    """What to remove from the records before *seq*: the content of *turns* and of their *calls*,
-    and what an imported file held beside them; with *seed* the seed as well. *receipts* are the
-    new texts of receipts that other turns carry, by turn."""
+    """What to remove from the records before ``seq``."""
 
     turns: frozenset[int]
+    """The turns whose content is removed. What an imported file held beside its messages is
+    removed, too.
+    """
     calls: frozenset[str]
+    """The call ids whose results and summaries are removed."""
     receipts: dict[int, str]
+    """New texts for receipts that other turns carry, by turn."""
     seq: int
     seed: bool
+    """Is the session's seed removed as well?"""
 
     def joined(self, other: Redaction | None) -> Redaction:
-        """This redaction and *other*, an earlier one, as one."""
+        """This redaction and the earlier one *other* as one."""
         if other is None:
             return self
         return Redaction(
@@ -47,7 +52,7 @@ class Redaction(msgspec.Struct, frozen=True):
         )
 
     def apply(self, record: r.Record) -> r.Record:
-        """*record* without what has to go; *record* itself if nothing has to."""
+        """*record* without the content to remove; *record* itself if it has none."""
         if record.seq >= self.seq:
             return record
         match record:
@@ -101,8 +106,9 @@ def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r
 
 
 def _compacted(record: r.CompactionApplied, calls: Collection[str]) -> r.CompactionApplied:
-    # A text for a prefix, or one between messages, may quote any turn; and the view that it was
-    # part of ended when the turns were forgotten. A reason is in the words of anybody's policy.
+    # A prefix summary or an injected text may quote any turn. Removing it changes no state, because
+    # the view that it belonged to ended when the turns were forgotten. The reason is removed, too:
+    # a policy is foreign code and may quote the conversation in it.
     redacted = replace(
         record,
         reason="",
@@ -139,7 +145,7 @@ def _silent_message(message: Message) -> Message:
 
 
 def _pending_calls(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
-    # The ids stay: a message answers each call, and a late result must not match a new call.
+    # The ids stay. A message answers each call, and a late result must not match a new call.
     return tuple(r.PendingCall(call.id, "", call.runner) for call in record.calls)
 
 
@@ -149,8 +155,10 @@ def _commands(record: r.Record, turns: Collection[int]) -> r.Record:
 
 
 def redact_answer(command: r.CommandAnswer, turns: Collection[int]) -> r.CommandAnswer:
-    """*command* without the content of *turns* in its answer: an interrupt's answer holds whole
-    outcomes."""
+    """*command* without the content of *turns* in its answer.
+
+    The answer to an interrupt holds whole outcomes.
+    """
     answer = msgspec.json.decode(command.answer)
     outcomes = answer.get("turns") if isinstance(answer, dict) else None
     if not outcomes:

@@ -1,4 +1,4 @@
-"""The usage that the provider reported for the last request: the best known context size."""
+"""The usage that the provider reported for the last request: the best known size of the context."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from llmsession.turns.usage import Usage
 __all__ = ["Calibrations", "Reported"]
 
 MAX_MODELS = 256
-"""Nobody uses more models than that. The oldest entry is dropped."""
+"""A bound that nobody should reach. The oldest entry is dropped."""
 
 
 class Calibrations:
-    """How far our estimates are from each model's reported usage, for all sessions of a manager.
-    It is learned anew by each manager, from a few requests."""
+    """How far our estimates differ from each model's reported usage, for all sessions of a manager.
+
+    Each manager learns it anew, from a few requests.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Calibration] = {}
@@ -26,8 +28,9 @@ class Calibrations:
         return self._known.get(model) or _UNTAUGHT
 
     def learn(self, model: str, sized: Sized, prompt_tokens: int) -> None:
-        """Learn from a request of *model*: we estimated *sized*, the provider counted
-        *prompt_tokens*."""
+        """Learn from a request of *model*: our estimate was *sized*, the provider counted
+        *prompt_tokens*.
+        """
         if prompt_tokens <= 0:
             return
         self._known[model] = sized.taught(self.of(model), prompt_tokens)
@@ -39,8 +42,10 @@ _UNTAUGHT = Calibration()
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """The usage of a request and its reply, which is the last of the first ``count`` messages of
-    the context. It is valid until a message before that is shown differently."""
+    """The usage of a request and its reply. The reply is the last of the first ``count`` messages.
+
+    It is valid until a message before that position is shown differently.
+    """
 
     count: int
     usage: Usage
@@ -51,15 +56,15 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def sent_tokens(self) -> int:
-        """The prompt as it was sent, with what the provider cleared."""
+        """The prompt as it was sent, including the tokens that the provider cleared."""
         return self.usage.prompt_tokens + self.cleared_tokens
 
     @property
     def tokens(self) -> int:
-        """Prompt and reply: what the next request begins with."""
+        """Prompt and reply together: the beginning of the next request."""
         return self.usage.prompt_tokens + self.usage.output_tokens
 
     @property
     def cached_tokens(self) -> int:
-        """The tokens of it that are in the provider's cache."""
+        """How many of these tokens are in the provider's cache."""
         return self.usage.cache_read_tokens + self.usage.cache_write_tokens

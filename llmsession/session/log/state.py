@@ -1,4 +1,7 @@
-"""A session's state: the fold of its log. Live and recovered states are made by the same code."""
+"""A session's state: the fold of its log.
+
+The live session and a session that is opened again run the same code, so they cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ __all__ = ["OpenTurn", "SessionState", "fold"]
 
 
 _NOTHING_USED = Usage()
-# A cheap test first: ``summary_in`` copies the body, which took a sixth of a fold's time.
+# A cheap test that comes first: ``summary_in`` copies the body, and that took a sixth of a fold's
+# time.
 _MAY_SUMMARISE = re.compile(rf'"{COMPACTION}"'.encode()).search
 
 
@@ -49,11 +53,13 @@ class OpenTurn(msgspec.Struct):
     receipts_used: int = 0
     """How many pending receipts its user message carries."""
     staged: tuple[Message, ...] = ()
+    """The turn's messages so far. They join the history when the turn is committed."""
     user_count: int = 0
-    """How many messages of the user's side are staged."""
+    """How many user messages are staged."""
     reply_count: int = 0
-    """How many messages of the assistant are staged."""
+    """How many assistant messages are staged."""
     steers: tuple[msgspec.Raw, ...] = ()
+    """Accepted steers that no step has read yet."""
     step: int = 0
     calls: tuple[r.PendingCall, ...] = ()
     """The calls of the incomplete step."""
@@ -65,7 +71,7 @@ class OpenTurn(msgspec.Struct):
     requests: tuple[r.ModelRequest, ...] = ()
     """The requests whose replies are in the log."""
     server_calls: frozenset[bytes] = frozenset()
-    """The ids, as JSON, of the calls of the provider's tools that have no result yet."""
+    """The ids, as JSON, of calls of the provider's own tools that have no result yet."""
     waits_for_server: bool = False
     """Did the last reply make such a call? Its result comes with the next reply."""
 
@@ -78,19 +84,21 @@ class OpenTurn(msgspec.Struct):
 class SessionState:
     """The fold of the log. Only the actor changes it, with ``apply``, one durable record at a time.
 
-    ``history`` is a flat tuple of the committed messages; a commit makes a new one that shares
-    every old message. A reference to it is a snapshot, valid for ever.
+    ``history`` is a flat tuple of the committed messages. A commit makes a new tuple that shares
+    every old message. So a reference to it is a snapshot that stays valid for ever.
     """
 
     forgotten: Forgotten = NOTHING_FORGOTTEN
-    """How much was forgotten so far; of a fork also before it was one."""
+    """How much was forgotten so far; in a fork, also what its parent had forgotten before."""
 
     def __init__(self, session: str) -> None:
         self.session = session
-        """The session id of new messages: in a fork the parent's, up to the first own record."""
+        """The session id of new messages. In a fork it is the parent's, up to the first record of
+        its own.
+        """
         self.parent: str | None = None
         self.id_ranges: tuple[tuple[int, str], ...] = ()
-        """(seq, session): from this record on messages get this session id. A fork has several."""
+        """(seq, session): messages after this record get this session id. A fork has several."""
         self.labels: dict[str, str] = {}
         self.seed: r.Seed | None = None
         """The summary of an earlier conversation, for the first message of the history."""
@@ -104,45 +112,53 @@ class SessionState:
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
-        """The reported usage of the newest request, if the context still begins with it."""
+        """The reported usage of the newest request, if the context still begins with that
+        request.
+        """
         self._committed_report: Reported | None = None
         self.prefix_broken = self.suggests_new_session = False
-        """Have the model, the system text or the tools changed since the last reply? Has a
-        compaction suggested a new session, and no ``context.warning`` told it yet?"""
+        """``prefix_broken``: have the model, the system text or the tools changed since the last
+        reply? ``suggests_new_session``: has a compaction suggested a new session, and no
+        ``context.warning`` has reported it yet?
+        """
         self.open: dict[int, OpenTurn] = {}
         self.view = View()
         self.summaries: dict[str, str] = {}
         self.receipts: tuple[PendingReceipt, ...] = ()
         self.call_turns: dict[str, int] = {}
-        """Every call id of the session, and its turn. Ids are never reused."""
+        """The turn of every call id in the session. Ids are never used again."""
         self.ended: dict[int, str] = {}
-        """How each turn ended: committed, aborted or failed."""
+        """How each turn ended: ``committed``, ``aborted`` or ``failed``."""
         self.accepted_at: dict[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
         self.accepted_time: dict[int, float] = {}
-        """When each turn was accepted, in seconds since the epoch; not for forgotten turns. For
-        an imported turn, the time of its first message if the source has it."""
+        """When each turn was accepted, in seconds since the epoch. Forgotten turns have no entry.
+        For an imported turn it is the time of its first message, if the source has one.
+        """
         self.committed_at: dict[int, int] = {}
-        """The seq of each turn's commit. A fork at that turn has the log up to there."""
+        """The seq of each turn's commit. A fork at that turn shares the log up to there."""
         self.receipts_by_turn: dict[int, tuple[PendingReceipt, ...]] = {}
         """The receipts in a turn's message. They are pending again if the turn is rewound."""
-        # Turns whose words are gone from the log, though no record so far says that they were
-        # forgotten: that happened later in the log, or in a session that this one is a fork of.
+        # Turns whose content is already erased from the log, although no record read so far says
+        # that they were forgotten. That record comes later in the log, or it is in the log of the
+        # parent that this session was forked from.
         self.erased: frozenset[int] = frozenset()
         self.pending_redaction: Redaction | None = None
-        """Forgotten content that is still in the log and has to be erased."""
+        """Forgotten content that is still in the log and must be erased."""
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
         self.usage = Usage()
         self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
-        """The requests of each ended turn, in order: the usage ledger."""
+        """The requests of each ended turn, in order."""
         self.summary_requests: tuple[r.ModelRequest, ...] = ()
         """The requests for summaries, which belong to no turn."""
         self.charged = Charged()
-        """The tokens charged to budgets, and the prompt to compare the next one with."""
+        """The tokens charged to budgets, and the last prompt, which the next one is compared
+        with.
+        """
 
     def running(self) -> OpenTurn | None:
-        """The open turn that has started, if any."""
+        """The open turn that has started; None if there is none."""
         return next((turn for turn in self.open.values() if turn.started), None)
 
     @property
@@ -161,8 +177,10 @@ class SessionState:
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
-        """For applying a whole log: the history is joined once, and not once a turn. Only for a
-        state that nothing reads until the end."""
+        """A context for applying a whole log: the history is joined once instead of once per turn.
+
+        Only for a state that nobody reads before the end.
+        """
         self._unjoined = []
         try:
             yield
@@ -176,8 +194,13 @@ class SessionState:
         return self.history + running.staged if running and running.staged else self.history
 
     def apply(self, record: r.Record) -> None:
-        """Apply one durable record. Raises KeyError or ValueError for a record that cannot follow:
-        the log is damaged there."""
+        """Apply one durable record.
+
+        Raises KeyError or ValueError for a record that cannot follow the one before it: the log is
+        damaged at that place.
+        """
+        # These two checks, made for every record, find a gap in the log and a write of a fenced
+        # owner (invariant 6).
         if record.seq != self.head + 1:
             raise ValueError(f"record {record.seq} cannot follow record {self.head}")
         if record.epoch < self.epoch:
@@ -207,8 +230,8 @@ class SessionState:
         for turn in tuple(self.open.values()):
             self._drop(turn)
         if self.erased:
-            # Receipts and summaries may have told of those turns, and do no more. Thinking that
-            # was made before is bound to them.
+            # Receipts and summaries that mentioned those turns no longer do. Thinking that was made
+            # before is bound to their old texts, so it is no longer sent.
             self.view = self.view.voided(len(self.history))
             self._unreport()
         self.commands = {}
@@ -228,7 +251,7 @@ class SessionState:
             self.prefix_broken = True
 
     def _unreport(self) -> None:
-        """The context no longer begins with the reported request."""
+        """The context no longer begins with the request whose usage was reported."""
         self.reported = self._committed_report = None
 
     def _accepted(self, record: r.TurnAccepted) -> None:
@@ -322,14 +345,17 @@ class SessionState:
                 self.view = self.view.with_provider_summary(summary)
         self.history = self.history + record.messages
         self._unreport()
-        # It was made with another system text and other tools.
+        # The turn was made with another system text and other tools, so its thinking cannot be
+        # sent.
         self.view = self.view.voided(len(self.history))
         self.head_turn = record.turn
         self.ended[record.turn] = "committed"
         self.call_turns.update((call, record.turn) for call in record.calls)
 
     def _drop(self, turn: OpenTurn) -> None:
-        """Remove an open turn and the summaries of its calls."""
+        """Remove an open turn and the summaries of its calls. The history was never changed
+        by it.
+        """
         del self.open[turn.number]
         for call in turn.all_calls:
             self.summaries.pop(call.id, None)
@@ -438,13 +464,15 @@ class SessionState:
         }
         if self.source is not None:
             self.source = r.Source(format=self.source.format, id=self.source.id)
-        # The redacted log has to fold to the same version.
+        # The redacted log has fewer compactions, but must fold to the same version.
         self.view = msgspec.structs.replace(self.view, version=seq)
         redaction = Redaction(turns, calls, receipts, seq, self.seed is None)
         self.pending_redaction = redaction.joined(self.pending_redaction)
 
     def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
-        """Take *turns* out of other turns' receipts. Returns the new receipt texts, by turn."""
+        """Remove *turns* from the receipts of other turns. Returns the new texts of receipts, by
+        turn.
+        """
         changed: dict[int, str] = {}
         for turn, receipts in tuple(self.receipts_by_turn.items()):
             left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
@@ -468,16 +496,18 @@ class SessionState:
         pass
 
     def born_in(self, turn: int) -> str:
-        """The session that made the messages of *turn*: this one, or one that it is a fork of."""
+        """The session that made the messages of *turn*: this one or an ancestor that it was forked
+        from.
+        """
         seq = self.accepted_at[turn]
         return next(session for first, session in reversed(self.id_ranges) if first < seq)
 
-    # Messages are made only here, so that a replayed log makes the same messages.
+    # Messages are made only here, so that a log that is folded again gives the same messages.
 
     def _stage_user_message(
         self, turn: OpenTurn, body: msgspec.Raw, time: float, synthetic: tuple[int, ...]
     ) -> None:
-        """Stage a message of the user's side."""
+        """Stage a user message."""
         position, number = turn.user_count, turn.number
         message = Message(
             id=message_name(self.session, "user", number, position),
@@ -493,7 +523,7 @@ class SessionState:
         turn.staged = (*turn.staged, message)
 
     def _stage_reply(self, turn: OpenTurn, reply: r.AssistantReply, time: float) -> None:
-        """Stage a message of the assistant's."""
+        """Stage an assistant message."""
         position, number, usage = turn.reply_count, turn.number, reply.usage
         body = _note_server_tools(turn, reply.body)
         message = Message(
@@ -530,9 +560,12 @@ class SessionState:
             self._unreport()
 
     def _give_up_server_calls(self, turn: OpenTurn) -> None:
-        """The user speaks next, or the turn ends. The provider then runs its tools no further, so
-        calls of them without a result leave the conversation; the log keeps them. A message that
-        loses all its blocks stays, without content, because a view counts messages."""
+        """Remove calls of the provider's own tools that can get no result any more.
+
+        The user speaks next or the turn ends, and then the provider continues no tool. The calls
+        stay in the log and leave the conversation. A message that loses all its blocks stays
+        without content, because a view counts messages.
+        """
         if not turn.server_calls:
             return
         replies = [split_blocks(message.body) for message in turn.staged if message.is_assistant]
@@ -572,8 +605,11 @@ class SessionState:
 
 
 def _note_server_tools(turn: OpenTurn, body: msgspec.Raw) -> msgspec.Raw:
-    """Note in *turn* which calls of the provider's tools are open after a reply. Returns what the
-    reply says in the conversation: *body* without results that no call of the turn asked for."""
+    """Note in *turn* which calls of the provider's own tools are open after a reply.
+
+    Returns the body for the conversation: *body* without results that no call of the turn asked
+    for.
+    """
     turn.waits_for_server = False
     if not may_run_server_tools(body):
         return body
@@ -599,7 +635,9 @@ def _with_notes(
 
 
 def _with_receipt(message: Message, receipt: str) -> Message:
-    """*message*, the first of a turn, with *receipt* instead of its own; with none if it is ""."""
+    """*message*, the first of a turn, with *receipt* instead of its own; without one if it is
+    "".
+    """
     blocks: list[bytes | msgspec.Raw] = [*split_blocks(message.body)[:-1]]
     synthetic = message.synthetic[:-1]
     if receipt:
@@ -647,7 +685,7 @@ _APPLY: dict[type[r.RecordBase], Callable[[SessionState, Any], None]] = {
 
 
 def fold(session: str, records: Iterable[r.Record]) -> SessionState:
-    """The state after *records*, oldest first. Raises as ``apply`` does."""
+    """The state after *records*, oldest first. Raises the errors of ``SessionState.apply``."""
     state = SessionState(session)
     for record in records:
         state.apply(record)

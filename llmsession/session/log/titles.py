@@ -1,4 +1,4 @@
-"""Titles of sessions: what a list shows of each."""
+"""The titles of sessions, as a list shows them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from .state import SessionState
 __all__ = ["given_title", "read_title", "title_of"]
 
 MAX_RECORDS = 64
-"""Records of a log that are read to find its first request."""
+"""How many records of a log are read to find its first request."""
 
 
 def given_title(labels: Mapping[str, str], source: r.Source | None) -> str:
-    """The title that somebody gave a session with *labels*, or that its import came with."""
+    """The title that was set for a session with *labels*, or else the title of its import."""
     return labels.get(TITLE_LABEL, "") or (title_from(source.title) if source is not None else "")
 
 
 def title_of(state: SessionState) -> str:
-    """The title of the session with *state*: the one that it was given, that of its import, or the
-    beginning of the first request of its history."""
+    """The title of the session with *state*.
+
+    It is the title that was set, or that of its import, or the beginning of the first request.
+    """
     messages = state.history or tuple(m for turn in state.open.values() for m in turn.staged)
     return given_title(state.labels, state.source) or _first_request(messages)
 
 
 async def read_title(store: Store, row: SessionRow) -> str:
-    """The title of the session *row*, out of the beginning of its log: the first request there
-    that was not forgotten. "" where that is further behind. Acquires nothing. Raises StoreError,
-    SessionNotFound and RecordDamaged."""
+    """The title of the session *row*, read from the beginning of its log.
+
+    It uses the first request there that was not forgotten; "" if it is not among the first records.
+    Acquires no lease. Raises StoreError, SessionNotFound and RecordDamaged.
+    """
     if TITLE_LABEL in row.labels:
         return row.labels[TITLE_LABEL]
     title = ""

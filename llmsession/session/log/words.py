@@ -1,10 +1,11 @@
-"""Words of what was said: of a message, of a record, and of a query that looks for them. Pure.
+"""The words of messages, records and queries, for the full-text search. Pure.
 
-A word is a run of letters, digits and underscores, without regard to case. Each character of
-Chinese, Japanese and Korean is a word: they are written without spaces between words. What was
-said are texts, the names and inputs of calls, and results; a title that a session was given counts
-as said, too. Thinking, images and what the session
-wrote itself (receipts, results that settle a call) are not searched.
+A word is a run of letters, digits and underscores, without regard to case. Each Chinese, Japanese
+or Korean character is a word, because these languages are written without spaces between words.
+
+Searched are texts, the names and inputs of calls, results, and the title of the session. Not
+searched are thinking, images, and texts that the session wrote itself (receipts, results that
+settle a call).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from ..values.labels import TITLE_LABEL
 __all__ = ["Found", "Query", "find_in", "find_in_text", "parse_query", "words_of_record"]
 
 MAX_WORD_CHARS = 100
-"""Of a longer word only the beginning counts."""
+"""Only the beginning of a longer word counts."""
 MAX_QUERY_CHARS = 1_000
 MAX_QUERY_WORDS = 32
 EXCERPT_CHARS = 60
-"""On each side of what was found."""
+"""The number of characters on each side of the match."""
 
 _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])\w)+")
@@ -39,13 +40,13 @@ _PART = re.compile(r'"([^"]*)"|(\S+)')
 
 
 class _Phrase(NamedTuple):
-    """Words that follow each other; of the last one perhaps only the beginning."""
+    """Words that follow each other. Of the last one only the beginning may be given."""
 
     words: tuple[str, ...]
     is_prefix: bool
 
     def place_in(self, words: Sequence[str]) -> int | None:
-        """Where in *words* it begins first."""
+        """The first position in *words* at which the phrase begins; None if there is none."""
         last = len(self.words) - 1
         for start in range(len(words) - last):
             end = words[start + last]
@@ -57,13 +58,13 @@ class _Phrase(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What is looked for: a message that has all of *phrases*."""
+    """A search for messages that contain all of *phrases*."""
 
     phrases: tuple[_Phrase, ...]
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """The words that a message must have."""
+        """The words that a message must contain."""
         words = {
             Word(word, phrase.is_prefix and index == len(phrase.words) - 1)
             for phrase in self.phrases
@@ -73,7 +74,7 @@ class Query(NamedTuple):
 
 
 class Found(NamedTuple):
-    """In how many messages something was found, and of the last of them the text around it."""
+    """A match: how many messages have it, the last of them, and an excerpt of that one."""
 
     messages: int
     message: Message
@@ -81,13 +82,17 @@ class Found(NamedTuple):
 
 
 def parse_query(query: Any) -> Query:
-    """Words, of which a message must have all; ``"two words"`` in quotes follow each other, and
-    ``begin*`` finds every word that begins so. Raises InvalidInput for a query without a word, or
-    one that is too long."""
+    """Read a query: words that a message must all contain.
+
+    ``"two words"`` in quotes must follow each other, and ``begin*`` matches every word with that
+    prefix. Raises InvalidInput for a query without a word, or one that is too long.
+    """
     if not isinstance(query, str):
-        raise InvalidInput(f"a query is a text, not {type(query).__name__}")
+        raise InvalidInput(f"the query must be a text, not {type(query).__name__}")
     if len(query) > MAX_QUERY_CHARS:
-        raise InvalidInput(f"a query of {len(query)} characters; at most {MAX_QUERY_CHARS}")
+        raise InvalidInput(
+            f"the query has {len(query)} characters; the maximum is {MAX_QUERY_CHARS}"
+        )
     phrases = []
     for part in _PART.finditer(query):
         text = part[1] if part[1] is not None else part[2]
@@ -95,14 +100,14 @@ def parse_query(query: Any) -> Query:
         if words:
             phrases.append(_Phrase(words, part[1] is None and text.endswith("*")))
     if not phrases:
-        raise InvalidInput(f"the query {query!r} has no word to look for")
+        raise InvalidInput(f"the query {query!r} has no word to search for")
     if sum(len(phrase.words) for phrase in phrases) > MAX_QUERY_WORDS:
-        raise InvalidInput(f"a query has at most {MAX_QUERY_WORDS} words")
+        raise InvalidInput(f"the query has too many words; the maximum is {MAX_QUERY_WORDS}")
     return Query(tuple(phrases))
 
 
 def find_in(query: Query, messages: Sequence[Message]) -> Found | None:
-    """What of *messages* has all that *query* looks for."""
+    """The matches of *query* in *messages*; None if there are none."""
     count, last, excerpt = 0, None, ""
     for message in messages:
         found = _excerpt(query, list(_texts_of(message.body, message.synthetic)))
@@ -112,7 +117,7 @@ def find_in(query: Query, messages: Sequence[Message]) -> Found | None:
 
 
 def find_in_text(query: Query, text: str) -> str | None:
-    """What of *text* to show, if it has all that *query* looks for."""
+    """An excerpt of *text* if it matches *query*; else None."""
     return _excerpt(query, [text])
 
 
@@ -130,14 +135,14 @@ def _excerpt(query: Query, texts: Sequence[str]) -> str | None:
     spans = [span for word, span in _folded(text)]
     start, end = spans[first[1]]
     begin, stop = max(0, start - EXCERPT_CHARS), end + EXCERPT_CHARS
-    # What a terminal would obey, or show elsewhere than it stands, is not for an excerpt.
+    # An excerpt has no characters that a terminal would obey, or would show at another place.
     characters = (c if c.isprintable() else " " for c in text[begin:stop])
     shown = " ".join("".join(characters).split())
     return f"{'…' if begin else ''}{shown}{'…' if stop < len(text) else ''}"
 
 
 def words_of_record(body: bytes) -> set[str]:
-    """The words in what the record *body* says; UNREADABLE for what is no record."""
+    """The words in the content of the record *body*; UNREADABLE if it is not a record."""
     try:
         record = r.decode_record(body)
         return {word for text in _said_in(record) for word in _words(text)}
@@ -210,7 +215,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _folded(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Each word of *text* as it is compared, and where it is."""
+    """Each word of *text* in the form in which it is compared, and its position."""
     for match in _WORD.finditer(text):
         word = match[0]
         if word.isascii():

@@ -1,1 +1,1 @@
-"""Work on whole sessions: import, export, retention, integrity, unfinished turns."""
+"""Operations on whole sessions: import, export, retention, search, integrity."""

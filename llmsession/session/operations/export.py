@@ -1,4 +1,4 @@
-"""Export a session as a conversation of ``transcripts``: the reverse of an import."""
+"""Exports a session as a conversation of ``transcripts``: the reverse of an import."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["conversation_of"]
 _CUT_SHORT = frozenset(
     {"cancelled", "error", "max_steps", "max_seconds", "max_turn_tokens", "budget"}
 )
-"""Our own stop reasons: the turn was committed before the model had finished."""
+"""Stop reasons of the session: the turn was committed before the model had finished."""
 OWN = "own"
 _OWN_LABELS = frozenset({TITLE_LABEL, ARCHIVED_LABEL, MAX_AGE_LABEL})
-"""What an import makes again of the conversation and of its configuration."""
+"""Labels that an import sets from the conversation and from its configuration."""
 
 
 class _Config(msgspec.Struct):
@@ -31,7 +31,9 @@ class _Config(msgspec.Struct):
 
 
 class _ForkAndCuts:
-    """What the fold does not keep: the history at the fork, and which turns were cut short."""
+    """Facts that the fold does not keep: the history at the fork, and which turns were cut
+    short.
+    """
 
     def __init__(self) -> None:
         self.base: tuple[Message, ...] = ()
@@ -41,21 +43,21 @@ class _ForkAndCuts:
         if isinstance(record, r.SessionForked):
             self.base = state.history
             before = first_kept(self.base)
-            if before is not None:  # the parent has forgotten the beginning, too
+            if before is not None:  # the parent has forgotten the beginning
                 self.base = self.base[messages_before(self.base, before) :]
         elif isinstance(record, r.TurnCommitted) and record.stop_reason in _CUT_SHORT:
             self.cut_short.add(record.turn)
 
 
 async def conversation_of(store: Store, session_id: str) -> Conversation:
-    """The history of a session as a conversation of our own format, without open turns.
+    """The history of a session as a conversation in our own format, without open turns.
 
-    Acquires nothing. What an import had beside the messages is in it again: a session that is
-    exported, imported and exported again gives an equal conversation. For a fork, ``parent`` and
-    ``shared_turns`` say what it has in common with its parent. ``system`` is the session's, or
-    else the imported one. ``summary`` is the newest prefix summary that the session shows.
+    Everything that an import had beside the messages is in it again: a session that is exported,
+    imported and exported again gives an equal conversation. For a fork, ``parent`` and
+    ``shared_turns`` say what it has in common with its parent. ``system`` is the session's or else
+    the imported one. ``summary`` is the newest prefix summary that the session shows.
 
-    Raises SessionNotFound, and StoreError for a log that cannot be read.
+    Acquires no lease. Raises SessionNotFound, and StoreError if the log cannot be read.
     """
     extra = _ForkAndCuts()
     state = await read_state(store, session_id, extra)
@@ -66,7 +68,7 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     forked = state.parent is not None
     return Conversation(
         id=session_id,
-        # What its file held beside messages is written back into that format only.
+        # Other fields of its file can be written back only in that format.
         format=source.format,
         messages=state.history,
         interrupted=tuple(turn for turn in in_order if turn in cut_short),

@@ -52,23 +52,24 @@ __all__ = [
 ]
 
 OPENING = "(The assistant speaks first.)"
-"""Stands for the user's message where a turn has none: a conversation cannot begin without."""
+"""The user message of a turn that has none, because a conversation must begin with the user."""
 MIN_SUMMARY_CHARS = 400
-"""A summary is not made shorter than this, however small the window is."""
+"""A summary is not shortened below this length, however small the window is."""
 MAX_REPAIRS = 1_000
-"""A session's source keeps at most so many lines about repairs; the others are counted."""
+"""How many lines about repairs a session's source keeps. The rest are only counted."""
 
 
 class Imported(NamedTuple):
-    """The turns of a conversation as records. ``numbers`` are their numbers by those that they had
-    in it. ``repairs`` says what was changed, a line each."""
+    """The turns of a conversation as records."""
 
     turns: tuple[r.TurnImported, ...]
     summaries: tuple[r.SummariesStored, ...]
     numbers: dict[int, int]
+    """The session's turn numbers by those in the conversation."""
     repairs: tuple[str, ...]
+    """What was changed, one line per change."""
     compacted: tuple[r.CompactionApplied, ...] = ()
-    """The summary that the file has, for the messages that it stands for."""
+    """The summary of the file, for the messages that it stands for."""
 
     @property
     def records(self) -> tuple[r.Record, ...]:
@@ -76,7 +77,7 @@ class Imported(NamedTuple):
         return (*self.turns, *self.summaries, *self.compacted)
 
     def view_of(self, count: int) -> View:
-        """How the session shows its first *count* messages: with the summary that the file has."""
+        """How the session shows its first *count* messages, including the summary of the file."""
         view = View(thinking_from=count)
         for record in self.compacted:
             view = view.applied(plan_of(record), count)
@@ -97,16 +98,15 @@ def import_turns(
     shared_turns: int = 0,
     used: Collection[int] = (),
 ) -> Imported:
-    """The turns of *conversation* but for its first *shared_turns*, whose messages *session* has
-    already (*before*).
+    """The turns of *conversation* without its first *shared_turns*.
 
-    Calls and results are paired, call ids that no provider accepts replaced, and all made unique.
-    The message keeps the replaced ones in its ``extra``. Message ids and turn numbers stay,
-    unless *session* has them already (*used* are its turn numbers). A turn without a user message
-    gets a neutral one, and an empty turn is left out. Long results get the summaries that a
-    compaction shows.
+    *session* has the messages of the shared turns already (*before*). Calls are paired with
+    results. Call ids that no provider accepts are replaced, and all are made unique; a message
+    keeps replaced ids in its ``extra``. Message ids and turn numbers stay, unless *session* already
+    uses them (*used* are its turn numbers). A turn without a user message gets a neutral one, and
+    an empty turn is left out. Long results get the summaries that a compaction shows.
 
-    Raises InvalidMessage for content that is no list of blocks.
+    Raises InvalidMessage for content that is not a list of blocks.
     """
     repairs: list[str] = []
     groups = [
@@ -144,14 +144,14 @@ def with_file_summary(
     numbers: Mapping[int, int],
     budget_tokens: int,
 ) -> Imported:
-    """*imported* with the summary of *conversation*, if it has one, as the prefix summary that the
-    session begins with.
+    """*imported* with the summary of *conversation*, if it has one, as the first prefix summary.
 
-    It stands for the messages that it stands for in the file, up to the last place before where no
-    call is cut off from its result. Where these are not there any more, or the file does not say
-    which they are, it stands in front of all messages. *before* are the messages that a branch has
-    from its parent, *numbers* the session's turn numbers by those in the conversation. A summary
-    over half of *budget_tokens* is shortened, which the repairs say; the source has it whole.
+    The summary stands for the same messages as in the file, up to the last place before their end
+    at which no call is separated from its result. If those messages are gone, or the file does not
+    say which they are, it is placed before all messages. *before* are the messages that a branch
+    shares with its parent, *numbers* the session's turn numbers by those in the conversation. A
+    summary over half of *budget_tokens* is shortened, and the repairs say so; the source keeps it
+    unchanged.
     """
     text = conversation.summary.strip()
     if not text:
@@ -159,7 +159,7 @@ def with_file_summary(
     messages = (*before, *imported.messages)
     upto = _summarised(conversation, messages, numbers)
     if any(summary_in(message.body, upto) for message in messages[upto:] if message.is_assistant):
-        line = "summary: a later one of the provider stands for more, and is shown"
+        line = "summary: not shown, because a later summary of the provider covers more messages"
         return imported._replace(repairs=(*imported.repairs, line))
     repairs = imported.repairs
     shown, chars = introduced(text), int(budget_tokens * profile.chars_per_token / 2)
@@ -167,7 +167,7 @@ def with_file_summary(
         shown = introduced(shorten_text(text, chars))
         chars = chars * 4 // 5
     if shown != introduced(text):
-        line = f"summary: {len(text):,} characters are more than half of a request; it is shortened"
+        line = f"summary: shortened, because {len(text):,} characters exceed half of a request"
         repairs = (*repairs, line)
     place = f"the first {upto} messages" if upto else "messages that are not in the file"
     plan = Plan(
@@ -189,7 +189,7 @@ def with_file_summary(
 def _summarised(
     conversation: Conversation, messages: Sequence[Message], numbers: Mapping[int, int]
 ) -> int:
-    """How many of *messages*, those of the session, the summary of *conversation* stands for."""
+    """How many of the session's *messages* the summary of *conversation* stands for."""
     count = conversation.summary_upto
     if count >= len(conversation.messages):
         return len(messages)
@@ -198,7 +198,7 @@ def _summarised(
     first = conversation.messages[count]
     turn = numbers.get(first.turn)
     places = [index for index, message in enumerate(messages) if message.turn == turn]
-    if not places:  # its turn was left out: those before it are summarised
+    if not places:  # the turn was left out, so the messages before it are summarised
         kept = {numbers.get(message.turn, 0) for message in conversation.messages[count:]}
         shown = (index for index, message in enumerate(messages) if message.turn in kept)
         return next(shown, len(messages))
@@ -212,10 +212,10 @@ def _summarised(
 def _usable(
     turns: Sequence[Sequence[Message]], repairs: list[str]
 ) -> Iterator[tuple[Message, ...]]:
-    """*turns* without a call id that no provider accepts."""
+    """*turns* without call ids that no provider accepts."""
     messages = [message for turn in turns for message in turn]
     for message in messages:
-        _blocks(message)  # what holds no blocks is refused by its name
+        _blocks(message)  # raises for a message that is not a list of blocks
 
     def note(message: Message, detail: str) -> None:
         repairs.append(f"{_named(message)}: {detail}")
@@ -231,7 +231,7 @@ def _repaired(turn: Sequence[Message], session: str, repairs: list[str]) -> tupl
         if _blocks(message):
             messages.append(message)
         else:
-            repairs.append(f"{_named(message)}: left out, it holds nothing")
+            repairs.append(f"{_named(message)}: left out because it is empty")
     paired, changes = tool_pair_repair(messages)
     for change in changes:
         call = f", call {change.call_id}" if change.call_id else ""
@@ -240,7 +240,7 @@ def _repaired(turn: Sequence[Message], session: str, repairs: list[str]) -> tupl
         )
     if paired and not (paired[0].is_user and _says_something(paired[0])):
         first = paired[0]
-        repairs.append(f"turn {first.turn}: a user message was put in front")
+        repairs.append(f"turn {first.turn}: a neutral user message was added in front")
         opening = Message(
             id="",
             session=session,
@@ -259,7 +259,9 @@ def _blocks(message: Message) -> tuple[Block, ...]:
     try:
         return parse_blocks(message.body)
     except msgspec.DecodeError as error:
-        raise InvalidMessage(f"{_named(message)}: no list of blocks: {error}") from error
+        raise InvalidMessage(
+            f"{_named(message)}: its content is not a list of blocks: {error}"
+        ) from error
 
 
 def _named(message: Message) -> str:
@@ -285,7 +287,7 @@ def _numbered(
         number = group[0].turn
         if number < 1 or number in used:
             free += 1
-            repairs.append(f"turn {number}: its number is used already; it is turn {free} here")
+            repairs.append(f"turn {number}: renumbered to {free}, because the number was used")
             number = free
         used.add(number)
         numbers.setdefault(group[0].turn, number)
@@ -296,8 +298,10 @@ def _numbered(
 def _unique_calls(
     before: Sequence[Message], messages: Sequence[Message], repairs: list[str]
 ) -> tuple[Message, ...]:
-    """*messages*, with call ids that no earlier message has. The calls and results of each turn are
-    paired already."""
+    """*messages* with call ids that no earlier message has.
+
+    The calls and results of each turn are already paired.
+    """
     unique, changes = tool_pair_repair((*before, *messages))
     for change in changes:
         repairs.append(f"call {change.call_id}: {change.rule}, {change.what}")
@@ -313,7 +317,7 @@ def _by_turn(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]
 
 def _calls(group: Sequence[Message]) -> Iterator[str]:
     for message in group:
-        # Not `tool_calls`: the message would keep what it has parsed.
+        # Not ``message.tool_calls``, because the message would cache the parsed blocks.
         for block in parse_blocks(message.body):
             if isinstance(block, ToolUseBlock):
                 yield block.id
@@ -332,7 +336,7 @@ def _with_ids(
             while new_id in ids:
                 new_id += "+"
             if message.id:
-                repairs.append(f"{_named(message)}: its id is used already; it is {new_id} here")
+                repairs.append(f"{_named(message)}: its id was used, so it became {new_id}")
         ids.add(new_id)
         if (new_id, message.session) != (message.id, message.session or session):
             message = replace(message, id=new_id, session=message.session or session)
@@ -358,8 +362,10 @@ def _summaries(
 
 
 def source_of(conversation: Conversation, imported: Imported, left_out: Sequence[str]) -> r.Source:
-    """What *conversation* has beside its messages. Its notes, the repairs and *left_out* are
-    lines."""
+    """Everything that *conversation* has beside its messages.
+
+    Its notes, the repairs and *left_out* become lines of ``repairs``.
+    """
     notes = [
         f"line {note.line}: {note.what}{', ' + note.detail if note.detail else ''}"
         for note in conversation.notes
@@ -402,18 +408,23 @@ def check_sendable(
     profile: Profile,
     frame: Frame,
 ) -> None:
-    """Raises InvalidInput if a request that continues *messages*, shown by *view* or whole, would
-    break a rule, and InvalidConfig if they hold calls and the configuration has no tools."""
+    """Check that a request that continues *messages*, shown by *view* or completely, is valid.
+
+    Raises InvalidInput if it would break a rule, and InvalidConfig if the messages have tool calls
+    and the configuration has no tools.
+    """
     name = f"conversation {conversation.id!r}"
     if not frame.tools and any(message.tool_calls for message in messages):
-        raise InvalidConfig(f"{name} holds tool calls, and the configuration has no tools")
+        raise InvalidConfig(
+            f"{name} has tool calls, but the configuration has no tools; add at least one"
+        )
     body = join_blocks([text_block("go on")])
     next_message = Message(id="", session="", turn=0, role="user", body=body)
-    # What breaks a rule without the conversation is not the conversation's fault.
+    # A rule that is broken even without the conversation is not the conversation's fault.
     bare = project((next_message,), View(), profile, frame)
     others = {(broken.rule, broken.text) for broken in check_request(bare, profile)}
     whole = View(thinking_from=len(messages))
-    for shown in (whole,) if view == whole else (whole, view):  # a rewind shows it whole again
+    for shown in (whole,) if view == whole else (whole, view):  # a rewind may show all messages
         request = project((*messages, next_message), shown, profile, frame)
         for broken in check_request(request, profile):
             if (broken.rule, broken.text) not in others:

@@ -1,4 +1,4 @@
-"""Import recorded conversations as sessions: one, or a tree with its branches."""
+"""Imports recorded conversations as sessions: one, or a tree with its branches."""
 
 from __future__ import annotations
 
@@ -43,19 +43,22 @@ from .import_records import (
 __all__ = ["ConfigFor", "import_many", "import_one"]
 
 ConfigFor: TypeAlias = SessionConfig | Callable[[Conversation], SessionConfig]
-"""The configuration of what is imported: one for all, or chosen for each conversation."""
+"""The configuration of imported sessions: one for all, or a function of the conversation."""
 
 OWN = "own"
-"""Our own format: its files give each conversation its session's id."""
+"""Our own format. Its files give each conversation the id of its session."""
 DIGEST_CHARS = 12
-"""Of the digest in the id of a conversation that has none of its own."""
+"""The length of the digest in the id of a conversation that has no id of its own."""
 INLINE_BYTES = 64 * 1024
-"""Preparing a conversation of up to this size takes less time than a switch to a thread."""
+"""Preparing a conversation up to this size takes less time than switching to a thread."""
 
 
 class _ImportedSession(NamedTuple):
-    """A conversation that was imported. ``numbers`` are the session's turn numbers by those in the
-    conversation; ``ends`` are the seqs of the turns' last records by the session's numbers."""
+    """A conversation that was imported.
+
+    ``numbers`` are the session's turn numbers by those in the conversation. ``ends`` are the seqs
+    of the turns' last records by the session's turn numbers.
+    """
 
     conversation: Conversation
     session: str
@@ -65,8 +68,10 @@ class _ImportedSession(NamedTuple):
 
 
 class _BranchPoint(NamedTuple):
-    """Where a branch leaves its parent's session: after the record ``upto``. ``messages`` are what
-    they have in common, of the turns ``used``."""
+    """Where a branch leaves its parent's session: after the record ``upto``.
+
+    ``messages`` are the shared messages, which belong to the turns ``used``.
+    """
 
     parent: _ImportedSession
     upto: int
@@ -83,7 +88,10 @@ async def import_one(
     labels: Mapping[str, str] | None = None,
     tenant: str | None = None,
 ) -> Actor:
-    """*conversation* as a new session. Raises as ``SessionManager.import_conversation``."""
+    """Import *conversation* as a new session.
+
+    Raises the errors of ``SessionManager.import_conversation``.
+    """
     _check_kind(conversation)
     tenant = None if tenant is None else checked_tenant(tenant)
     if session_id is None:
@@ -100,9 +108,10 @@ async def import_many(
     *,
     tenant: str | None = None,
 ) -> tuple[str, ...]:
-    """Each of *conversations* as a new session, all or none; their ids, in the same order.
+    """Import each of *conversations* as a new session, all or none. Returns their ids in the same
+    order.
 
-    Raises as ``SessionManager.import_conversations``.
+    Raises the errors of ``SessionManager.import_conversations``.
     """
     for conversation in conversations:
         _check_kind(conversation)
@@ -126,7 +135,7 @@ async def import_many(
     except BaseException:
         with anyio.CancelScope(shield=True):
             for imported_session in reversed(sessions.values()):
-                with suppress(SessionError):  # the caller gets the first error
+                with suppress(SessionError):  # the caller gets the error of the import
                     await runtime.delete(imported_session.session)
         raise
     return tuple(sessions[index].session for index in range(len(conversations)))
@@ -138,9 +147,11 @@ def _check_kind(conversation: object) -> None:
 
 
 def _own_id(conversation: Conversation, tenant: str | None) -> str:
-    """The conversation's own id, if a session of *tenant* can have it: so nothing is imported
-    twice. Where its file has no id, the reader gave it the format's name; then a digest of its
-    messages is added."""
+    """The conversation's own id, if a session of *tenant* can have it.
+
+    So a second import of the same conversation is refused. If its file has no id, the reader has
+    used the name of the format; then a digest of its messages is added.
+    """
     name = conversation.id
     if name == conversation.format != OWN:
         name = f"{name}-{_digest(conversation)}"
@@ -158,12 +169,12 @@ def _digest(conversation: Conversation) -> str:
 
 
 def _parents_first(conversations: Sequence[Conversation]) -> list[int]:
-    """The indices of *conversations*, each after that of its parent."""
+    """The indexes of *conversations*, each after that of its parent."""
     indices = {conversation.id: index for index, conversation in enumerate(conversations)}
     order: dict[int, None] = {}
     for start in range(len(conversations)):
         path, index = list[int](), start
-        while index not in order and index not in path:  # the second: parents may form a circle
+        while index not in order and index not in path:  # in path: parents may form a cycle
             path.append(index)
             index = indices.get(conversations[index].parent, index)
         order.update(dict.fromkeys(reversed(path)))
@@ -173,8 +184,10 @@ def _parents_first(conversations: Sequence[Conversation]) -> list[int]:
 def _branch_point(
     conversation: Conversation, sessions: Iterable[_ImportedSession]
 ) -> _BranchPoint | None:
-    """Where *conversation* leaves one of *sessions*; None if it has no parent there, or if its
-    beginning is not that of its parent's session."""
+    """Where *conversation* leaves one of *sessions*.
+
+    None if its parent is not among them, or if both do not begin with the same turns.
+    """
     count = conversation.shared_turns
     parent = next(
         (session for session in sessions if session.conversation.id == conversation.parent), None
@@ -184,7 +197,7 @@ def _branch_point(
     if conversation.turns[:count] != parent.conversation.turns[:count]:
         return None
     number = parent.numbers.get(conversation.turns[count - 1][0].turn)
-    if number is None:  # the import left out that turn, which was empty
+    if number is None:  # the import left out that turn because it was empty
         return None
     messages = parent.history[: messages_through(parent.history, number)]
     upto = parent.ends[number]

@@ -1,4 +1,6 @@
-"""What a list of sessions shows beside the store's rows: titles, and which are archived."""
+"""Additions to the rows of a store in a list of sessions: titles, and the filter for archived
+ones.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ __all__ = ["with_archived", "with_titles"]
 
 
 def with_archived(filter: SessionFilter, archived: bool | None) -> SessionFilter:
-    """*filter*, for sessions that are *archived*, or are not; None: for both. Raises
-    InvalidInput."""
+    """*filter* for archived sessions, for those that are not, or (None) for both. Raises
+    InvalidInput.
+    """
     if archived is None:
         return filter
     if checked_flag(archived, "archived"):

@@ -1,4 +1,4 @@
-"""Retention: applies the rules for how long sessions and their messages are kept, page by page."""
+"""Applies the rules for how long sessions and their messages are kept, page by page."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ from ..values.retention import Retention, RetentionReport, checked_rules, limits
 __all__ = ["RetentionSchedule", "apply_retention", "checked_interval"]
 
 PAGE = 100
-"""Rows read at a time."""
+"""Rows that are read at a time."""
 MAX_COSTLY = 10
-"""Sessions of a page that are deleted, or whose log is read: then the step ends."""
+"""A step ends after this many sessions that were deleted or whose log was read."""
 PAUSE_S = 0.1
-"""Between two steps of the schedule, so that others are not held up."""
+"""The pause between two steps of the schedule, so that it does not slow down the sessions."""
 LEFT_S = 3600.0
-"""For so long the schedule does not look at a session again that another machine uses."""
+"""For this many seconds the schedule skips a session that another machine is using."""
 EVERY_S = 3600.0
-"""How often a manager with rules applies them, unless it is told."""
+"""The default of ``retention_every_s``."""
 MAX_SEEN = 10_000
-"""Sessions of which the schedule remembers that nothing exceeds their limits."""
+"""For how many sessions the schedule remembers that nothing exceeds their limits."""
 
 
 async def apply_retention(
     runtime: Runtime, rules: Sequence[Retention], *, now: float, dry_run: bool
 ) -> RetentionReport:
-    """Apply *rules* to every session of the store. Raises as ``SessionManager.apply_retention``."""
+    """Apply *rules* to every session of the store.
+
+    Raises the errors of ``SessionManager.apply_retention``.
+    """
     sweep = _Sweep(runtime, checked_rules(rules), lambda: now, dry_run=dry_run)
     while await sweep.step():
         pass
@@ -51,9 +54,12 @@ async def apply_retention(
 
 
 class RetentionSchedule:
-    """Applies the manager's own rules to the sessions of its store, and their own age limits to
-    sessions that are not live: at once, and again *every_s* seconds after it was through. Each
-    step looks at one page. Sessions of other live owners are left to these."""
+    """Applies the manager's rules to the sessions of its store, again and again.
+
+    It also applies their own age limits to sessions that are not live. It begins at once, and again
+    *every_s* seconds after each run has ended. Each step looks at one page. Sessions of another
+    live owner are left to that owner.
+    """
 
     def __init__(self, runtime: Runtime, every_s: float) -> None:
         self._runtime = runtime
@@ -62,7 +68,7 @@ class RetentionSchedule:
         self._sweep: _Sweep
 
     def start(self) -> None:
-        """Begin, in the thread of the event loop of a manager that was entered."""
+        """Begin. Call it in the event loop's thread, after the manager was entered."""
         self._runtime.after(0.0, self._begin)
 
     def _begin(self) -> None:
@@ -80,7 +86,7 @@ class RetentionSchedule:
                 delay_s, then = PAUSE_S, self._go_on
             else:
                 self._log_end()
-        except SessionError as error:  # the store cannot be listed now
+        except SessionError as error:  # the store cannot be listed now; try again later
             self._runtime.log().trouble("retention.failed", error=str(error))
         finally:
             self._runtime.after(delay_s, then)
@@ -98,8 +104,10 @@ class RetentionSchedule:
 
 
 class _Seen:
-    """Sessions whose log was read, and when something in it will be too old, as long as nothing is
-    appended to it."""
+    """Sessions whose log was read, and when something in it will be too old.
+
+    An entry is valid as long as nothing is appended to the log.
+    """
 
     def __init__(self) -> None:
         self._due: dict[str, tuple[int, HistoryLimits, float]] = {}
@@ -116,22 +124,25 @@ class _Seen:
 
 
 class _Newest:
-    """The *count* sessions of each tenant with the newest records, of those that were seen."""
+    """The *count* sessions of each tenant with the newest records, among those that were added."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._kept: dict[str | None, list[tuple[float, str]]] = {}
 
     def add(self, row: SessionRow) -> str | None:
-        """*row* was seen. Returns the session that is one too many now."""
+        """Add *row*. Returns the session that is now one too many, or None."""
         kept = self._kept.setdefault(tenant_of(row.labels), [])
         heapq.heappush(kept, (row.touched_at, row.session))
         return heapq.heappop(kept)[1] if len(kept) > self._count else None
 
 
 class _Sweep:
-    """One pass over the sessions of a store, in steps. *seen* is given by the schedule, whose rules
-    the live sessions here apply themselves."""
+    """One pass over the sessions of a store, in steps.
+
+    *seen* is set by the schedule. Live sessions of this manager apply the schedule's rules
+    themselves.
+    """
 
     def __init__(
         self,
@@ -147,7 +158,7 @@ class _Sweep:
         self._now = now
         self._dry_run = dry_run
         self._seen = seen
-        # Without a rule only the sessions with a limit of their own are looked for.
+        # Without a rule, only sessions with an age limit of their own are looked for.
         self._filter = EVERYTHING if rules else SessionFilter(labels={MAX_AGE_LABEL: None})
         self._newest = [(rule, _Newest(rule.max_sessions)) for rule in rules if rule.max_sessions]
         self._after = ""
@@ -168,8 +179,10 @@ class _Sweep:
         )
 
     async def step(self) -> bool:
-        """Look at the next sessions, a page at most. Returns False after the last one. Raises
-        StoreError where the store cannot be listed."""
+        """Look at the next sessions, one page at most. Returns False after the last one.
+
+        Raises StoreError if the store cannot be listed.
+        """
         rows = await begun_rows(
             self._runtime.store, after=self._after, limit=PAGE, filter=self._filter
         )
@@ -207,7 +220,7 @@ class _Sweep:
     # Whole sessions.
 
     async def _delete_surplus(self, row: SessionRow, surplus: str) -> None:
-        if surplus in self._deleted:  # for another rule
+        if surplus in self._deleted:  # another rule has already deleted it
             return
         try:
             if surplus != row.session:
@@ -224,11 +237,12 @@ class _Sweep:
         if not self._dry_run:
             runtime, store = self._runtime, self._runtime.store
             async with runtime.exclusive(row.session):
-                # Acquired first: that fences an owner that died, and raises if one lives.
+                # Acquire the session first. That fences an owner that died, and raises if the owner
+                # lives.
                 lease = await store.acquire(row.session, runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(lease)
-                    raise Refused("it was written to meanwhile")
+                    raise Refused("it was written to while retention was looking at it")
                 await store.delete(row.session)
                 runtime.tenants.deleted(row.session)
             runtime.retention_deleted(row.session, limit)
@@ -255,14 +269,14 @@ class _Sweep:
         if not self._dry_run:
             try:
                 await self._retain(row.session, limits)
-            except SessionInUse:  # by a process of which nothing is known here
+            except SessionInUse:  # its owner is on another machine, or cannot be checked
                 self._note(row, limits, self._now() + LEFT_S)
                 raise
         self._forgotten[row.session] = sum(excess.limits.values())
         self._limits.update(excess.limits)
 
     async def _retain(self, session: str, limits: HistoryLimits) -> None:
-        actor = await self._runtime.activate(session)  # which applies the manager's rules
+        actor = await self._runtime.activate(session)  # this applies the manager's rules
         handle = LLMSession(self._runtime, actor)
         try:
             await self._runtime.retain(actor, limits)
@@ -271,9 +285,12 @@ class _Sweep:
             await self._runtime.evict(actor)
 
     async def _excess(self, row: SessionRow, limits: HistoryLimits) -> Excess | None:
-        """What is to be forgotten. Most sessions are younger than the age in *limits*: if that is
-        the only limit, only their first record is read. The turns of a fork or an import may be
-        older than that record. Raises Refused if a turn is open."""
+        """The part of the session to forget; None if there is none.
+
+        Most sessions are younger than the age in *limits*. If that is the only limit, only their
+        first record is read. The turns of a fork or an import may be older than that record, so
+        their logs are read. Raises Refused if a turn is open.
+        """
         store, age_s = self._runtime.store, limits.max_age_s
         if age_s is not None and limits == HistoryLimits(max_age_s=age_s):
             first = await read_page(store, row.session, 0, 1)
@@ -289,7 +306,7 @@ class _Sweep:
             oldest = min(state.accepted_time.values(), default=math.inf)
             self._note(row, limits, math.inf if age_s is None else oldest + age_s)
         elif state.open:
-            raise Refused("a turn is open in it")
+            raise Refused("it has an open turn")
         return excess
 
     def _note(self, row: SessionRow, limits: HistoryLimits, due: float) -> None:
@@ -299,17 +316,20 @@ class _Sweep:
     # Who uses a session.
 
     async def _is_left_to_its_owner(self, row: SessionRow) -> bool:
-        """Does another manager hold the session? The schedule leaves it to that one."""
+        """Does another live manager hold the session? Then the schedule leaves it to that one."""
         is_other = row.owner is not None and row.owner != self._runtime.owner
         return self._seen is not None and is_other and await _is_dead(row) is False
 
     async def _check_unused(self, row: SessionRow) -> None:
-        """Raises Refused where a handle holds the session here. If another process holds it, the
-        store raises when it is acquired; a dry run asks whether its owner lives."""
+        """Raises Refused if a handle here refers to the session.
+
+        If another process holds it, the store raises when the session is acquired. A dry run
+        acquires nothing, so it asks whether the owner lives.
+        """
         actor = self._runtime.find_live(row.session)
         if actor is not None:
             if actor.pins or not actor.is_idle:
-                raise Refused("it is in use here")
+                raise Refused("it is in use in this process")
             if not self._dry_run:
                 await self._runtime.evict(actor)
             return
@@ -321,11 +341,11 @@ class _Sweep:
 
 
 async def _is_dead(row: SessionRow) -> bool | None:
-    """Has the process of the session's owner ended? None if that is not known here."""
+    """Has the process of the session's owner ended? None if that cannot be known here."""
     owner = row.owner
     if owner is None:
         return True
-    # In a thread: this asks the operating system, which may be slow.
+    # In a thread, because asking the operating system may take long.
     return await anyio.to_thread.run_sync(owner_is_dead, owner.pid, owner.started, owner.host)
 
 
@@ -335,5 +355,7 @@ def checked_interval(every_s: float | None, rules: Sequence[Retention]) -> float
         return EVERY_S if rules else None
     is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
     if not is_number or not 0 < every_s < math.inf:
-        raise InvalidInput(f"retention_every_s is {every_s!r}; it is seconds, above 0")
+        raise InvalidInput(
+            f"retention_every_s is {every_s!r}; it must be a number of seconds above 0"
+        )
     return float(every_s)

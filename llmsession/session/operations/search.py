@@ -1,4 +1,4 @@
-"""Full-text search over the sessions of a store. Acquires no session."""
+"""Full-text search over the sessions of a store. Acquires no lease."""
 
 from __future__ import annotations
 
@@ -18,45 +18,50 @@ from ..tasks.worker_thread import off_loop
 __all__ = ["SearchHit", "SearchPage", "search_sessions"]
 
 PAGE = 100
-"""Sessions asked of the store at a time."""
+"""Sessions that are read from the store at a time."""
 MAX_RECORDS = 20_000
-"""Records read for one page of a search: then it ends, so that nobody waits for long."""
+"""Records that are read for one page of a search. The page ends then, so that nobody waits long."""
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in which something was found: in ``messages`` of its messages. The last of them is
-    of ``turn`` and ``role``, was complete at ``at`` (seconds since the epoch), and has ``excerpt``
-    around what was found. With ``in_title`` its title has all words, the one that it was given or
-    that of its import. If no message has them, ``messages`` and ``turn`` are 0, ``at`` is the time
-    of the last record, and ``excerpt`` is of the title."""
+    """A session with a match."""
 
     session: str
     messages: int
+    """How many of its messages match; 0 if only the title does."""
     turn: int
+    """The turn of the last matching message; 0 if only the title matches."""
     role: Literal["user", "assistant"]
+    """Whose message that is."""
     at: float
+    """When that message was complete, in seconds since the epoch. If only the title matches, the
+    time of the session's last record.
+    """
     excerpt: str
+    """The text around the match, or the title."""
     in_title: bool = False
+    """Does the title match, the one that was set or that of the import?"""
 
 
 class SearchPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was found in the sessions up to ``next``, by id: search on ``after`` that one. None:
-    everything was searched. ``skipped`` are sessions that could not be read, and why."""
+    """One page of search results."""
 
     hits: tuple[SearchHit, ...] = ()
+    """The matching sessions, by id."""
     next: str | None = None
+    """Search again with ``after`` set to this id. None if everything was searched."""
     skipped: dict[str, str] = {}
+    """Why a session could not be read, by session id."""
 
 
 async def search_sessions(
     store: Store, query: str, *, after: str, limit: int, filter: SessionFilter
 ) -> SearchPage:
-    """At most *limit* sessions with ids greater than *after* whose conversation has a message with
-    all words of *query*, of those that *filter* finds.
+    """At most *limit* sessions after the id *after* that match *filter* and *query*.
 
-    A store with an index of words says which sessions may have them; of another store every
-    session is read. Either way a session is found by reading its conversation: what was forgotten,
-    cleared or rewound is not found. Raises InvalidInput and StoreError.
+    A store with a word index says which sessions may match. Without an index every session is read.
+    Either way a session is found by reading its conversation, so messages that were forgotten,
+    cleared or rewound are not found. Raises InvalidInput and StoreError.
     """
     parsed = parse_query(query)
     hits: list[SearchHit] = []
@@ -69,7 +74,7 @@ async def search_sessions(
             try:
                 hit = await _hit(store, parsed, row) if row.head else None
             except SessionNotFound:
-                continue  # it was deleted meanwhile
+                continue  # deleted after the row was read
             except RecordDamaged as error:
                 skipped[row.session] = str(error)
                 continue

@@ -1,4 +1,4 @@
-"""The live actors of one process. One session is activated or deactivated by one task at a time."""
+"""The live actors of one process. At any time only one task activates or deactivates a session."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from ..values.outcome import Closed
 __all__ = ["Activation", "ActivationTable"]
 
 Activation: TypeAlias = Callable[[], Awaitable[Actor]]
-"""Makes or loads one actor, and adds it to the table."""
+"""Creates or loads one actor, and adds it to the table."""
 
 
 class ActivationTable:
-    """The actors of one manager, by session. Whoever makes, loads or releases a session has it
-    exclusively for that time. The next task that needs the session waits, and then looks again.
+    """The actors of one manager, by session.
 
-    *run_work* runs a work under a name. *check* raises where no session may be activated any more.
-    *on_abandoned* is called when a caller did not wait for the session that it asked for.
+    A task that creates, loads or releases a session has exclusive access to it for that time. The
+    next task that needs the session waits, and then checks the table again.
+
+    *run_work* runs a work under a name. *check* raises if no session may be activated any more.
+    *on_abandoned* is called if a caller did not wait for the session that it asked for.
     """
 
     def __init__(
@@ -43,24 +45,24 @@ class ActivationTable:
         self._check = check
         self._on_abandoned = on_abandoned
         self._busy: dict[str, Promise[None]] = {}
-        """Sessions that are being made, loaded or released."""
+        """Sessions that are being created, loaded or released."""
 
     def add(self, actor: Actor) -> None:
         """*actor* is live from now on."""
         self.actors[actor.session] = actor
 
     def remove(self, actor: Actor) -> None:
-        """*actor* takes no commands any more."""
+        """*actor* accepts no commands any more."""
         if self.actors.get(actor.session) is actor:
             del self.actors[actor.session]
 
     # Activation.
 
     async def activate(self, session: str, load: Activation, *, takeover: bool = False) -> Actor:
-        """The live actor of *session*, or the one that *load* makes. With *takeover* the actor
-        surely owns the session at this moment. Raises as *load* and *check*.
+        """The live actor of *session*, or the one that *load* creates.
 
-        Cancelling the wait does not stop the loading.
+        With *takeover*, the actor is known to own the session at this moment. Cancelling the wait
+        does not stop the loading. Raises the errors of *load* and *check*.
         """
         while True:
             await self._not_busy(session)
@@ -72,21 +74,24 @@ class ActivationTable:
                     return actor
                 actor.fence()
                 continue
-            # Loading the session now would fence the last records of the actor that closes.
+            # Wait until the closing actor is done. Loading the session now would fence that actor's
+            # last records.
             await actor.put_close().wait()
         self._check()
         return await self._activate_exclusively(session, load)
 
     async def activate_new(self, session: str, make: Activation) -> Actor:
-        """The actor of a new session, which *make* makes. Errors and cancellation are as of
-        ``activate``."""
+        """The actor of a new session that *make* creates. Errors and cancellation are those of
+        ``activate``.
+        """
         await self._not_busy(session)
         self._check()
         return await self._activate_exclusively(session, make)
 
     async def _has_other_owner(self, actor: Actor) -> bool:
-        """Has another owner taken the session? The actor itself would learn it from its next
-        record."""
+        """Has another owner taken the session? The actor itself would notice it with its next
+        record.
+        """
         return (await self._store.row(actor.session)).epoch > actor.core.journal.lease.epoch
 
     async def _not_busy(self, session: str) -> None:
@@ -94,8 +99,11 @@ class ActivationTable:
             await self._busy[session].wait()
 
     async def _activate_exclusively(self, session: str, activation: Activation) -> Actor:
-        """The actor that *activation* makes. It runs as a work of the manager's, because a caller
-        that is cancelled must not leave the session half made."""
+        """The actor that *activation* creates.
+
+        It runs as a work of the manager: a caller that is cancelled must not leave the session half
+        created.
+        """
         busy = self._busy[session] = Promise()
         activated: Promise[Actor] = Promise()
 
@@ -105,8 +113,9 @@ class ActivationTable:
             except BaseException as error:
                 activated.fail(contained_in_task(error))
             finally:
-                # No effect where the promise was kept: this is for a work that was cancelled.
-                stopped = f"the manager was stopped while it loaded session {session!r}"
+                # Has no effect if the promise is already set. It answers the callers of a work that
+                # was cancelled.
+                stopped = f"the SessionManager was closed while it loaded session {session!r}"
                 activated.fail(SessionClosed(stopped))
                 del self._busy[session]
                 busy.set(None)
@@ -121,25 +130,28 @@ class ActivationTable:
     # Deactivation.
 
     async def evict(self, actor: Actor) -> bool:
-        """Release a session if no handle holds it and nothing is open. Says whether it did."""
+        """Release a session if no handle refers to it and nothing is open. Returns whether it
+        did.
+        """
         if actor.pins or not actor.is_idle or actor.status != "live":
             return False
-        if actor.session in self._busy:  # somebody tries to make a session of the same name
+        if actor.session in self._busy:  # another task is creating a session with the same id
             return False
         async with self.exclusive(actor.session):
             lease = actor.evict()
             try:
                 with anyio.CancelScope(shield=True):
                     await self._store.release(lease)
-            except BaseException as raised:  # this process keeps the lease, and can load it again
+            except BaseException as raised:  # this process keeps the lease and can load it again
                 error = contained_in_task(raised)
                 actor.core.log.trouble("session.not_released", error=error_text(error))
         return True
 
     @asynccontextmanager
     async def exclusive(self, session: str) -> AsyncIterator[None]:
-        """Until the body is left, nobody else in this process makes, opens or releases
-        *session*."""
+        """Until the body is left, no other task in this process creates, opens or releases
+        *session*.
+        """
         await self._not_busy(session)
         busy = self._busy[session] = Promise()
         try:
@@ -155,6 +167,6 @@ class ActivationTable:
             actors = tuple(self.actors.values())
             promises = [actor.put_close(leave_open=leave_open) for actor in actors]
             closed += [await promise.wait() for promise in promises]
-            for busy in tuple(self._busy.values()):  # its session is live then, and closed above
+            for busy in tuple(self._busy.values()):  # then the session is live and closed above
                 await busy.wait()
         return closed

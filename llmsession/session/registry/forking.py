@@ -17,7 +17,10 @@ __all__ = ["fork_of"]
 async def fork_of(
     runtime: Runtime, parent: Actor, command: c.Fork, labels: dict[str, str] | None
 ) -> Actor:
-    """The fork that *command*, enqueued at *parent*, asks for. Raises as ``LLMSession.fork``."""
+    """The fork that *command* asks for, which was enqueued at *parent*.
+
+    Raises the errors of ``LLMSession.fork``.
+    """
     forked: Promise[Actor] = Promise()
 
     async def work() -> None:
@@ -26,15 +29,16 @@ async def fork_of(
         except BaseException as error:
             forked.fail(contained_in_task(error))
         finally:
-            stopped = f"the manager was stopped while it forked session {parent.session!r}"
+            stopped = f"the SessionManager was closed while it forked session {parent.session!r}"
             forked.fail(SessionClosed(stopped))
 
-    # A work of the manager's: a caller that is cancelled does not take the command back.
+    # The fork is a work of the manager, because cancelling the caller does not undo the command.
     runtime.run_work(f"fork of {parent.session}", work)
     try:
         return await forked.wait()
     except BaseException:
-        # The fork may be made after its caller gave up, and then no handle holds it.
+        # The fork may be created after its caller gave up. Then no handle refers to it, so look for
+        # idle sessions later.
         runtime.evictor.schedule()
         raise
 
@@ -50,7 +54,7 @@ async def _fork(
             parent.session, point, own_labels, parent.state.history, tools=tools
         )
     except SessionExists:
-        # A repeated command finds the fork that the first one made.
+        # A repeated command finds the fork that the first one created.
         row = await runtime.store.row(point.session)
         if command.command_id is None or row.parent != parent.session:
             raise

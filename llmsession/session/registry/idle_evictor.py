@@ -1,4 +1,4 @@
-"""IdleEvictor: decides when to look for sessions that no handle holds."""
+"""IdleEvictor: decides when to look for sessions that no handle refers to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ __all__ = ["IdleEvictor"]
 
 
 class IdleEvictor:
-    """Calls *evict* about *idle_s* after the last handle of a session in *actors* is gone, and
-    again as long as there are such sessions. Does nothing before ``start`` and after ``stop``."""
+    """Calls *evict* about *idle_s* seconds after the last handle of a session in *actors* is gone.
+
+    It repeats the call as long as there are such sessions. Does nothing before ``start`` and after
+    ``stop``.
+    """
 
     def __init__(
         self, actors: Mapping[str, Actor], idle_s: float, evict: Callable[[], Awaitable[int]]
@@ -24,7 +27,7 @@ class IdleEvictor:
         self._evict = evict
         self._timer_is_set = False
         self._missed_unpin = False
-        """A handle was collected where no timer can be set: the next activation sets it."""
+        """A handle was collected where no timer can be set. The next activation sets it."""
         self._stopped = True
 
     def start(self, timers: Timers, works: Works) -> None:
@@ -34,28 +37,31 @@ class IdleEvictor:
         self._stopped = False
 
     def stop(self) -> None:
-        """Stop looking: all sessions are closed anyway."""
+        """Stop looking, because all sessions are closed anyway."""
         self._stopped = True
 
     def unpin(self, actor: Actor) -> None:
-        """A handle of *actor* is gone. The garbage collector calls this, in any thread and at any
-        moment, so it only counts and sets a timer."""
+        """A handle of *actor* is gone.
+
+        The garbage collector calls this in any thread and at any moment, so it only counts and sets
+        a timer.
+        """
         actor.pins -= 1
         if threading.get_ident() != self._thread:
             self._missed_unpin = True  # timers belong to the event loop's thread
         elif actor.pins == 0 and actor.status == "live":
             try:
                 self.schedule()
-            except RuntimeError:  # in a callback of the loop, between its tasks
+            except RuntimeError:  # called between two tasks of the loop, where no timer can be set
                 self._missed_unpin = True
 
     def activated(self) -> None:
-        """A session was activated, in the event loop's thread: make up for a missed timer."""
+        """A session was activated in the event loop's thread, so a missed timer can be set now."""
         if self._missed_unpin:
             self.schedule()
 
     def schedule(self) -> None:
-        """Look for sessions to evict after *idle_s*."""
+        """Look for sessions to evict after *idle_s* seconds."""
         if not self._stopped and not self._timer_is_set:
             self._timers.after(self._idle_s, self._look)
             self._timer_is_set, self._missed_unpin = True, False

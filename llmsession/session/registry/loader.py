@@ -1,4 +1,4 @@
-"""Loader: from a session's log to its state, and the records that are due before it is live."""
+"""Loader: from a session's log to its state, and the records to write before it is live."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from ..values.commands import ForkPoint
 __all__ = ["Loader", "Runners"]
 
 Runners: TypeAlias = dict[str, r.Runner]
-"""Who ran each tool when it was called last, by its name."""
+"""Who ran each tool, by its name, when the model called it last."""
 
 
 class Loader:
-    """Creates, forks and acquires the sessions of one owner, before they are live.
+    """Creates, forks and acquires the sessions of one owner before they are live.
 
     Each method gives a session's state and its lease. ``write`` appends records to the log and
     folds them into the state.
@@ -53,10 +53,10 @@ class Loader:
         self._subscriptions = subscriptions
 
     async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Lease]:
-        """A new session whose log is *records*, written whole or not at all. A session without a
-        record, whose creator died, is reused.
+        """Create a session whose log is *records*, written completely or not at all.
 
-        Raises SessionExists, StoreError.
+        A session without a record whose creator died is used again. Raises SessionExists,
+        StoreError.
         """
         lease = await self._create(session)
         state = SessionState(session)
@@ -77,7 +77,9 @@ class Loader:
             return lease
 
     async def _acquire_empty(self, session: str) -> Lease | None:
-        """The lease of a session that has no record and no living owner; None for any other."""
+        """The lease of a session that has no record and no living owner; None for any other
+        session.
+        """
         try:
             if (await self._store.row(session)).head:
                 return None
@@ -99,10 +101,10 @@ class Loader:
         *,
         imported: Branch | None = None,
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """A fork of *parent*; *messages* are the parent's, whose objects it shares. All records
-        of an *imported* branch are written at once. If the body raises, the fork is deleted.
+        """Create a fork of *parent*. *messages* are the parent's; the fork shares these objects.
 
-        Raises SessionNotFound, SessionExists, StoreError.
+        All records of an *imported* branch are written together. If the body raises, the fork is
+        deleted. Raises SessionNotFound, SessionExists, StoreError.
         """
         lease = await self._store.fork(parent, point.upto, point.session, self._owner)
         state = SessionState(point.session)
@@ -121,12 +123,14 @@ class Loader:
     async def acquired(
         self, session: str, *, takeover: bool
     ) -> AsyncIterator[tuple[SessionState, Lease, Runners]]:
-        """A session that exists, and who ran each of its tools last. What its last owner left
-        unwritten is written first, but for the ends of open turns. If the body raises, the session
-        is released.
+        """Acquire an existing session. Yields its state, its lease, and who ran each of its tools
+        last.
 
-        Raises SessionNotFound (also for one without a record, which is removed), SessionInUse,
-        StoreError.
+        Records that the last owner left unwritten are written first, except for the ends of open
+        turns. If the body raises, the session is released.
+
+        Raises SessionNotFound (also for a session without a record, which is removed),
+        SessionInUse, StoreError.
         """
         lease = await self._store.acquire(session, self._owner, takeover=takeover)
         try:
@@ -137,13 +141,16 @@ class Loader:
             noted = tool_runners(runners)
             state = await read_state(self._store, session, noted, head=lease.head)
             if state.head != lease.head:
-                message = f"session {session!r} has {state.head} of {lease.head} records"
+                message = (
+                    f"session {session!r} has only {state.head} of its {lease.head} records;"
+                    " check the store with `llmsession integrity`"
+                )
                 raise StoreError(message, committed=False)
             row = await self._store.row(session)
-            if row.epoch == lease.epoch:  # else another owner has it, and may have changed it
+            if row.epoch == lease.epoch:  # else another owner has it and may have changed it
                 check_belongs(state, row)
             self._subscriptions.reached(session, state.head)
-            if state.session != session:  # a fork whose own first record is missing
+            if state.session != session:  # a fork whose creator died before its first record
                 parent = row.parent or state.session
                 records = fork_records(state, session, parent, state.labels)
                 await self.write(state, lease, records)
@@ -153,12 +160,14 @@ class Loader:
             with anyio.CancelScope(shield=True):
                 try:
                     await self._store.release(lease)
-                except BaseException as error:  # the caller gets the first error
+                except BaseException as error:  # the caller gets the error of the body
                     contained(error)
             raise
 
     async def peek(self, session: str) -> tuple[SessionState, Runners]:
-        """As ``acquired``, without taking the session or writing to it."""
+        """The state and the tool runners, as ``acquired`` gives them, but without a lease or a
+        write.
+        """
         runners: Runners = {}
         return await read_state(self._store, session, tool_runners(runners)), runners
 
@@ -181,22 +190,27 @@ class Loader:
                 self._subscriptions.publish(lease.session, stamped)
 
     async def _is_ours(self, written: Written) -> bool:
-        """Was a batch written although it met a conflict? It was if the conflict is with itself:
-        the epoch is ours, and the batch is in the log."""
+        """Was a batch written although it met a conflict?
+
+        It was if it conflicts with itself: the epoch is ours, and the batch is in the log. This
+        happens when the answer to an append was lost and the append was repeated.
+        """
         batch, result = written.batch, written.result
         if not isinstance(result, Conflict) or not result.row or result.row.epoch != batch.epoch:
             return False
         return await is_in_log(self._store, batch)
 
     async def _erase(self, state: SessionState, lease: Lease) -> None:
-        """Erase from the log what was forgotten and is still in it."""
+        """Erase content that was forgotten and is still in the log."""
         if state.pending_redaction is not None:
             await erase(self._store, lease, state.pending_redaction)
             await self.write(state, lease, [r.RecordsRedacted()])
 
     async def _undo(self, lease: Lease, error: BaseException) -> None:
-        """Delete the session if it surely has no record of its own. If *error* leaves that open,
-        only release it: the next ``open`` or ``delete`` finds out."""
+        """Delete the session if it certainly has no record of its own.
+
+        If *error* leaves that open, only release it. The next ``open`` or ``delete`` finds out.
+        """
         with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets *error*
             if isinstance(error, StoreError) and error.committed is None:
                 await self._store.release(lease)
@@ -211,8 +225,8 @@ class Loader:
 
 def _check_written(written: Written, session: str) -> None:
     if isinstance(written.result, Lost):
-        message = f"the store failed under session {session!r}: {written.result.error}"
+        message = f"the store failed while session {session!r} was loaded: {written.result.error}"
         raise StoreError(message, committed=written.result.committed)
     if not isinstance(written.result, Appended):
-        message = f"another owner took session {session!r} while it was loaded"
+        message = f"another owner took session {session!r} while it was loaded; open it again"
         raise StoreError(message, committed=False)

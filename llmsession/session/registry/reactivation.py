@@ -1,4 +1,6 @@
-"""ReactivationQueue: commands to a cold session wait here, and are enqueued in call order."""
+"""ReactivationQueue: commands to a cold session wait here and are enqueued in the order of
+calls.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ __all__ = ["ReactivationQueue"]
 
 
 class ReactivationQueue:
-    """The callers that wait for one session. ``callers`` counts those that wait and the one that
-    is inside ``in_turn``."""
+    """The callers that wait for one session.
+
+    ``callers`` counts those that wait and the one that is inside ``in_turn``.
+    """
 
     __slots__ = ("__weakref__", "_lock", "callers")
 
@@ -22,9 +26,11 @@ class ReactivationQueue:
 
     @asynccontextmanager
     async def in_turn(self) -> AsyncIterator[None]:
-        """Callers enter the body one after the other, in the order in which they came. A caller
-        that leaves it must enqueue its command before it waits for anything. Cancellable while it
-        waits."""
+        """Callers enter the body one after the other, in the order in which they came.
+
+        A caller that leaves the body must enqueue its command before it awaits anything; otherwise
+        the next caller may overtake it. Cancellable while it waits.
+        """
         if self._lock is None:
             self._lock = anyio.Lock(fast_acquire=True)
         self.callers += 1

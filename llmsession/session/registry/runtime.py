@@ -1,4 +1,4 @@
-"""Runtime: what the sessions of one manager run in."""
+"""Runtime: the services, tasks and live actors behind one SessionManager."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ from .summary_provider import summary_provider
 __all__ = ["Runtime"]
 
 GRACE_S = 0.1
-"""How long the manager's own works may take to stop when it is left."""
+"""How many seconds the manager's own works may take to stop when the manager is left."""
 
 
 class Runtime:
     """The services, the live actors and the tasks of one manager's sessions.
 
-    ``SessionManager`` is its public face and has the parameters' documentation. Handles and
-    operations on whole sessions use the runtime directly. Everything that runs for its sessions
-    runs in one task group, from ``enter`` to ``leave``.
+    ``SessionManager`` is its public interface and documents the parameters. Handles and operations
+    on whole sessions use the runtime directly. Everything that runs for its sessions runs in one
+    task group, from ``enter`` to ``leave``.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Runtime:
     ) -> None:
         self.provider = provider
         self.environ = dict(os.environ if environ is None else environ)
-        """Read once. What configurations leave open is looked for here first."""
+        """Read once. Configuration fields that are None are filled from it."""
         self.tenants = Tenants(tenant_budgets)
         self.given_store: Store = store if store is not None else MemoryStore()
-        """The store as its user knows it."""
+        """The store that the user passed."""
         self.store: Store = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
-        """Who this manager is to its store."""
+        """The identity of this manager towards its store."""
         self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
         self._summariser = summary_provider(self.environ) if summariser is None else summariser
@@ -118,7 +118,7 @@ class Runtime:
         self._prices = PriceTable(prices)
         self._observers = tuple(observers)
         self.retention = checked_rules(retention)
-        """The rules that hold for every session here, as long as the manager runs."""
+        """The rules that apply to every session here as long as the manager runs."""
         self._thread_wait_s = checked_seconds(
             thread_wait_s, "thread_wait_s", minimum=0, maximum=math.inf
         )
@@ -127,7 +127,7 @@ class Runtime:
             self.store,
             run_work=self.run_work,
             check=self.check_accepting,
-            # The session may be live after its caller gave up, and then no handle holds it.
+            # The session may become live after its caller gave up. Then no handle refers to it.
             on_abandoned=lambda: self.evictor.schedule(),  # noqa: PLW0108  # made below
         )
         self.evictor = IdleEvictor(self._table.actors, idle_s, self.evict_idle)
@@ -140,7 +140,7 @@ class Runtime:
         self._reactivations: WeakValueDictionary[str, ReactivationQueue] = WeakValueDictionary()
         self._close_error: Exception | None = None
         self._warned: set[str] = set()
-        """Tools that nobody binds, and that a warning has named."""
+        """The unbound tools that a warning has already named."""
         self._entered = False
         self._accepting = False
 
@@ -149,13 +149,15 @@ class Runtime:
     async def enter(self) -> None:
         """Start the task group. Raises InvalidInput the second time."""
         if self._entered:
-            raise InvalidInput("a SessionManager can be entered once")
+            raise InvalidInput("a SessionManager can be entered only once; create another one")
         self._entered = self._accepting = True
         self._host = TaskHost(self._start, self._end, self._close_parts)
         await self._host.enter()
 
     async def leave(self) -> None:
-        """Close every session, the store and the providers. Raises what closing those raised."""
+        """Close every session, the store and the providers. Raises the first error of closing
+        those.
+        """
         await self._host.leave()
         if self._close_error is not None:
             raise self._close_error
@@ -192,27 +194,27 @@ class Runtime:
 
     async def _close_parts(self) -> None:
         self._accepting = False
-        for actor in self.actors:  # there are some only after an actor has crashed
+        for actor in self.actors:  # normally there are none left; some are if an actor crashed
             try:
                 await self.store.release(actor.evict())
-            except BaseException as error:  # the process ends its lease by its own end
+            except BaseException as error:  # the lease ends when the process ends
                 contained_in_task(error)
         parts: list[Any] = [self.store]
         providers = [self.provider]
         if self._summariser is not None and self._summariser is not self.provider:
             providers.append(self._summariser)
         for provider in providers:
-            # A provider need not have ``aclose``. One that is shared is not ours to close.
+            # A provider does not need an ``aclose``. A shared provider is not ours to close.
             if hasattr(provider, "aclose") and not getattr(provider, "is_held", False):
                 parts.append(provider)
         for part in parts:
             try:
                 await part.aclose()
-            except BaseException as error:  # ``leave`` raises the first one
+            except BaseException as error:  # ``leave`` raises the first error
                 self._close_error = self._close_error or contained_in_task(error)
 
     async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
-        """Close every live session. With *leave_open* open turns get no end in the log."""
+        """Close every live session. With *leave_open*, open turns get no end in the log."""
         self._accepting = False
         self.evictor.stop()
         closed = await self._table.close_all(leave_open=leave_open)
@@ -221,7 +223,7 @@ class Runtime:
         return tuple(closed)
 
     async def stop_works(self) -> None:
-        """Cancel every work, and wait for a moment until they have stopped."""
+        """Cancel every work, and wait a short time until they have stopped."""
         await self._works.stop_all(GRACE_S)
 
     def stop_accepting(self) -> None:
@@ -233,21 +235,21 @@ class Runtime:
         if not self._entered:
             raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
         if not self._accepting:
-            raise SessionClosed("the SessionManager is closing and takes no sessions")
+            raise SessionClosed("the SessionManager is closing and accepts no more sessions")
 
     # Works.
 
     def after(self, delay_s: float, fire: Callable[[], None]) -> None:
-        """Call *fire* after *delay_s* seconds, unless the manager is closed before."""
+        """Call *fire* after *delay_s* seconds, unless the manager is closed first."""
         self._timers.after(delay_s, fire)
 
     def run_work(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run *work*, which reports its own errors, among the manager's works."""
+        """Run *work* among the manager's works. It must report its own errors."""
         self._works.start(name, work)
 
     @property
     def running_works(self) -> tuple[str, ...]:
-        """The names of the works that run now: streams, tools, jobs."""
+        """The names of the works that run now: streams, tools and jobs."""
         return self._works.running
 
     # Configurations.
@@ -255,8 +257,10 @@ class Runtime:
     def check_config(
         self, config: Any, tenant: str | None = None
     ) -> tuple[SessionConfig, msgspec.Raw]:
-        """*config* as a session of *tenant* can run with it, and its logged form. Raises
-        InvalidConfig."""
+        """*config* in the form in which a session of *tenant* runs with it, and its logged form.
+
+        Raises InvalidConfig.
+        """
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         config, stored = self._services.shared(self.complete_config(config))
@@ -267,8 +271,11 @@ class Runtime:
     def complete_config(
         self, config: SessionConfig, changes: Mapping[str, Any] | None = None
     ) -> SessionConfig:
-        """*config* with *changes*, checked. The environment fills its open fields, and the
-        manager's callables its tools that have none. Raises InvalidConfig."""
+        """*config* with *changes*, checked.
+
+        Fields that are None are filled from the environment, and tools without a function get the
+        manager's functions. Raises InvalidConfig.
+        """
         try:
             if changes:
                 config = msgspec.structs.replace(config, **changes)
@@ -284,7 +291,7 @@ class Runtime:
         return bind_tools(config, tools) if tools else config
 
     def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
-        """The configuration in the log, with the manager's callables and those of *tools*."""
+        """The configuration in the log, with the manager's tool functions and those of *tools*."""
         config = bind_tools(logged_config(state.config), (*self._tools, *tools))
         return self._services.shared(config)[0]
 
@@ -292,15 +299,15 @@ class Runtime:
 
     @property
     def actors(self) -> tuple[Actor, ...]:
-        """The live actors, now."""
+        """The actors that are live now."""
         return tuple(self._table.actors.values())
 
     def find_live(self, session: str) -> Actor | None:
-        """The session's actor, if it is live here."""
+        """The session's actor if it is live here; else None."""
         return self._table.actors.get(session)
 
     def open_calls(self, session: str) -> tuple[ToolUse, ...]:
-        """The calls that wait for their results in a session; () where it is not live here."""
+        """The calls of a session that wait for their results; () if it is not live here."""
         actor = self.find_live(session)
         return actor.open_calls if actor is not None else ()
 
@@ -313,10 +320,10 @@ class Runtime:
         recovery: Recovery | None = None,
         unbound: Unbound = "warn",
     ) -> Actor:
-        """The live actor of *session*. A cold session is loaded from the store: only then are
-        *tools* bound, open turns recovered, and does *unbound* count.
+        """The live actor of *session*. A cold session is loaded from the store.
 
-        Cancelling the wait does not stop the loading. Raises as ``SessionManager.open``.
+        *tools*, *recovery* and *unbound* have an effect only if the session is loaded. Cancelling
+        the wait does not stop the loading. Raises the errors of ``SessionManager.open``.
         """
 
         def bound(state: SessionState, runners: Runners) -> SessionConfig:
@@ -325,8 +332,10 @@ class Runtime:
             return config
 
         async def load() -> Actor:
-            if takeover and unbound == "raise":  # before another owner loses the session
-                with suppress(SessionNotFound):  # one without a record is removed below
+            # Check the tools before the takeover: if they are unbound, the present owner must not
+            # lose the session.
+            if takeover and unbound == "raise":
+                with suppress(SessionNotFound):  # a session without a record is removed below
                     bound(*await self._loader.peek(session))
             async with self._loader.acquired(session, takeover=takeover) as loaded:
                 state, lease, runners = loaded
@@ -341,20 +350,22 @@ class Runtime:
         return await self._table.activate(session, load, takeover=takeover)
 
     async def retain(self, actor: Actor, limits: HistoryLimits | None = None) -> None:
-        """Let *actor* forget what exceeds *limits*, by default those of the session; returns when
-        that is erased. Nothing is done while a turn is open. Raises SessionClosed, SessionMoved
-        and StoreError."""
+        """Let *actor* forget what exceeds *limits*, by default those of the session.
+
+        Returns when that is erased. Nothing is done while a turn is open. Raises SessionClosed,
+        SessionMoved and StoreError.
+        """
         command = Retain(actor.mailbox.number(), None, limits)
         actor.put(command)
         await command.promise.wait()
 
     def retention_deleted(self, session: str, limit: str) -> None:
-        """*session* was deleted because of *limit*: log it, and tell the observers."""
+        """*session* was deleted because of *limit*: log it, and call the observers."""
         self.log(session).event("retention.deleted", limit=limit)
         self._services.observers.deleted(session, limit)
 
     def log(self, session: str = "") -> SessionLog:
-        """The log of *session*, or of what is about no single one."""
+        """The logger of *session*, or for events that concern no single session."""
         return SessionLog(self._logger, session, content=False)
 
     def _check_bound(self, session: str, names: tuple[str, ...], unbound: Unbound) -> None:
@@ -368,8 +379,10 @@ class Runtime:
     async def create(
         self, config: SessionConfig, session: str, records: Sequence[r.Record]
     ) -> Actor:
-        """A new session whose log is *records*; *config* was checked. Raises as
-        ``SessionManager.create``."""
+        """Create a session whose log is *records*. *config* was checked.
+
+        Raises the errors of ``SessionManager.create``.
+        """
 
         async def make() -> Actor:
             state, lease = await self._loader.create(session, records)
@@ -388,9 +401,12 @@ class Runtime:
         config: SessionConfig | None = None,
         imported: Branch | None = None,
     ) -> Actor:
-        """A new session that goes on from *point* of *parent*; *messages* are the parent's, whose
-        objects it shares. It runs with *config*, without one with the parent's and *tools*. An
-        *imported* branch is written whole. Raises as ``LLMSession.fork``."""
+        """Create a session that continues from *point* of *parent*.
+
+        *messages* are the parent's; the fork shares these objects. It runs with *config* or,
+        without one, with the parent's configuration and *tools*. An *imported* branch is written
+        completely or not at all. Raises the errors of ``LLMSession.fork``.
+        """
 
         async def make() -> Actor:
             async with self._loader.forked(parent, point, labels, messages, imported=imported) as (
@@ -408,8 +424,10 @@ class Runtime:
         lease: Lease,
         runners: Mapping[str, r.Runner] = MappingProxyType({}),
     ) -> Actor:
-        """The live actor of a session that was made or loaded; *runners* ran its tools last.
-        Raises StoreError where its tenant has a budget, and what was spent of it cannot be read."""
+        """The live actor of a session that was created or loaded. *runners* ran its tools last.
+
+        Raises StoreError if its tenant has a budget and the tenant's spending cannot be read.
+        """
         await self.tenant_logs.load_budget(tenant_of(state.labels))
         actor = Actor(
             state=state,
@@ -431,28 +449,32 @@ class Runtime:
         self._group.start_soon(actor.serve, name=f"llmsession {actor.session}")
 
     def reactivation_queue(self, session: str) -> ReactivationQueue:
-        """Where commands to a cold *session* wait for it, the same for all of its handles."""
+        """The queue for commands to a cold *session*. All handles of the session share it."""
         return self._reactivations.setdefault(session, ReactivationQueue())
 
     # Deactivation.
 
     async def evict(self, actor: Actor) -> bool:
-        """Release a session if no handle holds it and nothing is open. Says whether it did."""
+        """Release a session if no handle refers to it and nothing is open. Returns whether it
+        did.
+        """
         return await self._table.evict(actor)
 
     async def evict_idle(self) -> int:
-        """Release every session that no handle holds and that has nothing open; returns how
-        many."""
+        """Release every session without a handle and with nothing open. Returns how many."""
         return sum([await self.evict(actor) for actor in self.actors])
 
     def exclusive(self, session: str) -> AbstractAsyncContextManager[None]:
-        """Until the body is left, nobody else in this process makes, opens or releases
-        *session*."""
+        """Until the body is left, no other task in this process creates, opens or releases
+        *session*.
+        """
         return self._table.exclusive(session)
 
     async def delete(self, session: str) -> None:
-        """Close the session if it is live here, and delete it for good. Raises SessionNotFound,
-        StoreError."""
+        """Close the session if it is live here, and delete it for good.
+
+        Raises SessionNotFound, StoreError.
+        """
         actor = self.find_live(session)
         if actor is not None:
             await actor.put_close().wait()

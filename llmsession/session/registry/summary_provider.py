@@ -1,4 +1,4 @@
-"""The provider that writes summaries, where only the environment names it."""
+"""The provider of summaries that the environment names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["summary_provider"]
 
 def summary_provider(environ: Mapping[str, str]) -> Provider | None:
     """The provider that ``LLMSESSION_SUMMARY_PROVIDER`` names in *environ*: ``anthropic`` or
-    ``openai``, with the key and the base URL that the SDK's own variables have there. None where it
-    is not set. Raises InvalidConfig for another name, and where the SDK or the key is missing.
+    ``openai``.
+
+    It uses the API key and the base URL in the SDK's own variables. Returns None if the variable is
+    not set. Raises InvalidConfig for another name, and if the SDK or the key is missing.
     """
     name = environ.get(SUMMARY_PROVIDER_VARIABLE, "").strip()
     if not name:
@@ -28,7 +30,7 @@ def summary_provider(environ: Mapping[str, str]) -> Provider | None:
         "openai": OpenAIProvider,
     }
     if name not in kinds:
-        raise InvalidConfig(f"{SUMMARY_PROVIDER_VARIABLE} is {name!r}: use anthropic or openai")
+        raise InvalidConfig(f"{SUMMARY_PROVIDER_VARIABLE} is {name!r}; use anthropic or openai")
     prefix = name.upper()
     try:
         return kinds[name](

@@ -1,4 +1,4 @@
-"""The time of day as the sessions of a manager read it, whoever tells it."""
+"""The clock that the sessions of a manager read, with protection from an invalid one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ __all__ = ["Clock", "checked_clock"]
 
 MIN_S = datetime.min.replace(tzinfo=UTC).timestamp() + 86_400
 MAX_S = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
-"""The years 1 to 9999, without the days at which a time zone would leave them: what a log holds is
-shown as a date."""
+"""The years 1 to 9999 without their first and last day, at which a time zone would leave that
+range. Times in a log are shown as dates.
+"""
 
 
 class Clock:
-    """Reads *clock*, which may be anybody's: seconds since the epoch, as a float.
+    """Reads *clock*, which may be foreign code and returns seconds since the epoch as a float.
 
-    What it returns that is no such moment, and what it raises, is not written into a log: the
-    system's clock is read instead. *failed* is called with the reason, once.
+    If it raises or returns something else, that does not get into a log: the system's clock is read
+    instead. *failed* is called once, with the reason.
     """
 
     __slots__ = ("_clock", "_failed")
@@ -30,14 +31,17 @@ class Clock:
         self._failed: Callable[[Exception], None] | None = failed
 
     def __call__(self) -> float:
-        """Now, in seconds since the epoch. Raises nothing."""
+        """The time now, in seconds since the epoch. Raises nothing."""
         try:
             now = self._clock()
             if now.__class__ is float and MIN_S < now < MAX_S:
                 return now
             if isinstance(now, int | float) and not isinstance(now, bool) and MIN_S < now < MAX_S:
                 return float.__float__(now) if isinstance(now, float) else float(int.__index__(now))
-            error: Exception = ValueError(f"the clock says {type(now).__name__}, no moment")
+            error: Exception = ValueError(
+                f"the clock returned an invalid {type(now).__name__} instead of seconds since the"
+                " epoch"
+            )
         except BaseException as raised:
             error = contained(raised)
         failed, self._failed = self._failed, None
@@ -49,5 +53,5 @@ class Clock:
 def checked_clock(
     clock: Callable[[], float], failed: Callable[[Exception], None]
 ) -> Callable[[], float]:
-    """*clock* as sessions read it: the system's own as it is, any other one through ``Clock``."""
+    """*clock* as sessions read it: the system's clock directly, any other one through ``Clock``."""
     return clock if clock is time.time else Clock(clock, failed)

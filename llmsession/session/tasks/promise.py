@@ -1,4 +1,4 @@
-"""A value that tasks wait for: like Rust's oneshot channel, on anyio."""
+"""A value that tasks wait for, like Rust's oneshot channel, on anyio."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ T = TypeVar("T")
 
 
 class Promise(Generic[T]):
-    """Set once, awaited by any number of tasks. A second ``set`` or ``fail`` is ignored: the
-    first answer is the answer."""
+    """Set once, awaited by any number of tasks.
+
+    A second ``set`` or ``fail`` is ignored: the first answer counts.
+    """
 
     __slots__ = ("_error", "_event", "_followers", "_set", "_value")
 
@@ -32,19 +34,19 @@ class Promise(Generic[T]):
         return self._set
 
     def set(self, value: T) -> None:
-        """Give *value* to all that wait, now and later."""
+        """Give *value* to all tasks that wait, now or later."""
         if not self._set:
             self._value = value
             self._settle()
 
     def fail(self, error: BaseException) -> None:
-        """Raise *error* in all that wait, now and later."""
+        """Raise *error* in all tasks that wait, now or later."""
         if not self._set:
             self._error = error
             self._settle()
 
     def follow(self, follower: Promise[T]) -> None:
-        """Give *follower* the same answer as this one, now or later."""
+        """Give *follower* the same answer as this promise, now or later."""
         self._followers = (*self._followers, follower)
         if self._set:
             self._settle()
@@ -63,10 +65,11 @@ class Promise(Generic[T]):
     async def wait(self) -> T:
         """Wait for the value. Raises the error if the promise failed.
 
-        Cancelling the wait has no effect on other waiters, or on the command.
+        Cancelling the wait has no effect on other waiters or on the command.
         """
         if not self._set:
-            # Made by the first waiter: most promises are set before anything waits.
+            # The first waiter creates the event: most promises are set before anything waits for
+            # them.
             if self._event is None:
                 self._event = anyio.Event()
             await self._event.wait()
@@ -76,11 +79,11 @@ class Promise(Generic[T]):
 
 
 def _again(error: BaseException) -> BaseException:
-    """*error* to raise; errors of this package as a copy.
+    """A copy of *error* to raise, if it is an error of this package; else *error* itself.
 
-    A raised error gets a traceback, and its frames hold the command that holds this promise. If
-    the error were kept here, that cycle would keep a session in memory until the next garbage
-    collection.
+    A raised error gets a traceback. Its frames refer to the command, and the command refers to this
+    promise. If the error were kept here, that cycle would keep a session in memory until the next
+    garbage collection.
     """
     if not isinstance(error, SessionError):
         return error.with_traceback(None)

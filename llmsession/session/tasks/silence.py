@@ -1,4 +1,4 @@
-"""Which streams of a manager fell silent: one timer for all streams of the same limit."""
+"""Notices streams that have fallen silent, with one timer for all streams of the same limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .timers import Timers
 __all__ = ["Progress", "SilenceWatch"]
 
 LOOKS = 4
-"""How often a stream is looked at in the time that it may be silent."""
+"""How often a stream is checked within its limit."""
 
 
 class Progress(Protocol):
-    """A stream as it is watched."""
+    """A stream that can be watched."""
 
     fed: int
-    """How many events came so far. It only grows."""
+    """How many events have arrived so far. The number only grows."""
 
 
 class _Watched:
@@ -29,31 +29,35 @@ class _Watched:
 
 
 class SilenceWatch:
-    """Calls back when a stream has brought nothing for its limit.
+    """Calls back when a stream has brought nothing for as long as its limit.
 
-    To begin and to end a watch costs a place in a dict, and an event of a stream costs nothing: a
-    timer looks at all streams four times within their limit, and runs on only while there are any.
-    So a silence is noticed after the limit, and at most a quarter of it later; and a process that
-    was stopped for long reads what came meanwhile before it takes a stream for silent.
+    Beginning and ending a watch costs an entry in a dict, and an event of a stream costs nothing:
+    one timer checks all streams four times within their limit, and runs only while there are any.
+    So a silence is noticed after the limit, and at most a quarter of the limit later. A process
+    that was suspended for long reads what arrived in the meantime before it regards a stream as
+    silent.
     """
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self._watched: dict[float, dict[Progress, _Watched]] = {}
-        """The streams by their limit. A limit is in it as long as its timer runs."""
+        """The streams by their limit. A limit has an entry as long as its timer runs."""
 
     def begin(self, stream: Progress, limit_s: float, silent: Callable[[], None]) -> None:
-        """Call *silent*, which must not wait, once *stream* brings nothing for *limit_s* seconds,
-        unless ``end`` comes first."""
+        """Call *silent* once *stream* has brought nothing for *limit_s* seconds, unless ``end``
+        comes first.
+
+        *silent* must not wait.
+        """
         streams = self._watched.get(limit_s)
         if streams is None:
             self._watched[limit_s] = {stream: _Watched(stream.fed, LOOKS, silent)}
             self._timers.after(limit_s / LOOKS, partial(self._look, limit_s))
-        else:  # a look that comes too soon does not count
+        else:  # the next check may come too soon, so one more is needed
             streams[stream] = _Watched(stream.fed, LOOKS + 1, silent)
 
     def end(self, stream: Progress, limit_s: float) -> None:
-        """*stream* is over: its silence says nothing any more."""
+        """*stream* is over, so its silence means nothing any more."""
         self._watched.get(limit_s, {}).pop(stream, None)
 
     def _look(self, limit_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The task that all sessions of a manager run in, and their orderly end."""
+"""The task in which all sessions of a manager run, and its orderly end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["TaskHost"]
 
 
 class TaskHost:
-    """A task group in a task of its own, which no other task's cancellation reaches: it may be
-    left in another task than the one that entered it, as test fixtures and frameworks do.
+    """A task group in a task of its own, which no other task's cancellation reaches.
 
+    It may be left in another task than the one that entered it, as test fixtures and frameworks do.
     *start* gets the task group when it is open. When the host is left, *close* ends what runs in
-    the group, and *last* is called when nothing runs. If something in the group raises, the group
-    is cancelled, on asyncio the task that entered too, and ``leave`` raises it.
+    the group, and *last* is called when nothing runs any more. If something in the group raises,
+    the group is cancelled (on asyncio also the task that entered), and ``leave`` raises the error.
     """
 
     def __init__(
@@ -37,40 +37,45 @@ class TaskHost:
         self._has_cancelled = False
 
     async def enter(self) -> None:
-        """Open the task group. Once. Raises what *start* raises."""
+        """Open the task group. Call it once. Raises what *start* raises."""
         self._leave, self._left = anyio.Event(), anyio.Event()
         self._loop = _loop()
         self._entered_by = asyncio.current_task() if _is_in_asyncio() else None
         ready = anyio.Event()
         self._task = _spawn(self._run, ready)
         try:
-            # Shielded: it takes no time, and after a cancellation ``leave`` would not be called.
+            # Shielded, because after a cancellation here ``leave`` would never be called. It takes
+            # no time.
             with anyio.CancelScope(shield=True):
                 await ready.wait()
-        except BaseException:  # the task itself was cancelled, which asyncio lets pass a shield
+        except BaseException:  # asyncio's Task.cancel() passes through a shield
             await self._wait_for_end()
             raise
         if self._error is not None:
             raise self._error
 
     async def leave(self) -> None:
-        """End what runs in the group and wait for it, even if the wait is cancelled. Raises
-        InvalidInput in another event loop than the one that it was entered in."""
+        """End everything that runs in the group, and wait for it, even if the wait is cancelled.
+
+        Raises InvalidInput in another event loop than the one in which it was entered.
+        """
         if _loop() is not self._loop:
             raise InvalidInput(
-                "a SessionManager must be left in the event loop that it was entered in, and this"
-                " is another one: give its fixture the scope of the loop"
+                "a SessionManager must be left in the event loop in which it was entered, and this"
+                " is another one; in tests, give its fixture the scope of the event loop"
             )
         cancelled = await self._wait_for_end()
         if self._error is not None:
             if self._has_cancelled and self._entered_by is not None:
-                self._entered_by.uncancel()  # the error is raised in its place
+                self._entered_by.uncancel()  # the error is raised instead of the cancellation
             raise self._error
         if cancelled is not None:
             raise cancelled
 
     async def _wait_for_end(self) -> BaseException | None:
-        """Wait until nothing runs. Returns the cancellation that asyncio let pass the shield."""
+        """Wait until nothing runs. Returns a cancellation that passed through the shield on
+        asyncio.
+        """
         self._leave.set()
         cancelled: BaseException | None = None
         while not self._left.is_set():
@@ -84,7 +89,7 @@ class TaskHost:
     async def _run(self, ready: anyio.Event) -> None:
         try:
             await self._serve(ready)
-        except anyio.get_cancelled_exc_class():  # the event loop ends, and nobody has left
+        except anyio.get_cancelled_exc_class():  # the event loop ends before ``leave``
             raise
         except BaseException as error:
             self._error = error
@@ -122,7 +127,7 @@ def _loop() -> object:
 
 
 def _spawn(function: Callable[[anyio.Event], Any], ready: anyio.Event) -> object:
-    """Start a task that has no parent. Returns what keeps it from being collected."""
+    """Start a task without a parent. Returns an object that keeps it from being collected."""
     name = "llmsession manager"
     if _is_in_asyncio():
         return asyncio.get_running_loop().create_task(function(ready), name=name)

@@ -12,11 +12,11 @@ from anyio.abc import TaskGroup
 __all__ = ["Timer", "Timers"]
 
 PRUNE_AT = 256
-"""From this many on, cancelled deadlines are removed whenever the number may have doubled."""
+"""From this number on, cancelled deadlines are removed whenever the number may have doubled."""
 
 
 class Timer:
-    """A call at the time ``at`` (of the backend's clock), unless it is cancelled."""
+    """A call at the time ``at`` (of the backend's clock), unless it is cancelled first."""
 
     __slots__ = ("_fire", "at")
 
@@ -25,7 +25,7 @@ class Timer:
         self._fire: Callable[[], None] | None = fire
 
     def cancel(self) -> None:
-        """Do not call. Without effect once it has fired."""
+        """Do not call. Has no effect once it has fired."""
         self._fire = None
 
     @property
@@ -41,8 +41,11 @@ class Timer:
 
 
 class Timers:
-    """Many deadlines, one sleeping task. A task per deadline would cost more than the work it
-    watches: an interrupt sets one and almost always cancels it again."""
+    """Many deadlines in one sleeping task.
+
+    A task per deadline would cost more than the work it watches: an interrupt sets a deadline and
+    almost always cancels it again.
+    """
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
@@ -54,7 +57,7 @@ class Timers:
         self._closed = False
 
     def after(self, delay_s: float, fire: Callable[[], None]) -> Timer:
-        """Call *fire* after *delay_s* seconds, or never once closed. *fire* must not wait."""
+        """Call *fire* after *delay_s* seconds, or never if closed by then. *fire* must not wait."""
         timer = Timer(anyio.current_time() + delay_s, fire)
         if self._closed:
             return timer
@@ -70,7 +73,7 @@ class Timers:
         return timer
 
     def close(self) -> None:
-        """Forget every deadline; the task ends."""
+        """Drop every deadline. The task ends."""
         self._closed = True
         self._heap.clear()
         if self._wake is not None:

@@ -1,5 +1,7 @@
-"""Threads of synchronous tools. A thread cannot be stopped, so a tool that runs in one is a work
-that ignores its cancellation: it is named while it runs, and waited for at the manager's end.
+"""The threads of synchronous tools.
+
+A thread cannot be stopped, so a tool that runs in one is a work that ignores its cancellation. It
+is listed by name while it runs, and the manager waits for it when it is left.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class ToolThreads:
     """The threads of one manager's tools."""
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
-        # Not the backend's own threads: hanging tools must not block the threads of compaction.
+        # Not the backend's own thread pool: tools that hang must not use up the threads of
+        # compaction.
         self._limiter = anyio.CapacityLimiter(limit)
         self._running: dict[anyio.CancelScope, str] = {}
         self._emptied: anyio.Event | None = None
@@ -33,10 +36,10 @@ class ToolThreads:
         return tuple(sorted(self._running.values()))
 
     async def run(self, name: str, function: Callable[[], T]) -> T:
-        """What *function* returns, called in a thread; *name* is for ``running``.
+        """Call *function* in a thread, and return what it returns. *name* is for ``running``.
 
-        A cancellation takes effect while it waits for a thread. Once *function* runs, it is waited
-        for. Raises what it raises, and RuntimeError where ``wait_all`` gave it up.
+        A cancellation takes effect while this waits for a thread. Once *function* runs, this waits
+        for it. Raises what *function* raises, and RuntimeError if ``wait_all`` gave it up.
         """
         async with self._limiter:
             with anyio.CancelScope(shield=True) as scope:
@@ -49,11 +52,13 @@ class ToolThreads:
                     del self._running[scope]
                     if self._emptied is not None and not self._running:
                         self._emptied.set()
-        raise RuntimeError(f"{name} still ran when its manager had been left")
+        raise RuntimeError(f"{name} was still running when its SessionManager was left")
 
     async def wait_all(self, timeout_s: float) -> tuple[str, ...]:
-        """Wait until no thread runs, at most *timeout_s*. Returns the names of those that still
-        run: nothing waits for them any more."""
+        """Wait at most *timeout_s* until no thread runs. Returns the names of those that still run.
+
+        Nothing waits for them any more.
+        """
         if self._running:
             self._emptied = anyio.Event()
             with anyio.move_on_after(timeout_s):

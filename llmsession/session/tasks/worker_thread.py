@@ -1,8 +1,8 @@
-"""Long pure functions in a thread, without slowing the event loop down.
+"""Runs long pure functions in a thread without slowing down the event loop.
 
 A thread keeps the interpreter lock for five milliseconds before another thread gets it, so each
 wake-up of the event loop would wait that long. While such a function runs, that interval is
-shortened for the whole interpreter. It is restored afterwards.
+shortened for the whole interpreter. Afterwards it is restored.
 
 A simulation uses no threads: ``in_virtual_threads`` says what replaces them.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 BRISK_S = 0.0005
-"""The interval after which a thread releases the interpreter lock, in seconds."""
+"""The interval in seconds after which a thread releases the interpreter lock."""
 
 
 class _Switching:
@@ -59,8 +59,10 @@ _virtual: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("virtual
 
 @contextmanager
 def in_virtual_threads(takes: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """In the body, and in the tasks that it starts, ``off_loop`` runs functions in the event loop,
-    after *takes* has waited for as long as the thread would have taken."""
+    """In the body and in tasks that it starts, ``off_loop`` runs functions in the event loop.
+
+    *takes* is awaited first, for as long as the thread would have taken.
+    """
     token = _virtual.set(takes)
     try:
         yield
@@ -69,8 +71,11 @@ def in_virtual_threads(takes: Callable[[], Awaitable[None]]) -> Iterator[None]:
 
 
 async def off_loop(work: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Run ``work(*args)`` in a thread. A cancelled wait does not wait for the thread: *work* is
-    pure, so its result is not needed."""
+    """Run ``work(*args)`` in a thread, and return its result.
+
+    *work* must be pure. A cancelled wait does not wait for the thread, because the result is no
+    longer needed.
+    """
     takes = _virtual.get()
     if takes is not None:
         await takes()
@@ -81,7 +86,8 @@ async def off_loop(work: Callable[[*Ts], T], *args: *Ts) -> T:
             try:
                 return work(*args)
             except BaseException as error:
-                # A GeneratorExit that is thrown into a task closes each of its coroutines.
+                # ``contained`` wraps a GeneratorExit: thrown into a task as it is, it would close
+                # each of its coroutines.
                 raise contained(error) from error
 
     return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)

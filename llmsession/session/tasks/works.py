@@ -1,7 +1,7 @@
-"""Works: tasks outside the actor, such as provider streams, tools and jobs, each in its own scope.
+"""Works: tasks outside the actor (provider streams, tools, jobs), each in its own cancel scope.
 
-The actor waits for the reports of its works, never for their tasks. If a work were a child of the
-actor, a work that swallows cancellation would hold up the actor.
+The actor waits for the reports of its works, never for their tasks. If a work were a child task of
+the actor, a work that swallows its cancellation would hold up the actor.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class Work:
         self._outer.cancel()
 
     def abandon(self) -> None:
-        """Stop cancelling it. Otherwise the event loop delivers the cancellation again on every
-        iteration to a work that swallows it, which costs a whole core."""
+        """Stop cancelling it, and let it run on.
+
+        Otherwise the event loop delivers the cancellation again on every iteration to a work that
+        swallows it. That costs a whole core.
+        """
         self._inner.shield = True
 
     async def run(
@@ -45,11 +48,11 @@ class Work:
         ended: Callable[[Work], None],
         failed: Callable[[str, Exception], None],
     ) -> None:
-        """Run *body* in the two scopes, then call *ended*, however it went."""
+        """Run *body* in the two scopes. Then call *ended*, whatever happened."""
         try:
             with self._outer, self._inner:
                 await body()
-        except BaseException as error:  # it must not end the works of other sessions
+        except BaseException as error:  # must not end the works of other sessions
             failed(self.name, contained_in_task(error))
         finally:
             self.is_done = True
@@ -58,8 +61,10 @@ class Work:
 
 
 class Works:
-    """All work of a manager, in the manager's task group. *failed* is called with the name of a
-    work that raised, and with the error."""
+    """All works of a manager, in the manager's task group.
+
+    *failed* is called with the name of a work that raised, and with the error.
+    """
 
     def __init__(self, group: TaskGroup, failed: Callable[[str, Exception], None]) -> None:
         self._group = group
@@ -75,9 +80,9 @@ class Works:
         body: Callable[[], Awaitable[None]],
         ended: Callable[[Work], None] | None = None,
     ) -> Work:
-        """Run *body* as a task; call *ended* when it is over, however it ended.
+        """Run *body* as a task. Call *ended* when it is over, however it ended.
 
-        *body* reports its own errors: nobody hears of what it raises, but for the log.
+        *body* must report its own errors: what it raises is only logged.
         """
         work = Work(name, self._stopping)
         self._running.add(work)
@@ -103,7 +108,7 @@ class Works:
         return tuple(work.name for work in self._stopping if work.name.endswith(end))
 
     async def stop_all(self, grace_s: float) -> None:
-        """Cancel all works, wait for *grace_s* at most, then abandon those that still run."""
+        """Cancel all works, wait at most *grace_s* seconds, then abandon those that still run."""
         for work in tuple(self._running):
             work.cancel()
         try:
@@ -111,6 +116,6 @@ class Works:
                 self._emptied = anyio.Event()
                 with anyio.move_on_after(grace_s):
                     await self._emptied.wait()
-        finally:  # also where the caller is cancelled meanwhile
+        finally:  # also if the caller is cancelled while it waits
             for work in tuple(self._running):
                 work.abandon()

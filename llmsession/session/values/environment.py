@@ -94,7 +94,7 @@ def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> Sessi
 
 
 def table_markdown() -> str:
-    """The variables as the Markdown table in docs/explanation/compaction.md."""
+    """The variables as the Markdown table in docs/reference/configuration.md."""
     rows = [
         (variable, f"compaction.{field}") for variable, (field, _) in COMPACTION_VARIABLES.items()
     ]

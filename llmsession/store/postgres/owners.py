@@ -1,4 +1,4 @@
-"""Who holds a session: leases, and taking and giving back. Runs in the store's own loop."""
+"""Owners and their leases: taking sessions and giving them back. Runs in the store's own loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Owners"]
 
 
 class Owners:
-    """The owners that live in this store: their leases are renewed while ``renew`` runs."""
+    """The owners that live in this store. Their leases are renewed while ``renew`` runs."""
 
     def __init__(self, connections: Connections, statements: Statements, lease_s: float) -> None:
         self._connections = connections
@@ -29,14 +29,17 @@ class Owners:
         self._leased: set[str] = set()
 
     async def lease(self, owner: Owner) -> None:
-        """From now on *owner* lives, by the database's clock."""
+        """Begin the lease of *owner*, by the database's clock."""
         if owner.name not in self._leased:
             await self._connections.execute(self._statements.lease, [owner.name], self._lease_s)
             self._leased.add(owner.name)
 
     async def renew(self) -> None:
-        """Renew the leases, for ever, on a connection of their own: the others may all be waiting
-        for a long vacuum. What fails is tried again the next time."""
+        """Renew the leases for ever, on a connection of their own.
+
+        The shared connections may all be waiting for a long vacuum. After an error it is tried
+        again the next time.
+        """
         connection: Connection | None = None
         try:
             while True:
@@ -54,9 +57,9 @@ class Owners:
                 connection.terminate()
 
     async def end(self) -> None:
-        """Give up the leases: what these owners still hold is free."""
+        """Give up the leases, so that the sessions that these owners still hold are free."""
         if self._leased:
-            with suppress(StoreError):  # they run out
+            with suppress(StoreError):  # then the leases run out by themselves
                 await self._connections.execute(self._statements.end_leases, sorted(self._leased))
 
     async def create(self, session: str, owner: Owner, cipher: Cipher) -> Lease:
@@ -82,14 +85,16 @@ class Owners:
         return await self._connections.change(act)
 
     async def acquire(self, session: str, owner: Owner, takeover: bool, cipher: Cipher) -> Lease:
-        """See ``Store.acquire``. Looks, decides, and takes what is still as it was seen."""
+        """See ``Store.acquire``. Reads the row, decides, and takes the session if the row is
+        unchanged.
+        """
         await self.lease(owner)
         while True:
             row = await self._connections.fetchrow(self._statements.holder, session)
             if row is None:
                 raise SessionNotFound(session)
             holder, until = owner_of(row), row["lease_until"]
-            # Without a lease: its store was closed, and gave up what it had.
+            # An owner without a lease: its store was closed and gave up its sessions.
             is_kept = until is not None and still_holds(holder, until, taker=owner, now=row["now"])
             if is_kept and holder is not None and not takeover:
                 raise SessionInUse(session, _holder_text(holder))

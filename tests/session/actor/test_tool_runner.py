@@ -68,8 +68,8 @@ async def test_the_calls_input_becomes_keyword_arguments(call_input: Any, conten
     [
         ({"file": "a"}, "'file'"),
         ({}, "'path'"),
-        ([1], "the input is no object but list"),
-        ("a", "the input is no object but str"),
+        ([1], "the input must be a JSON object, not list"),
+        ("a", "the input must be a JSON object, not str"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_an_error_the_model_can_read(

@@ -89,7 +89,7 @@ async def test_one_that_is_later_is_taken_one_that_is_earlier_is_refused() -> No
         await turns(on, 3)
         await on.session.set_summary("one", upto=2)
         await on.session.set_summary("two", upto=3)
-        with pytest.raises(InvalidInput, match="summarised already, with all up to turn 3"):
+        with pytest.raises(InvalidInput, match="already covered by a summary up to turn 3"):
             await on.session.set_summary("three", upto=2)
         summaries = [record.prefix_summary for record in await applied(on)]
         assert [summary.text[-3:] for summary in summaries if summary] == ["one", "two"]

@@ -383,7 +383,7 @@ async def test_a_turn_summarised_beyond_its_beginning_leaves_no_room_for_an_earl
         await on.say("message 1")
         turn = await on.started(waits, "message 2")
         assert live_state(on.session).view.start > len(on.session.conversation())
-        with pytest.raises(InvalidInput, match="with all up to turn 2"):
+        with pytest.raises(InvalidInput, match="covered by a summary up to turn 2"):
             await on.session.set_summary("They met.", upto=1)
         waits.go.set()
         assert await turn.text() == "done"

@@ -149,9 +149,9 @@ async def test_a_summary_that_is_too_long_is_shortened_until_it_fits() -> None:
     ("turns", "lengths", "config", "match", "requests"),
     [
         (200, [1], {"profile": TIGHT, "max_requests": 2}, "requests", 0),
-        (20, [500, 500], {}, "gets no shorter", 2),
+        (20, [500, 500], {}, "the model did not shorten it", 2),
         (20, range(900, 0, -1), {"max_requests": 5}, "5 requests", 5),
-        (0, [300], {}, "no shorter than what it was made of", 1),
+        (0, [300], {}, "not shorter than its source", 1),
     ],
     ids=["not begun", "too long", "too often", "longer than its source"],
 )

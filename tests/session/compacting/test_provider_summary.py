@@ -138,5 +138,5 @@ async def test_a_conversation_with_too_many_tools_is_no_fault_of_ours() -> None:
 )
 async def test_what_is_no_signed_summary_is_none(reply: ScriptedReply) -> None:
     made, _ = summary(reply)
-    with pytest.raises(SummaryFailed, match="no summary came"):
+    with pytest.raises(SummaryFailed, match="holds no summary"):
         await made.block()

@@ -41,10 +41,10 @@ async def test_they_follow_a_change_of_model_and_an_opening_with_another_provide
 
 async def test_a_reply_that_would_fill_the_model_s_window_is_refused_by_name() -> None:
     async with SessionManager(provider=ByName(["a"], PROFILES)) as manager:
-        with pytest.raises(InvalidConfig, match="max_tokens 9000 leaves nothing"):
+        with pytest.raises(InvalidConfig, match="max_tokens 9000 leaves no room for a request"):
             await manager.create(SessionConfig(model="small", max_tokens=9_000))
         session = await manager.create(SessionConfig(model="large", max_tokens=9_000))
-        with pytest.raises(InvalidConfig, match="leaves nothing"):
+        with pytest.raises(InvalidConfig, match="leaves no room for a request"):
             await session.configure(model="small")
         assert session.config.model == "large"
         assert session.status().budget_tokens == 991_000

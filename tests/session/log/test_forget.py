@@ -510,7 +510,7 @@ async def test_a_failed_rewrite_is_told_and_finished_when_the_session_is_opened(
     async with stage(["one marker", "two"], store=store) as on:
         await on.say("first")
         store.failures = [StoreError("the disk is full", committed=None if after else False)]
-        with pytest.raises(StoreError, match="taken out when the session is opened"):
+        with pytest.raises(StoreError, match="erased when the session is opened again"):
             await on.session.clear(purge=True, command_id="k")
         assert on.session.status().phase == "cold"
         assert bool(await said_in(store, "marker")) is not after

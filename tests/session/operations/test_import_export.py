@@ -280,7 +280,7 @@ async def test_a_turn_without_a_word_of_the_user_gets_one(first: tuple[Message, 
     assert history[0].is_user
     assert history[0].content[0].text == OPENING
     assert history[0].synthetic == (0,)
-    assert any("put in front" in repair for repair in repairs)
+    assert any("added in front" in repair for repair in repairs)
 
 
 async def test_messages_that_hold_nothing_are_left_out_and_named() -> None:

@@ -162,7 +162,7 @@ async def test_one_that_is_too_long_is_shortened_and_the_source_has_it_whole() -
         assert isinstance(created, r.SessionCreated)
         assert created.source is not None
         assert created.source.summary == long
-        assert any("it is shortened" in line for line in created.source.repairs)
+        assert any("shortened, because" in line for line in created.source.repairs)
         await (await session.send("go on")).text()
         assert session.status().context_tokens < 12_000
 

@@ -158,7 +158,7 @@ async def test_what_somebody_holds_here_is_left_alone_and_named() -> None:
         on.days = 90
         for rule in (idle(30), old(30)):
             report = await on.apply(rule)
-            assert report.skipped == {"held": "it is in use here"}
+            assert report.skipped == {"held": "it is in use in this process"}
             assert (report.deleted, report.forgotten) == ((), {})
         assert len(held.conversation()) == 2
         # Live and held by nobody is not in use.
@@ -199,7 +199,7 @@ async def test_a_turn_that_an_owner_left_open_is_not_ended_by_a_rule() -> None:
         held.bodies = [record.body for record in log]
         held.row = msgspec.structs.replace(held.row, head=len(log), owner=None)
         report = await on.apply(old(30), day=90)
-        assert report.skipped == {"s": "a turn is open in it"}
+        assert report.skipped == {"s": "it has an open turn"}
         assert len(await store.read("s")) == len(log)
 
 
@@ -214,7 +214,7 @@ async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
     async with years(Touched()) as on:
         await on.session("s", 0)
         report = await on.apply(idle(30), day=90)
-        assert report.skipped == {"s": "it was written to meanwhile"}
+        assert report.skipped == {"s": "it was written to while retention was looking at it"}
         assert (await on.store.row("s")).owner is None
         assert len((await on.manager.open("s")).conversation()) == 2
 

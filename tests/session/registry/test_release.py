@@ -28,7 +28,7 @@ async def test_a_turn_that_streams_when_its_session_is_released_stays_open_in_th
         assert released.session == "s"
         assert released.still_running == ()
         assert on.provider.open_streams == 0
-        with pytest.raises(SessionClosed, match="stays in its log"):
+        with pytest.raises(SessionClosed, match="stay open in its log"):
             await turn.outcome()
         assert await on.kinds() == ["session.created", "turn.accepted"]
     async with stage(["again"], store=store, reopen=True, recovery="resume") as on:

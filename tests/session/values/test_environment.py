@@ -151,7 +151,7 @@ async def test_it_names_the_provider_of_summaries_where_the_program_does_not(
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
-        ({"LLMSESSION_SUMMARY_PROVIDER": "magic"}, "is 'magic': use anthropic or openai"),
+        ({"LLMSESSION_SUMMARY_PROVIDER": "magic"}, "is 'magic'; use anthropic or openai"),
         ({"LLMSESSION_SUMMARY_PROVIDER": "openai"}, "is 'openai': no key"),
         ({"LLMSESSION_SUMMARY_PROVIDER": "anthropic"}, "is 'anthropic': no key"),
     ],
