@@ -614,8 +614,8 @@ class StoreError(SessionError):
     Cause: a full or failing disk, a lost connection to the database, a wrong key, or a file
     that is not a store.
 
-    Example: ``the store failed under session 's1': the store sessions.db cannot grow: the disk
-    is full``
+    Example: ``the store failed while session 's1' was writing: the store sessions.db cannot grow:
+    the disk is full``
 
     Remedy: repair the store, then open the session again. If ``committed`` is None, repeat the
     command with the same ``command_id``.
