@@ -117,7 +117,7 @@ a tool that nobody binds becomes the caller's in silence (docs/how-to/give-a-ses
     +         if False:
     test_open_names_the_tools_that_the_session_ran_and_nobody_binds
 a takeover takes the session before it names what is not bound (docs/how-to/give-a-session-tools.md)
-    -             if takeover and unbound == "raise":
+    -             if takeover:  # what cannot be opened here is not taken from another owner
     +             if False:
     test_a_takeover_that_names_unbound_tools_takes_nothing
 

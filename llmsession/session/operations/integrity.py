@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from llmsession.errors import RecordDamaged, SessionNotFound
+from llmsession.errors import RecordDamaged, SessionNotFound, UnknownRecord
 from llmsession.store.protocol import SessionRow, Store
 
 from ..log.read_state import begun_rows, check_belongs, read_state
@@ -20,13 +20,15 @@ PAGE = 500
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one session. ``records`` is how many records at the beginning of its log are
     sound. ``damaged`` is the seq of the first that is not, and ``why`` says what is wrong with it.
-    ``open_turns`` end, or go on, when the session is opened."""
+    With ``unknown_kind`` that record is not damaged: a newer version of llmsession wrote it, and
+    this one does not know its kind. ``open_turns`` end, or go on, when the session is opened."""
 
     session: str
     records: int
     open_turns: int = 0
     damaged: int | None = None
     why: str = ""
+    unknown_kind: str | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -56,7 +58,11 @@ async def _examine(store: Store, row: SessionRow) -> Examined:
             check_belongs(state, row)
     except RecordDamaged as error:
         return Examined(
-            session=row.session, records=error.seq - 1, damaged=error.seq, why=error.why
+            session=row.session,
+            records=error.seq - 1,
+            damaged=error.seq,
+            why=error.why,
+            unknown_kind=error.kind if isinstance(error, UnknownRecord) else None,
         )
     if state.head < row.head:
         why = f"the log ends here, and the session's head is {row.head}"

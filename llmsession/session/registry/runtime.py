@@ -325,7 +325,7 @@ class Runtime:
             return config
 
         async def load() -> Actor:
-            if takeover and unbound == "raise":  # before another owner loses the session
+            if takeover:  # what cannot be opened here is not taken from another owner
                 with suppress(SessionNotFound):  # one without a record is removed below
                     bound(*await self._loader.peek(session))
             async with self._loader.acquired(session, takeover=takeover) as loaded:

@@ -139,7 +139,7 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
     if version > newest:
         raise StoreError(
             f"{where} has tables of version {version}, and this llmsession knows those up to"
-            f" {newest}: use a newer one",
+            f" {newest}: a newer llmsession made them. Upgrade llmsession to open it",
             committed=False,
         )
     if version < FIRST_VERSION:
