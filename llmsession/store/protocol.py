@@ -167,6 +167,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 AppendResult: TypeAlias = Appended | Conflict | Lost
+"""What became of an append."""
 
 
 def checked_result(result: Any, batch: Batch) -> AppendResult:

@@ -133,6 +133,7 @@ KnownBlock: TypeAlias = (
     | DocumentBlock
 )
 Block: TypeAlias = KnownBlock | OpaqueBlock
+"""One block of a message. OpaqueBlock is of a type that llmsession does not know."""
 Content: TypeAlias = str | Sequence[Block | Mapping[str, Any]]
 """What a caller may pass as content: text, or blocks as structs or as plain dicts."""
 

@@ -41,6 +41,7 @@ class ToolInputDelta(_Delta, frozen=True, tag="preview.tool_input", gc=False):
 
 
 Preview: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta
+"""A piece of a reply while it streams. Previews are not in the log."""
 
 
 class StepRestarted(msgspec.Struct, frozen=True, tag="step.restarted", tag_field="kind", gc=False):

@@ -67,9 +67,13 @@ __all__ = [
 ]
 
 Runner: TypeAlias = Literal["caller", "session"]
+"""Who runs a tool call: the caller, or the session with the function that is bound to the tool."""
 CallStatus: TypeAlias = Literal["finished", "failed", "unknown"]
+"""What became of a tool call in a turn that was dropped."""
 SettleReason: TypeAlias = Literal["cancelled", "deadline", "limit", "error", "crash"]
+"""Why a call that was still open got an error result."""
 InterruptPolicy: TypeAlias = Literal["drop_turn", "keep_steps", "keep_text"]
+"""What an interrupt keeps of a turn: nothing, its complete steps, or also the text so far."""
 Trigger: TypeAlias = Literal[
     "threshold",
     "cold_cache",
@@ -520,6 +524,7 @@ Record: TypeAlias = (
     | RecordsRedacted
     | CommandAnswered
 )
+"""A durable event: an entry of a session's log."""
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(Record))

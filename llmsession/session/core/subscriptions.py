@@ -37,6 +37,7 @@ class Lagged(msgspec.Struct, frozen=True, tag="lagged", tag_field="kind"):
 
 
 Event: TypeAlias = Record | Preview | StepRestarted | ToolUse | Lagged
+"""What a turn and a subscription give: records, previews, tool calls, and notices about them."""
 Replay: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
 """Called with (after, up to). Returns the next durable records in between, oldest first."""
 
