@@ -77,6 +77,14 @@ def test_every_promise_in_the_readme_names_a_test_that_exists() -> None:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
 
 
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/contributing/release.md"])
+def test_every_file_that_a_page_for_contributors_names_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:docs|examples|llmsession|proto|tests|tools)/[\w./-]*)`", text)
+    assert len(named) >= 3
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
 def test_every_local_link_of_a_document_leads_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
