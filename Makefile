@@ -46,10 +46,10 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-quick test-long mutants model check docs docs-tables bench soak live vocabulary lock stubs clean
+.PHONY: help setup remake run test test-quick test-long mutants model check docs docs-tables coverage release release-check bench soak live vocabulary lock stubs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(WORDS) ## make .venv from the lock; instant when nothing changed
 	@:
@@ -85,6 +85,18 @@ docs-tables: setup ## write the generated parts of the documents anew, from the 
 	@$(BIN)/python -m docs.generate
 	@$(BIN)/llmsession schema > llmsession/transport/v1/wire.schema.json
 
+coverage: setup ## every test but the long ones, measured; fails below the floor in pyproject.toml
+	@rm -f .coverage .coverage.*
+	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal --timeout 600 $(ARGS)
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
+
+release: setup ## make and check the release VERSION=1.2.3; publishes nothing (ARGS=--tag: tags it, here only)
+	@$(UV_ENV) $(BIN)/python -m tools.release $(VERSION) $(ARGS)
+
+release-check: setup ## rehearse a release on the tree as it is (ARGS=--no-tests: without the tests)
+	@$(UV_ENV) $(BIN)/python -m tools.release --rehearse $(ARGS)
+
 bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
 	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)
 
@@ -108,7 +120,7 @@ stubs: setup ## generate the gRPC stubs anew from proto/
 	@cp proto/llmsession/v1/session.proto llmsession/transport/v1/  # it ships in the wheel
 
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 remake:

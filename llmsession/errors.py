@@ -32,6 +32,7 @@ SessionError
 │   └── ProtocolError               a peer sent what the protocol does not have
 └── StoreError                  .committed is False or None (unknown), never guessed
     ├── RecordDamaged               .session .seq .why: it cannot be read; nothing is lost
+    │   └── UnknownRecord               .kind: a newer llmsession wrote it; upgrade
     └── StoreDamaged                the store's own file or tables are damaged
 
 TurnStateError, CompactionStateError and InvalidRequest (not SessionErrors): our bugs, never caught
@@ -84,6 +85,7 @@ __all__ = [
     "TurnNotOpen",
     "TurnStateError",
     "Unauthenticated",
+    "UnknownRecord",
     "UnknownToolCall",
     "Unreachable",
     "contained",
@@ -97,6 +99,9 @@ __all__ = [
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MAX_KIND_CHARS = 100
+"""So much of a record's kind is quoted in an error: it may be anything."""
 
 
 class SessionError(Exception):
@@ -645,6 +650,29 @@ class RecordDamaged(StoreError):
         self.session = session
         self.seq = seq
         self.why = why
+
+
+class UnknownRecord(RecordDamaged):
+    """A record has a ``kind`` that this version of llmsession does not know: a newer one wrote it.
+    The session is not opened, because what the record changed would be guessed. No record was
+    written, and other sessions can be used.
+
+    Cause: a newer version used the store, for example during an upgrade.
+
+    Example: ``record 12 of session 's1' cannot be read: this version of llmsession does not know
+    the kind 'turn.paused'. A newer version wrote it: upgrade llmsession``
+
+    Remedy: upgrade llmsession in every process that uses the store.
+    """
+
+    def __init__(self, session: str, seq: int, kind: str) -> None:
+        shown = kind if len(kind) <= MAX_KIND_CHARS else f"{kind[:MAX_KIND_CHARS]}..."
+        why = (
+            f"this version of llmsession does not know the kind {shown!r}. A newer version wrote"
+            " it: upgrade llmsession"
+        )
+        super().__init__(session, seq, why)
+        self.kind = kind
 
 
 class StoreDamaged(StoreError):

@@ -22,7 +22,7 @@ from .routing import RoutedProvider
 
 def counters_markdown() -> str:
     """What counts for whom, as the table of docs/explanation/tokens.md and
-    docs/how-to/use-providers.md."""
+    docs/reference/providers.md."""
     own = "with each provider's own endpoint"
     return table_markdown((
         Counted("Claude, of Anthropic, Vertex, Foundry", "claude-x", AnthropicProvider, own),

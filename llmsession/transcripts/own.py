@@ -157,7 +157,9 @@ def _read_header(line: JsonLine) -> tuple[_Header, dict[str, msgspec.Raw]]:
         raise TranscriptError(f"not a header: {error}", line.line) from error
     if header.llmsession != VERSION:
         raise TranscriptError(
-            f"version {header.llmsession} of the format; this reads version {VERSION}", line.line
+            f"version {header.llmsession} of the format; this llmsession reads version {VERSION}:"
+            " upgrade it, or export the conversation with the version that wrote the file",
+            line.line,
         )
     known = set(_Header.__struct_encode_fields__)
     return header, {name: _own_copy(raw) for name, raw in fields.items() if name not in known}

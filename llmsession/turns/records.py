@@ -5,7 +5,7 @@ A record is published to subscribers exactly as it was written.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypeGuard
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
@@ -62,6 +62,7 @@ __all__ = [
     "encode_record",
     "is_terminal",
     "turn_of",
+    "unknown_kind",
 ]
 
 Runner: TypeAlias = Literal["caller", "session"]
@@ -591,6 +592,7 @@ Record: TypeAlias = (
 """Any record."""
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(Record))
 Terminal: TypeAlias = TurnCommitted | TurnAborted | TurnFailed
 """The records that end a turn. Each accepted turn gets exactly one."""
 _ENDINGS = (TurnCommitted, TurnAborted, TurnFailed)
@@ -604,6 +606,26 @@ def encode_record(record: Record) -> bytes:
 def decode_record(raw: bytes) -> Record:
     """The record in *raw*. Raises msgspec.DecodeError or msgspec.ValidationError."""
     return _decoder.decode(raw)
+
+
+class _Kind(msgspec.Struct):
+    """Of a record nothing but its kind, which may be one of a later version."""
+
+    kind: str
+    seq: int
+
+
+_kind_decoder = msgspec.json.Decoder(_Kind)
+
+
+def unknown_kind(raw: bytes) -> str | None:
+    """The kind of the record in *raw*, if ``decode_record`` fails because no such kind is known
+    here. None for a known kind, and for what is no record at all."""
+    try:
+        kind = _kind_decoder.decode(raw).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if kind in _KINDS else kind
 
 
 def is_terminal(record: Record) -> TypeGuard[Terminal]:

@@ -101,7 +101,7 @@ a step keeps its calls open when all are answered (rule 2)
 
 NAMING = read_mutants(r"""
 in turns/event_choice.py, by turns/test_event_choice.py
-a pause without a server tool is sent back as a prefill (docs/how-to/use-providers.md)
+a pause without a server tool is sent back as a prefill (docs/reference/providers.md)
     - if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
     + if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
     test_a_pause_behind_which_no_request_may_end_is_the_end_of_the_turn

@@ -172,6 +172,25 @@ def test_an_unknown_kind_or_shape_raises(raw: bytes) -> None:
         r.decode_record(raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (b'{"kind":"turn.exploded","seq":4,"turn":3}', "turn.exploded"),
+        (b'{"seq":4,"kind":"Turn.Started"}', "Turn.Started"),
+        (b'{"kind":"turn.started","seq":4,"turn":"3"}', None),
+        (b'{"kind":"turn.exploded"}', None),
+        (b'{"kind":7,"seq":4}', None),
+        (b'{"kind":"turn.exploded","seq":4', None),
+        (b"[]", None),
+        (b"\xff", None),
+    ],
+)
+def test_a_kind_that_is_not_known_is_told_from_what_is_no_record(
+    raw: bytes, kind: str | None
+) -> None:
+    assert r.unknown_kind(raw) == kind
+
+
 def test_a_torn_record_raises() -> None:
     written = r.encode_record(RECORDS["turn.committed"])
     for length in range(len(written)):

@@ -30,7 +30,8 @@ def integrity(
     """Read every session of a store, and report what cannot be read. Changes and takes nothing.
 
     Of each damaged session the first bad record is named; the others are not touched by it.
-    Exit code 1: something is damaged.
+    A session that a newer llmsession wrote is named with the kind of record that is not known here.
+    Exit code 1: something is damaged, or needs a newer llmsession.
     """
     try:
         whole = using_store(store, key_file, lambda opened: _examine(opened, as_json))
@@ -42,7 +43,7 @@ def integrity(
 
 
 async def _examine(store: Store, as_json: bool) -> bool:
-    sessions = records = damaged = 0
+    sessions = records = damaged = newer = 0
     complaints = await store.check()
     for complaint in complaints:
         complain(f"llmsession: the store: {complaint}")
@@ -50,19 +51,22 @@ async def _examine(store: Store, as_json: bool) -> bool:
         async for result in results:
             sessions += 1
             records += result.records
-            damaged += not result.is_whole
+            newer += result.unknown_kind is not None
+            damaged += not result.is_whole and result.unknown_kind is None
             if as_json:
                 say_json(result, flush=True)
             elif not result.is_whole:
                 say(_damage(result), flush=True)
     if not as_json:
-        say(f"{sessions} sessions, {records} records, {damaged} sessions damaged")
-    return not damaged and not complaints
+        unread = f", {newer} need a newer llmsession" if newer else ""
+        say(f"{sessions} sessions, {records} records, {damaged} sessions damaged{unread}")
+    return not damaged and not newer and not complaints
 
 
 def _damage(result: Examined) -> str:
     sound = f"the {result.records} before it are sound" if result.records else "it is the first"
-    return f"{result.session}: record {result.damaged} is damaged, {sound}: {result.why}"
+    wrong = "is damaged" if result.unknown_kind is None else "cannot be read here"
+    return f"{result.session}: record {result.damaged} {wrong}, {sound}: {result.why}"
 
 
 def vacuum(

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from llmsession.errors import RecordDamaged, SessionNotFound, error_text
+from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow, Store, StoredRecord
 from llmsession.turns import records as r
 
 from ..values.commands import checked_command_id, command_digest, remembered
 from ..values.labels import tenant_of
-from .reader import read_record
+from .reader import read_record, unreadable
 from .state import SessionState
 
 __all__ = [
@@ -128,9 +128,7 @@ def _fold_page(
         try:
             record = decode(stored.body)
             apply(record)
-        except msgspec.MsgspecError as error:
-            raise RecordDamaged(session, stored.seq, str(error)) from error
-        except (KeyError, ValueError) as error:
-            raise RecordDamaged(session, stored.seq, error_text(error)) from error
+        except (msgspec.MsgspecError, KeyError, ValueError) as error:
+            raise unreadable(session, stored, error) from error
         if folded is not None:
             folded(state, record)

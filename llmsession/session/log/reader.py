@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from llmsession.errors import RecordDamaged, SessionClosed
+from llmsession.errors import RecordDamaged, SessionClosed, UnknownRecord, error_text
 from llmsession.store.protocol import Batch, Store, StoredRecord
-from llmsession.turns.records import Record, TurnImported, decode_record, is_terminal, turn_of
+from llmsession.turns.records import (
+    Record,
+    TurnImported,
+    decode_record,
+    is_terminal,
+    turn_of,
+    unknown_kind,
+)
 
 from ..values.outcome import TurnOutcome
 from .outcomes import outcome_of, outcome_of_import
 from .state import SessionState
 
-__all__ = ["is_in_log", "read_outcome", "read_page", "read_record"]
+__all__ = ["is_in_log", "read_outcome", "read_page", "read_record", "unreadable"]
 
 PAGE = 256
 """Records that are read at a time for a subscriber that starts behind: a few turns."""
@@ -23,7 +30,17 @@ def read_record(session: str, stored: StoredRecord) -> Record:
     try:
         return decode_record(stored.body)
     except msgspec.MsgspecError as error:
-        raise RecordDamaged(session, stored.seq, str(error)) from error
+        raise unreadable(session, stored, error) from error
+
+
+def unreadable(session: str, stored: StoredRecord, error: Exception) -> RecordDamaged:
+    """What to raise for *stored*, which could not be read or folded because of *error*: an
+    UnknownRecord if a newer version wrote it, else a RecordDamaged."""
+    kind = unknown_kind(stored.body)
+    if kind is not None:
+        return UnknownRecord(session, stored.seq, kind)
+    why = str(error) if isinstance(error, msgspec.MsgspecError) else error_text(error)
+    return RecordDamaged(session, stored.seq, why)
 
 
 async def read_page(store: Store, session: str, after: int, up_to: int) -> list[Record]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from llmsession.errors import RecordDamaged, SessionNotFound
+from llmsession.errors import RecordDamaged, SessionNotFound, UnknownRecord
 from llmsession.store.protocol import SessionRow, Store
 
 from ..log.read_state import begun_rows, check_belongs, read_state
@@ -29,6 +29,8 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """The seq of the first damaged record; None if there is none."""
     why: str = ""
     """What is wrong with that record."""
+    unknown_kind: str | None = None
+    """The kind of that record, if it is not damaged but unknown: a newer version wrote it."""
 
     @property
     def is_whole(self) -> bool:
@@ -59,7 +61,11 @@ async def _examine(store: Store, row: SessionRow) -> Examined:
             check_belongs(state, row)
     except RecordDamaged as error:
         return Examined(
-            session=row.session, records=error.seq - 1, damaged=error.seq, why=error.why
+            session=row.session,
+            records=error.seq - 1,
+            damaged=error.seq,
+            why=error.why,
+            unknown_kind=error.kind if isinstance(error, UnknownRecord) else None,
         )
     if state.head < row.head:
         why = f"the log ends here, but the session's head is {row.head}"

@@ -332,10 +332,8 @@ class Runtime:
             return config
 
         async def load() -> Actor:
-            # Check the tools before the takeover: if they are unbound, the present owner must not
-            # lose the session.
-            if takeover and unbound == "raise":
-                with suppress(SessionNotFound):  # a session without a record is removed below
+            if takeover:  # what cannot be opened here is not taken from another owner
+                with suppress(SessionNotFound):  # one without a record is removed below
                     bound(*await self._loader.peek(session))
             async with self._loader.acquired(session, takeover=takeover) as loaded:
                 state, lease, runners = loaded

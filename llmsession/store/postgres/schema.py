@@ -142,7 +142,7 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
     if version > newest:
         raise StoreError(
             f"{where} has tables of version {version}, but this llmsession knows versions up to"
-            f" {newest}: use a newer llmsession",
+            f" {newest}: a newer llmsession made them. Upgrade llmsession to open it",
             committed=False,
         )
     if version < FIRST_VERSION:

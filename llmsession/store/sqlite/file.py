@@ -212,7 +212,9 @@ class SqliteFile:
             except Foreign as error:
                 raise self._refusal("is a database of another program") from error
             except Newer as error:
-                raise self._refusal(f"was written by a newer llmsession ({error})") from error
+                raise self._refusal(
+                    f"was written by a newer llmsession ({error}): upgrade llmsession to open it"
+                ) from error
             except Older as error:
                 raise self._refusal(
                     f"was written by an earlier llmsession ({error}): export its sessions with that"

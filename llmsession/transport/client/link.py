@@ -220,6 +220,11 @@ class Link:
             for index, frame in enumerate(frames):
                 match decode_from_server(frame):
                     case w.Welcome() as welcome:
+                        if welcome.version != w.VERSION:
+                            raise ProtocolError(
+                                f"the service speaks version {welcome.version} of the protocol, and"
+                                f" this client version {w.VERSION}: upgrade the older of the two"
+                            )
                         self._early = frames[index + 1 :]
                         self.default_model = welcome.default_model
                         return welcome.keepalive_s

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from llmsession.errors import SessionError
+from llmsession.errors import ProtocolError, SessionError
 from llmsession.session import Event, Subscription
 from llmsession.session.core.subscriptions import Subscriptions
 from llmsession.turns import Preview, StepRestarted, ToolUse
-from llmsession.turns.records import decode_record
+from llmsession.turns.records import decode_record, unknown_kind
 
 from ..wire import messages as w
 from .link import Link
@@ -87,8 +87,16 @@ class RemoteSubscription(Subscription):
                 self.offer_restart(_restarts.decode(event.body))
             else:
                 self._preview(event)
-        except msgspec.MsgspecError:
-            return  # of a newer service: a kind that is not known here
+        except msgspec.MsgspecError as error:
+            if not event.seq or unknown_kind(bytes(event.body)) is not None:
+                return  # of a newer service: a kind that is not known here
+            # The kind is known, and it may be the one that ends a turn: nobody may miss it.
+            self._link.unsubscribe(self._id)
+            message = (
+                f"event {event.seq} of session {self._session!r} is a {event.kind} that this client"
+                f" cannot read ({error}). Is the service newer? Then upgrade llmsession here"
+            )
+            self.fail(ProtocolError(message))
 
     def _record(self, event: w.Event) -> None:
         self._received = event.seq

@@ -44,6 +44,7 @@ _CODES: Mapping[type[SessionError], grpc.StatusCode] = {
     e.Unauthenticated: _C.UNAUTHENTICATED,
     e.ProtocolError: _C.INVALID_ARGUMENT,
     e.TransportError: _C.UNAVAILABLE,
+    e.UnknownRecord: _C.FAILED_PRECONDITION,  # nothing is lost: the service is to be upgraded
     e.RecordDamaged: _C.DATA_LOSS,
     e.StoreDamaged: _C.DATA_LOSS,
     e.StoreError: _C.INTERNAL,

@@ -340,7 +340,7 @@ class Connection:
         if w.VERSION not in hello.versions:
             raise ProtocolError(
                 f"version {w.VERSION} of the protocol is spoken here, and none of"
-                f" {brief(list(hello.versions))}"
+                f" {brief(list(hello.versions))}: upgrade the older of client and service"
             )
         self._token = self._token if hello.token is None else hello.token
         self.authenticate()

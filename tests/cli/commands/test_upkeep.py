@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import apsw
 import pytest
 
-from llmsession.store import this_process
+from llmsession.store import Store, this_process
+from llmsession.testing.store_contract.actions import written
 from tests.cli.stores import DEAD, ask, held_by, make_store, run
 
 Capture = pytest.CaptureFixture[str]
@@ -104,6 +105,36 @@ def test_the_first_bad_record_of_each_session_is_named_and_nothing_is_changed(
     assert "record 5 of session 'alpha' cannot be read" in ran.err
 
 
+def test_a_record_of_a_newer_version_is_named_by_its_kind_and_is_no_damage(
+    path: Path, capsys: Capture
+) -> None:
+    async def wrote(store: Store) -> None:
+        lease = await store.acquire("beta", DEAD)
+        body = f'{{"kind":"turn.exploded","seq":2,"epoch":{lease.epoch},"at":1.0}}'
+        await store.release(await written(store, lease, body.encode()))
+
+    ask(path, wrote)
+    before = whole(path)
+    unknown = "this version of llmsession does not know the kind 'turn.exploded'"
+    ran = run(capsys, "integrity", "--store", f"sqlite:{path}")
+    assert (ran.code, ran.err) == (1, "")
+    beta, summary = ran.out.splitlines()
+    assert beta.startswith("beta: record 2 cannot be read here, the 1 before it are sound: ")
+    assert beta.endswith(f"{unknown}. A newer version wrote it: upgrade llmsession")
+    assert summary == "3 sessions, 18 records, 0 sessions damaged, 1 need a newer llmsession"
+    ran = run(capsys, "integrity", "--json", "--store", f"sqlite:{path}")
+    kinds = {each["session"]: each["unknown_kind"] for each in ran.figures}
+    assert kinds == {"alpha": None, "alpha-fork": None, "beta": "turn.exploded"}
+    for command in (["show", "beta"], ["export", "beta"]):
+        ran = run(capsys, *command, "--store", f"sqlite:{path}")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert f"record 2 of session 'beta' cannot be read: {unknown}" in ran.err
+    ran = run(capsys, "list", "--store", f"sqlite:{path}")
+    assert (ran.code, "beta" in ran.out) == (0, True)
+    assert run(capsys, "show", "alpha", "--store", f"sqlite:{path}").code == 0
+    assert whole(path) == before
+
+
 def test_a_damaged_first_record_is_named(path: Path, capsys: Capture) -> None:
     damage(path, f"UPDATE record SET body = x'00' WHERE {at('beta', 1)}")
     ran = run(capsys, "integrity", "--store", f"sqlite:{path}")
@@ -157,7 +188,7 @@ def test_a_store_that_another_program_holds_is_one_line(path: Path, capsys: Capt
             patched.setattr(sqlite_file, "time", clock)
             ran = run(capsys, "vacuum", "--store", f"sqlite:{path}")
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert "held by another program; 30 s were waited" in ran.err
+        assert "locked by another program; gave up after 30 s" in ran.err
     finally:
         other.close()
     assert [row.session for row in ask(path, lambda store: store.rows())] != []

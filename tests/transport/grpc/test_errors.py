@@ -56,6 +56,7 @@ def test_every_error_has_a_status_and_none_is_ok_or_unknown() -> None:
         e.HeadMoved("u1", None),
         e.Overloaded("later", retry_after_s=0.25),
         e.RecordDamaged("s", 3, "cut"),
+        e.UnknownRecord("s", 3, "turn.exploded"),
         e.StoreError("gone", committed=None),
         e.Unauthenticated("no"),
         e.BudgetExhausted("spent", whose="tenant", name="a", unit="tokens", limit=1, spent=2),

@@ -71,6 +71,7 @@ SAMPLES: list[SessionError] = [
     errors.ProtocolError("what"),
     errors.StoreError("failed", committed=None),
     errors.RecordDamaged("s", 4, "torn"),
+    errors.UnknownRecord("s", 4, "turn.exploded"),
     errors.StoreDamaged("torn"),
 ]
 
