@@ -632,9 +632,9 @@ async def outcome_of(reply: Callable[[], AsyncGenerator[Any, None]]) -> TurnOutc
     [
         (ReplyEnded("end_turn", Usage(output_tokens=2.5)), "output_tokens is 2.5"),  # type: ignore[arg-type]
         (ReplyEnded("end_turn", Usage(input_tokens=None)), "input_tokens is None"),  # type: ignore[arg-type]
-        (ReplyEnded("end_turn", {"output_tokens": 1}), "usage is dict, not Usage"),  # type: ignore[arg-type]
+        (ReplyEnded("end_turn", {"output_tokens": 1}), "usage must be a Usage, not dict"),  # type: ignore[arg-type]
         (ReplyEnded(5), "stop_reason of ReplyEnded is int, not text"),  # type: ignore[arg-type]
-        ("the end", "the provider's stream holds str, no event"),
+        ("the end", "str is not a stream event"),
     ],
 )
 async def test_a_turn_whose_report_cannot_be_logged_fails_and_says_what_is_wrong(
