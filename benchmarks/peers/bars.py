@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from docs.pictures.canvas import BACKGROUND, COLOURS
+
 __all__ = ["Bar", "bars"]
 
 WIDTH, LEFT, RIGHT = 640, 150, 120
 TOP, STEP, THICK = 34, 24, 15
 MANY_TIMES = 50
 """From this ratio on, of the largest to the smallest, the axis is logarithmic."""
-OURS, THEIRS = "#1f6fb4", "#b9bec3"
+OURS, THEIRS = "ours", "theirs"
 STYLE = (
-    "<style>svg{font:11px system-ui,sans-serif;background:#fff}text{fill:#6b7075}"
-    "line{stroke:#6b7075;stroke-width:1}</style>"
+    f"<style>{COLOURS}text{{font:11px system-ui,'DejaVu Sans',sans-serif;fill:var(--soft)}}"
+    ".paper{fill:var(--paper);stroke:var(--edge)}line{stroke:var(--soft);stroke-width:1}"
+    "rect.ours{fill:var(--blue)}rect.theirs{fill:var(--edge)}</style>"
 )
 
 
@@ -54,9 +57,9 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
         if row.value is not None:
             length = max(reach(row.value), 1.0)
             end = LEFT + round(length)
-            colour = OURS if row.ours else THEIRS
+            whose = OURS if row.ours else THEIRS
             drawn.append(
-                f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{THICK}" fill="{colour}"/>'
+                f'<rect class="{whose}" x="{LEFT}" y="{y}" width="{length:.1f}" height="{THICK}"/>'
             )
         if row.value is not None and row.most is not None and row.most > row.value:
             tip = LEFT + reach(row.most)
@@ -66,9 +69,13 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
         drawn.append(_text(end + 6, y, row.told))
     scale = ", logarithmic" if logarithmic else ""
     height = TOP + len(rows) * STEP + 6
+    description = "; ".join(f"{row.name}: {row.told}" for row in rows)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
-        f' width="{WIDTH}" height="{height}" role="img">{STYLE}'
+        f' width="{WIDTH}" height="{height}" role="img" aria-labelledby="title description">'
+        f'<title id="title">{escape(title)}</title>'
+        f'<desc id="description">{escape(description)}</desc>{STYLE}'
+        f"{BACKGROUND.format(0.5, 0.5, WIDTH - 1, height - 1)}"
         f"{_text(8, 8, title + scale)}{''.join(drawn)}</svg>\n"
     )
 

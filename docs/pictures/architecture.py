@@ -48,7 +48,7 @@ def architecture() -> str:
     canvas.arrow((170, 352), (238, 352), (238, 148), (299, 148), kind="blue")
     canvas.arrow((299, 232), (208, 232), (208, 108), (171, 108), kind="green")
     canvas.arrow((208, 232), (208, 334), (171, 334), kind="green")
-    canvas.text(202, 226, "events", "green small", "end")
+    canvas.text(202, 206, "events", "green small", "end")
     # What the actor uses.
     canvas.box(640, 40, 160, 62, "provider", "Anthropic, OpenAI,", "compatible, recorded")
     canvas.box(640, 132, 160, 62, "tools", "your functions, in", "tasks and threads")

@@ -21,7 +21,7 @@ from .routing import RoutedProvider
 
 
 def counters_markdown() -> str:
-    """The table of token counters, for docs/explanation/tokens.md and docs/how-to/use-providers.md.
+    """The table of token counters, for docs/explanation/tokens.md and docs/reference/providers.md.
 
     Each row says which counter is used for which models, and how far off it may be.
     """

@@ -88,7 +88,7 @@ class SessionManager:
       the manager waits at most this many seconds for such threads. Then it logs the warning
       ``threads.left`` with their names. They go on running after the store is closed.
     - *retention* are rules for how long sessions and their messages are kept: see
-      docs/how-to/keep-sessions.md. A session applies them when it is opened and when a turn has
+      docs/how-to/delete-and-forget.md. A session applies them when it is opened and when a turn has
       ended.
     - *retention_every_s*: a schedule applies the rules, page by page, to the whole store. It runs
       when the manager is entered, and again this many seconds after each run has finished (default:

@@ -1,10 +1,10 @@
-"""What a conversation is made of, and the pure machine that decides what a turn does next.
+"""The vocabulary of a conversation, and the pure machine that decides what a turn does next.
 
-In: facts about one turn. Out: the next turn and the effects to perform.
-Absent: async, clocks, I/O and randomness.
+In: facts about one turn. Out: the next turn and the effects to perform. Absent: async, clocks, I/O
+and randomness.
 
-Here stands the vocabulary that users, providers and stores share; ``records`` is the module of
-the durable events. The machine is imported from its modules by the session alone.
+This module exports the names that users, providers and stores share. ``records`` is the module of
+the durable events. Only the session imports the machine, from its own modules.
 """
 
 from . import records

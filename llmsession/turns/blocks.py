@@ -1,8 +1,8 @@
 """Content blocks: typed where the machine reads them, opaque and lossless everywhere else.
 
 Content is stored as the JSON bytes of a list of blocks, exactly as it came. The structs here are
-views on those bytes: a known type with fields that we do not know stays that type (the bytes
-keep the fields), and a type that we do not know is an OpaqueBlock with its bytes.
+views of those bytes. A block of a known type with unknown fields keeps its type, and the bytes keep
+the fields. A block of an unknown type is an OpaqueBlock with its bytes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "clean_text",
     "encode_blocks",
     "encode_json",
+    "is_block",
     "is_thinking",
     "join_blocks",
     "joined_text",
@@ -45,12 +46,14 @@ MAX_CONTENT_BYTES = 32 * 1024 * 1024
 """The Messages API refuses requests over 32 MB, so one message can never be larger."""
 
 MAX_NESTING = 500
-"""Levels of lists and objects in one message. JSON is read recursively and Python allows 1,000
-frames: what was written near the top of the stack has to be readable deep in it."""
+"""The maximum number of nested lists and objects in one message. JSON is read recursively, and
+Python allows 1,000 frames. A message that was written near the top of the stack must be readable
+deep in it.
+"""
 
 
 class _Known(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
-    pass
+    """A block of a type that this package reads."""
 
 
 class TextBlock(_Known, frozen=True, tag="text", gc=False):
@@ -60,7 +63,7 @@ class TextBlock(_Known, frozen=True, tag="text", gc=False):
 
 
 class ThinkingBlock(_Known, frozen=True, tag="thinking", gc=False):
-    """The model's thinking. ``signature`` binds it to everything before it."""
+    """The model's thinking. ``signature`` binds it to everything that stands before it."""
 
     thinking: str
     signature: str | None = None
@@ -73,7 +76,7 @@ class RedactedThinkingBlock(_Known, frozen=True, tag="redacted_thinking", gc=Fal
 
 
 class ToolUseBlock(_Known, frozen=True, tag="tool_use"):
-    """A call that the model made. ``input`` is decoded JSON, an object by the provider's rules."""
+    """A tool call that the model made. ``input`` is decoded JSON; providers require an object."""
 
     id: str
     name: str
@@ -81,7 +84,7 @@ class ToolUseBlock(_Known, frozen=True, tag="tool_use"):
 
 
 class ToolResultBlock(_Known, frozen=True, tag="tool_result"):
-    """``content`` is text or a list of blocks, as decoded JSON."""
+    """The result of a tool call. ``content`` is a text or a list of blocks, as decoded JSON."""
 
     tool_use_id: str
     content: str | list[Any] = ""
@@ -89,7 +92,7 @@ class ToolResultBlock(_Known, frozen=True, tag="tool_result"):
 
     @property
     def text(self) -> str:
-        """The result's text blocks, joined with newlines; other blocks are left out."""
+        """The result's text blocks, joined with newlines. Other blocks are left out."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(
@@ -133,12 +136,13 @@ KnownBlock: TypeAlias = (
     | DocumentBlock
 )
 Block: TypeAlias = KnownBlock | OpaqueBlock
+"""Any content block."""
 Content: TypeAlias = str | Sequence[Block | Mapping[str, Any]]
-"""What a caller may pass as content: text, or blocks as structs or as plain dicts."""
+"""Content that a caller may pass: a text, or blocks as structs or as plain dicts."""
 
 
 KNOWN_TYPES = frozenset(str(known.__struct_config__.tag) for known in get_args(KnownBlock))
-"""The types that are read here. A block of one of them that is opaque is malformed."""
+"""The block types that are read here. An opaque block of one of these types is malformed."""
 
 
 class _Typed(msgspec.Struct):
@@ -149,14 +153,14 @@ _all_known = msgspec.json.Decoder(tuple[KnownBlock, ...])
 _one_known = msgspec.json.Decoder(KnownBlock)
 _type_only = msgspec.json.Decoder(_Typed)
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
-# A float that is out of range is JSON all the same.
+# A float that is out of range is valid JSON, so it must be readable, too.
 _all_floats = msgspec.json.Decoder(float_hook=str)
 _encoder = msgspec.json.Encoder()
 
 
 def clean_text(text: str) -> str:
-    """*text* as valid UTF-8: a lone surrogate becomes U+FFFD, a split pair is joined."""
-    if text.isascii():  # which Python knows of a text without looking at it
+    """*text* as valid UTF-8: a lone surrogate becomes U+FFFD, and a split pair is joined."""
+    if text.isascii():  # Python knows this without looking at the characters
         return text
     try:
         text.encode()
@@ -166,16 +170,19 @@ def clean_text(text: str) -> str:
 
 
 def plain_text(value: object) -> str | None:
-    """The text of *value*, which may be of a subclass of ``str``, as a clean ``str``; None if it
-    is no text. A subclass may encode itself in its own way, or in none."""
+    """*value* as a plain ``str`` in valid UTF-8; None if it is not a text.
+
+    A subclass of ``str`` may encode itself in its own way, or not at all.
+    """
     if value.__class__ is str:
         return value if value.isascii() else clean_text(value)
     return clean_text(str.__str__(value)) if isinstance(value, str) else None
 
 
 def plain_number(value: object) -> int | None:
-    """The number of *value*, which may be of a subclass of ``int``, as an ``int``; None if it is no
-    whole number. True and False are none."""
+    """*value* as a plain ``int``; None if it is not a whole number. True and False are not
+    numbers.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return int.__index__(value)
@@ -192,14 +199,16 @@ def _clean(value: Any) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """*value* as JSON; lone surrogates are replaced. Raises InvalidMessage if it is no JSON."""
+    """*value* as JSON. Lone surrogates are replaced. Raises InvalidMessage if it cannot be
+    encoded.
+    """
     try:
         try:
             return _encoder.encode(value)
         except UnicodeEncodeError:
             return _encoder.encode(_clean(_plain(value)))
     except (RecursionError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidMessage(f"not JSON: {error}") from error
+        raise InvalidMessage(f"the value cannot be encoded as JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -208,8 +217,10 @@ def _plain(value: Any) -> Any:
 
 
 def too_deep(raw: bytes) -> bool:
-    """Is JSON nested deeper than MAX_NESTING? Raises msgspec.DecodeError if it is no JSON."""
-    # Brackets are counted first, inside of strings too: nearly all messages have few.
+    """Is the JSON *raw* nested deeper than MAX_NESTING? Raises msgspec.DecodeError if it is not
+    JSON.
+    """
+    # Brackets are counted first, also those inside of strings: nearly all messages have few.
     if raw.count(b"[") + raw.count(b"{") <= MAX_NESTING:
         return False
     try:
@@ -229,7 +240,7 @@ def too_deep(raw: bytes) -> bool:
 
 
 def block_type(raw: bytes | msgspec.Raw) -> str:
-    """The ``type`` of a block given as JSON bytes; "" if it has none."""
+    """The ``type`` of a block in JSON bytes; "" if it has none."""
     try:
         return _type_only.decode(raw).type
     except msgspec.ValidationError:
@@ -237,17 +248,17 @@ def block_type(raw: bytes | msgspec.Raw) -> str:
 
 
 def split_blocks(body: bytes | msgspec.Raw) -> list[msgspec.Raw]:
-    """The JSON bytes of each block in *body*. The pieces are views on *body*'s buffer."""
+    """The JSON bytes of each block in *body*. The pieces are views of *body*'s buffer."""
     return _raw_list.decode(body)
 
 
 def join_blocks(raws: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
-    """The JSON list of the given blocks, byte for byte."""
+    """The JSON list of the blocks *raws*, byte for byte."""
     return msgspec.Raw(b"[" + b",".join(bytes(raw) for raw in raws) + b"]")
 
 
 def parse_blocks(body: bytes | msgspec.Raw) -> tuple[Block, ...]:
-    """The blocks of *body*, in order. Unknown types are OpaqueBlocks; nothing is refused."""
+    """The blocks of *body*, in order. A block of an unknown type becomes an OpaqueBlock."""
     try:
         return _all_known.decode(body)
     except msgspec.ValidationError:
@@ -273,9 +284,10 @@ def text_block(text: str) -> bytes:
 
 
 def encode_blocks(content: Content) -> msgspec.Raw:
-    """*content* as the JSON bytes of a list of blocks. Plain text becomes one text block.
+    """*content* as the JSON bytes of a list of blocks. A plain text becomes one text block.
 
-    Raises InvalidMessage: not JSON, a block without a type, nested too deep, or over 32 MiB.
+    Raises InvalidMessage if it cannot be encoded as JSON, has a block without a type, is nested too
+    deep, or is over 32 MiB.
     """
     text = plain_text(content)
     if text is not None:
@@ -284,26 +296,31 @@ def encode_blocks(content: Content) -> msgspec.Raw:
         blocks: Sequence[Any] = content
         body = bytes(join_blocks(_encode_one(block, index) for index, block in enumerate(blocks)))
     else:
-        raise InvalidMessage(f"content is text or a list of blocks, not {type(content).__name__}")
+        kind = type(content).__name__
+        raise InvalidMessage(f"content must be a text or a list of blocks, not {kind}")
     if len(body) > MAX_CONTENT_BYTES:
         raise InvalidMessage(
-            f"the message is {len(body):,} bytes; at most {MAX_CONTENT_BYTES:,} are accepted"
+            f"the message has {len(body):,} bytes; the maximum is {MAX_CONTENT_BYTES:,}"
         )
     if too_deep(body):
-        raise InvalidMessage(f"the message is nested deeper than {MAX_NESTING} levels")
+        raise InvalidMessage(f"the message is nested deeper than {MAX_NESTING} levels; flatten it")
     return msgspec.Raw(body)
+
+
+def is_block(value: object) -> bool:
+    """Is *value* a content block, or a mapping with a type?"""
+    if isinstance(value, Mapping):
+        kind = value.get("type")
+        return isinstance(kind, str) and bool(kind)
+    return isinstance(value, OpaqueBlock | _Known)
 
 
 def _encode_one(block: Block | Mapping[str, Any], index: int) -> bytes:
     if isinstance(block, OpaqueBlock):
         return _checked(block, index)
-    if isinstance(block, _Known):
+    if is_block(block):
         return encode_json(block)
-    if isinstance(block, Mapping):
-        kind = block.get("type")
-        if isinstance(kind, str) and kind:
-            return encode_json(block)
-    raise InvalidMessage(f"block {index} is no block: it needs a 'type'")
+    raise InvalidMessage(f"block {index} has no 'type', so it is not a content block")
 
 
 def _checked(block: OpaqueBlock, index: int) -> bytes:
@@ -313,7 +330,7 @@ def _checked(block: OpaqueBlock, index: int) -> bytes:
             return block.raw
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidMessage(f"block {index} is not JSON: {error}") from error
-    raise InvalidMessage(f"block {index} is no block: it needs a 'type'")
+    raise InvalidMessage(f"block {index} has no 'type', so it is not a content block")
 
 
 _THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})

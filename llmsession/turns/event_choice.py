@@ -1,4 +1,4 @@
-"""Which event happened: pure choices between the outcomes that the turn table tells apart."""
+"""Which event happened: pure functions that choose between the outcomes in the turn table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OnFailure: TypeAlias = Literal["keep_steps", "drop"]
 
 
 def progress(turn: Turn) -> Literal["open", "decided", "ended"]:
-    """Can the turn still be interrupted (open), or is its end decided, or has it ended?"""
+    """Can the turn still be interrupted (``open``), is its end decided, or has it ended?"""
     if turn.phase in ENDED:
         return "ended"
     return "decided" if turn.phase in DECIDED else "open"
@@ -63,14 +63,17 @@ def event_for_reply(
     tag: StepTag,
     goes_on: bool = True,
 ) -> e.Event:
-    """The event of a complete reply. *goes_on*: may a request end with it (``can_go_on``)? A pause
-    behind which none may end is the end of the turn, which keeps what was said."""
+    """The event of a complete reply.
+
+    *goes_on*: may a request end with this reply (see ``can_go_on``)? If a reply pauses and no
+    request may end with it, the turn ends and keeps the reply.
+    """
     follow = stop_rule(reply.stop_reason).follow
     stop_reason = reply.stop_reason or "unknown"
     if follow is Follow.DROP:
         return e.ReplyRefused(tag=tag, stop_reason=stop_reason)
-    # Some servers report "stop" or a pause for a reply with complete calls. The calls count, not
-    # the stop reason, because the very next message has to answer them.
+    # Some servers report "stop" or a pause for a reply with complete calls. The calls count and not
+    # the stop reason, because the very next message must answer them.
     if pending_calls and follow is not Follow.COMMIT_CUT:
         return e.ReplyRequestedTools(tag=tag, calls=pending_calls)
     if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
@@ -85,8 +88,10 @@ def event_for_reply(
 def event_for_stream_failure(
     turn: Turn, error: ProviderError, *, limits: TurnLimits, on_failure: OnFailure, tag: StepTag
 ) -> e.Event:
-    """The event of a failed stream: retry, retry smaller, or give up. The provider classifies its
-    error, and the limits bound the retries."""
+    """The event of a failed stream: retry, retry with a smaller request, or give up.
+
+    The provider classifies its error, and the limits bound the retries.
+    """
     if error.kind == "retryable" and not error.retried and turn.retries < limits.max_retries:
         delay_s = error.delay_s or _backoff_s(turn.retries)
         return e.StreamBroke(tag=tag, delay_s=delay_s)
@@ -98,15 +103,17 @@ def event_for_stream_failure(
 
 
 def event_for_budget(turn: Turn, error: str, *, on_failure: OnFailure, tag: StepTag) -> e.Event:
-    """The event of a budget that is used up before a request. It keeps what a failed provider
-    would keep."""
+    """The event of a budget that is used up before a request.
+
+    It keeps the same as a failure of the provider would.
+    """
     if on_failure == "keep_steps" and turn.keepable:
         return e.GaveUpKept(tag=tag, error=error, stop_reason="budget")
     return e.GaveUpDropped(tag=tag, cause="budget", error=error)
 
 
 def _backoff_s(retries: int) -> float:
-    """0.5 s, doubled each time, at most 8 s: as the SDKs retry before a first event."""
+    """0.5 s, doubled each time, at most 8 s: the delays of the SDKs before a first event."""
     return float(min(8.0, 0.5 * 2**retries))
 
 
@@ -126,7 +133,7 @@ def event_for_step(turn: Turn, *, tokens: int, limits: TurnLimits, tag: StepTag)
 
 
 def _limit_after(step: int, tokens: int, limits: TurnLimits) -> str | None:
-    """The limit that a turn of *step* complete steps and *tokens* has reached, if any."""
+    """The limit that a turn with *step* complete steps and *tokens* has reached; None if none."""
     if limits.max_steps is not None and step >= limits.max_steps:
         return "max_steps"
     if limits.max_tokens is not None and tokens >= limits.max_tokens:
@@ -142,23 +149,28 @@ def event_for_resume(
     pauses: int,
     tokens: int,
     limits: TurnLimits,
+    final_stop: str | None = None,
 ) -> e.Event:
-    """The event with which a new owner continues a turn. *step* is its last step in the log, 0 for
-    none. *pending_calls* are that step's calls if it is not complete, *unanswered* those of them
-    without a result."""
+    """The event with which a new owner continues a turn.
+
+    *step* is the turn's last step in the log, 0 if there is none. *pending_calls* are that step's
+    calls if it is not complete, and *unanswered* those of them without a result. *final_stop* is
+    the stop reason of the turn's last reply if no request may follow that reply (``can_go_on``).
+    The turn ends there, as it would have without the resume.
+    """
     if unanswered:
         calls = tuple(call.id for call in unanswered)
         return e.ResumedToCalls(step=step, calls=calls, pauses=pauses)
     if pending_calls:
         return e.ResumedToStep(step=step, pauses=pauses)
-    stop_reason = _limit_after(step, tokens, limits) if step else None
+    stop_reason = (_limit_after(step, tokens, limits) or final_stop) if step else None
     if stop_reason is not None:
         return e.ResumedToLimit(step=step, stop_reason=stop_reason, pauses=pauses)
     return e.ResumedToRequest(step=step + 1, pauses=pauses)
 
 
 def event_for_stopped(turn: Turn) -> e.Event:
-    """The event of a stopping turn whose works have ended. How it ends was decided before."""
+    """The event of a stopping turn whose works have ended. How the turn ends was decided before."""
     how = turn.ending.how if turn.ending else "drop"
     if how == "drop":
         return e.StoppedToDrop()

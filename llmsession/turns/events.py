@@ -1,7 +1,7 @@
 """Events and effects of the turn machine: facts in the past tense, orders in the imperative.
 
-An event that reports our own work carries the StepTag of that work. Where the outcome depends
-on data, there are two events, and the functions in ``event_choice`` choose between them.
+An event that reports the actor's own work carries the StepTag of that work. If the outcome depends
+on data, there are several events for it, and the functions in ``event_choice`` choose between them.
 """
 
 from __future__ import annotations
@@ -61,19 +61,24 @@ __all__ = [
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a turn. ``tag`` names the work that reports it; None for what
-    comes from a caller, a limit or the store, which is never late."""
+    """Something that happened to a turn.
+
+    ``tag`` names the work that reports it. It is None for an event that comes from a caller, a
+    limit or the store: such an event is never late.
+    """
 
     tag: StepTag | None = None
 
 
 class Started(Event, frozen=True):
-    """The turn is next in line and its user message is durable."""
+    """The turn is the next to run, and its user message is durable."""
 
 
 class ResumedToRequest(Event, frozen=True):
     """A new owner continues with the request of *step*: nothing of that step is in the log.
-    *pauses* were counted from the log, as in the three that follow."""
+
+    *pauses* was counted from the log, as in the three events that follow.
+    """
 
     step: int
     pauses: int = 0
@@ -88,7 +93,7 @@ class ResumedToCalls(Event, frozen=True):
 
 
 class ResumedToStep(Event, frozen=True):
-    """A new owner continues with *step*: all its results are in the log, its end is not."""
+    """A new owner continues with *step*: all its results are in the log, but its end is not."""
 
     step: int
     pauses: int = 0
@@ -113,42 +118,44 @@ class ContextOverflowed(Event, frozen=True):
 
 
 class ReplyFinished(Event, frozen=True):
-    """A reply that ends the turn."""
+    """A reply came that ends the turn."""
 
     stop_reason: str
 
 
 class ReplyRequestedTools(Event, frozen=True):
-    """A reply with calls that need results."""
+    """A reply came with calls that need results."""
 
     calls: tuple[PendingCall, ...]
 
 
 class ReplyContinued(Event, frozen=True):
-    """A reply without calls after which the turn continues: a pause, or a pending steer."""
+    """A reply without calls came, and the turn continues: a pause, or a pending steer."""
 
     paused: bool
 
 
 class ReplyRefused(Event, frozen=True):
-    """A refusal: neither the reply nor its turn is kept."""
+    """The provider refused to answer. Neither the reply nor its turn is kept."""
 
     stop_reason: str
 
 
 class StreamBroke(Event, frozen=True):
-    """The stream failed and the step is tried again after *delay_s*."""
+    """The stream failed. The step is tried again after *delay_s* seconds."""
 
     delay_s: float = 0.0
 
 
 class StreamOverflowed(Event, frozen=True):
-    """The provider found the request too large; the context is compacted harder."""
+    """The provider found the request too large. The context is compacted harder."""
 
 
 class GaveUpKept(Event, frozen=True):
-    """No more requests are sent: the provider failed or the budget is used up. The completed steps
-    are kept. *stop_reason* is one of ``TURN_STOP_REASONS``."""
+    """No more requests are sent, because the provider failed or a budget is used up.
+
+    The complete steps are kept. *stop_reason* is one of ``TURN_STOP_REASONS``.
+    """
 
     error: str
     stop_reason: str = "error"
@@ -170,7 +177,7 @@ class StepJournaled(Event, frozen=True):
 
 
 class CallsAnswered(Event, frozen=True):
-    """Some calls of this step have their results, others not yet."""
+    """Some calls of this step have their results, others do not have them yet."""
 
     calls: tuple[str, ...]
 
@@ -182,30 +189,33 @@ class AllCallsAnswered(Event, frozen=True):
 
 
 class DropRequested(Event, frozen=True):
-    """Interrupted; nothing of the turn is to be kept."""
+    """The turn was interrupted, and nothing of it is to be kept."""
 
     reason: str
 
 
 class KeepRequested(Event, frozen=True):
-    """Interrupted; the completed steps are to be kept (``keep_text``: and the text so far)."""
+    """The turn was interrupted, and its complete steps are to be kept.
+
+    With *text*, the text of the streaming reply is kept, too (``keep_text``).
+    """
 
     reason: str
     text: bool = False
 
 
 class LimitReached(Event, frozen=True):
-    """A limit of the turn was reached; completed steps are kept."""
+    """The turn reached one of its limits. Its complete steps are kept."""
 
     stop_reason: str
 
 
 class StoppedToDrop(Event, frozen=True):
-    """All work has stopped, or its grace is over."""
+    """All work has stopped, or its grace period is over. The turn is dropped."""
 
 
 class StoppedToKeep(Event, frozen=True):
-    """As StoppedToDrop, for a turn that is kept."""
+    """As StoppedToDrop, but the turn's complete steps are kept."""
 
 
 class StoppedToFail(Event, frozen=True):
@@ -225,29 +235,31 @@ class Failed(Event, frozen=True):
 
 
 class Fenced(Event, frozen=True):
-    """Another owner has the session. This one must not write."""
+    """Another owner has the session, so this one must not write."""
 
 
 class StoreLost(Event, frozen=True):
-    """The store failed; recovery will write this turn's end."""
+    """The store failed. Recovery will write this turn's end."""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """Something for the turn runner to do. Its report is an event with the same tag."""
+    """Something that the turn runner must do. Its report is an event with the same tag."""
 
     tag: StepTag
 
 
 class BuildContext(Effect, frozen=True):
-    """After *delay_s*, build this step's request. *overflows*: how often the provider has
-    refused it as too large."""
+    """Build this step's request after *delay_s* seconds.
+
+    *overflows* is how often the provider has refused it as too large.
+    """
 
     delay_s: float = 0.0
     overflows: int = 0
 
 
 class OpenStream(Effect, frozen=True):
-    """Send the request that was built."""
+    """Send the request that was built, and read the reply."""
 
 
 class JournalCalls(Effect, frozen=True):
@@ -255,7 +267,9 @@ class JournalCalls(Effect, frozen=True):
 
 
 class StartTools(Effect, frozen=True):
-    """Start the callables, leave the other calls to the caller, start the deadlines."""
+    """Start the tools that have a function, leave the other calls to the caller, start the
+    deadlines.
+    """
 
 
 class JournalAnswers(Effect, frozen=True):
@@ -263,17 +277,20 @@ class JournalAnswers(Effect, frozen=True):
 
 
 class JournalStep(Effect, frozen=True):
-    """Write ``step.completed``. *paused*: its reply is sent back as it is, to be continued."""
+    """Write ``step.completed``. If *paused*, its reply is sent back unchanged, to be continued."""
 
     paused: bool = False
 
 
 class StopWork(Effect, frozen=True):
-    """Cancel this turn's work; report when it has stopped or its grace is over."""
+    """Cancel this turn's work. Report when it has stopped or its grace period is over."""
 
 
 class JournalCommit(Effect, frozen=True):
-    """Write ``turn.committed``. *keep* is what else than a finished reply is kept."""
+    """Write ``turn.committed``.
+
+    *keep* says what is kept: a finished reply, only the steps, or the steps and the text so far.
+    """
 
     stop_reason: str
     keep: Literal["reply", "steps", "text"] = "reply"

@@ -1,4 +1,4 @@
-"""Turn ids: ``u7`` is the user's side of turn 7, ``a7`` the assistant's."""
+"""Turn ids: ``u7`` is the user's side of turn 7, ``a7`` the assistant's side."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["TurnCounter", "TurnId", "turn_number"]
 
 Owner: TypeAlias = Literal["u", "a"]
 MAX_TURNS = 10**18
-"""No session has as many."""
+"""More than any session can have."""
 _PRINTED = re.compile(r"([ua])([1-9][0-9]{0,17})", re.ASCII)
 
 
 class TurnId(msgspec.Struct, frozen=True, order=True):
     """One side of a turn, and the turn's number, which starts at 1.
 
-    The user's message and the tool results of turn 7 are ``u7``, the assistant's messages
-    ``a7``. Where a turn is named, only the number counts.
+    The user's message and the tool results of turn 7 are ``u7``, the assistant's messages are
+    ``a7``. Where an argument names a turn, only the number counts.
     """
 
     owner: Owner
@@ -37,12 +37,12 @@ class TurnId(msgspec.Struct, frozen=True, order=True):
         """The id that prints as *printed*. Raises InvalidInput for anything else."""
         match = _PRINTED.fullmatch(printed) if isinstance(printed, str) else None
         if match is None:
-            raise InvalidInput(f"not a turn id: {printed!r}; expected u1, a1, u2, ...")
+            raise InvalidInput(f"{printed!r} is not a turn id; use u1, a1, u2, ...")
         return cls("u" if match[1] == "u" else "a", int(match[2]))
 
 
 class TurnCounter:
-    """Assigns turn numbers. They grow and are never reused, not even after a dropped turn."""
+    """Assigns turn numbers. They grow and are never used twice, not even after a dropped turn."""
 
     def __init__(self, last: int = 0) -> None:
         self.last = last
@@ -53,17 +53,17 @@ class TurnCounter:
         return self.last
 
     def saw(self, number: int) -> None:
-        """Note a number from the log, which is in use."""
+        """Note *number*, which was read from the log and is in use."""
         self.last = max(self.last, number)
 
 
 @refusing
 def turn_number(turn: TurnId | str | int) -> int:
-    """The number of a turn named in any way. Raises InvalidInput if it names none."""
+    """The number of *turn*, in any of its forms. Raises InvalidInput if it is not a turn."""
     if isinstance(turn, str):
         turn = TurnId.parse(str.__str__(turn))
     named: object = turn.number if isinstance(turn, TurnId) else turn
     number = plain_number(named)
     if number is None or not 1 <= number < MAX_TURNS:
-        raise InvalidInput(f"a turn is u1, a1, 1, ... and below {MAX_TURNS}, got {named!r}")
+        raise InvalidInput(f"{named!r} is not a turn; use u1, a1, or a number from 1 on")
     return number

@@ -1,24 +1,30 @@
-"""The turn machine: what a turn does next, decided here and nowhere else.
+"""The turn machine: it decides what a turn does next.
 
 A turn is a frozen value with a phase. ``step`` looks up (phase, event type) in one table and
 returns the next turn and the effects to perform. Rules of this file:
 
-1. Everything that changes a turn's phase is in TRANSITIONS. One cell has one answer: where the
+1. Everything that changes a turn's phase is in TRANSITIONS. Each cell has one answer. If the
    outcome depends on data, the event says which outcome it was (see ``event_choice``).
 2. A pair without a cell is a bug of ours and raises TurnStateError; it is never ignored "to be
-   safe". A cell that changes nothing is written down as such: it says "this may come now".
-3. A report of our own work carries the tag (turn, step, attempt) that the work was started
-   with. With an old tag it is late, not wrong: the turn does not change.
+   safe". A cell that changes nothing is written down, too: it says that this event may come in this
+   phase.
+3. A report of the actor's own work carries the tag (turn, step, attempt) that the work was started
+   with. A report with an old tag is late, not wrong: the turn does not change.
 4. Entering a phase starts that phase's single piece of work:
-     BUILDING     make the request             STREAMING    send it, read the reply
-     JOURNALING   make a step durable          TOOLS        get the calls answered
-     STOPPING     cancel work, with grace      COMMITTING   write turn.committed
-     ABORTING     write turn.aborted           FAILING      write turn.failed
-5. The decision point is the step into COMMITTING, ABORTING or FAILING. Before it an interrupt
-   wins; after it, it changes nothing and is answered TOO_LATE. There is no third outcome.
 
-A turn holds no messages: those are in the log and its fold. So an abort has nothing to undo, and
-a turn that is resumed starts as ACCEPTED: one event takes it to where the log ends.
+   - BUILDING: build the request.
+   - STREAMING: send it and read the reply.
+   - JOURNALING: make a step durable.
+   - TOOLS: get the calls answered.
+   - STOPPING: cancel the work, with a grace period.
+   - COMMITTING: write ``turn.committed``.
+   - ABORTING: write ``turn.aborted``.
+   - FAILING: write ``turn.failed``.
+5. The decision point is the step into COMMITTING, ABORTING or FAILING. Before it an interrupt wins.
+   After it an interrupt changes nothing and is answered TOO_LATE. There is no third outcome.
+
+A turn holds no messages: those are in the log and its fold. So an abort has nothing to undo. And a
+resumed turn starts as ACCEPTED, and one event takes it to the point where the log ends.
 """
 
 from __future__ import annotations
@@ -51,7 +57,7 @@ __all__ = [
 
 
 class Phase(StrEnum):
-    """Where a turn is. The last five are ends: nothing leads out of them."""
+    """The phase of a turn. The last five are final."""
 
     ACCEPTED = "accepted"
     BUILDING = "building"
@@ -70,20 +76,22 @@ class Phase(StrEnum):
 
 
 ENDED = frozenset({Phase.COMMITTED, Phase.ABORTED, Phase.FAILED, Phase.FENCED, Phase.LOST})
-"""The phases without a way out."""
+"""The final phases: nothing leads out of them."""
 DECIDED = frozenset({Phase.COMMITTING, Phase.ABORTING, Phase.FAILING})
-"""The turn's end is chosen, and its record is being written."""
+"""The phases in which the turn's end is decided and its record is being written."""
 
 
 class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one turn; None is no limit. Reaching one is an outcome, not an error."""
+    """Limits of one turn; None means no limit. Reaching one is an outcome, not an error."""
 
     max_steps: int | None = 500
-    """Requests to the model in one turn. 1 or more."""
+    """The number of model requests of the turn, 1 or more. The stop reason is ``max_steps``."""
     max_seconds: float | None = None
-    """Seconds from the start of the turn to its end. Above 0."""
+    """The duration of the turn in seconds, above 0. The stop reason is ``max_seconds``."""
     max_tokens: int | None = None
-    """Input and output tokens of all its requests together, cached ones included."""
+    """Input and output tokens of all its requests together, cached ones included. The stop reason
+    is ``max_turn_tokens``.
+    """
     max_retries: int = 4
     """How often one step is started again after its stream broke."""
     max_overflows: int = 2
@@ -91,8 +99,9 @@ class TurnLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_pauses: int = 16
     """How often a turn continues after ``pause_turn``."""
     silence_s: float | None = 300.0
-    """After so many seconds without a piece of a reply the stream is taken for broken, and the
-    step is tried again as after any broken stream. It may take up to a quarter longer. Above 0."""
+    """If a stream brings nothing for this many seconds, it is regarded as broken and the step is
+    tried again. It is noticed up to a quarter of this time later. Above 0.
+    """
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -103,8 +112,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn as the machine sees it. ``keepable``: a step is complete, or has its calls
-    journaled, so that a keep has something to keep."""
+    """One turn as the machine sees it."""
 
     number: int
     phase: Phase = Phase.ACCEPTED
@@ -114,14 +122,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     overflows: int = 0
     pauses: int = 0
     keepable: bool = False
+    """Is there something to keep: a complete step, or one whose calls are in the journal?"""
     open_calls: frozenset[str] = frozenset()
     ending: Ending | None = None
     is_decided: bool = False
-    """Its end is decided. ``attempt`` was counted on then, so that older reports are late."""
+    """Is its end decided? Then ``attempt`` was increased, so that older reports are late."""
 
     @property
     def tried(self) -> int:
-        """The attempt at the step that was made last, for people: 1 if one request was enough."""
+        """The last attempt at the step, for display: 1 if one request was enough."""
         return self.attempt - self.is_decided
 
 
@@ -144,7 +153,7 @@ def _stay(phase: Phase, *types: type[e.Event]) -> dict[type[e.Event], Phase]:
 TRANSITIONS: Table = {
     P.ACCEPTED: {
         e.Started: P.BUILDING,
-        # An earlier owner started the turn. It continues where the log ends.
+        # An earlier owner started the turn. It continues at the point where the log ends.
         e.ResumedToRequest: P.BUILDING,
         e.ResumedToCalls: P.TOOLS,
         e.ResumedToStep: P.JOURNALING,
@@ -189,11 +198,11 @@ TRANSITIONS: Table = {
         e.StoppedToDrop: P.ABORTING,
         e.StoppedToKeep: P.COMMITTING,
         e.StoppedToFail: P.FAILING,
-        # Not decided yet, so a drop still wins over a keep or a limit.
+        # The end is not decided yet, so a drop still wins over a keep or a limit.
         **_stay(P.STOPPING, e.DropRequested, e.KeepRequested, e.LimitReached),
-        # A tool that ends within its grace is recorded as what it was.
+        # A tool that ends within its grace period is recorded with its real result.
         **_stay(P.STOPPING, e.CallsAnswered, e.AllCallsAnswered),
-        # The interrupt came first.
+        # The interrupt came before these, so they change nothing.
         **_stay(P.STOPPING, e.ReplyFinished, e.ReplyRequestedTools, e.ReplyContinued),
         **_stay(P.STOPPING, e.ReplyRefused, e.StreamBroke, e.StreamOverflowed),
         **_stay(P.STOPPING, e.GaveUpKept, e.GaveUpDropped, e.ContextBuilt, e.ContextOverflowed),
@@ -237,7 +246,7 @@ def is_late(turn: Turn, event: e.Event) -> bool:
 
 
 def step(turn: Turn, event: e.Event) -> tuple[Turn, tuple[e.AnyEffect, ...]]:
-    """The next turn, and what to do for it. A late report changes nothing.
+    """The next turn and the effects to perform. A late report changes nothing.
 
     Raises TurnStateError for a pair that has no cell.
     """
@@ -259,7 +268,7 @@ def _next(turn: Turn, phase: Phase, **changes: Any) -> Turn:
 
 
 def _to_building(turn: Turn, event: e.Event) -> Moved:
-    """A new step, or a new attempt at the same one."""
+    """Start a new step, or a new attempt at the same one."""
     delay_s = 0.0
     if isinstance(event, e.ResumedToRequest):
         turn = _next(_resumed(turn, event), P.BUILDING)
@@ -280,7 +289,7 @@ def _to_building(turn: Turn, event: e.Event) -> Moved:
 def _resumed(
     turn: Turn, event: e.ResumedToRequest | e.ResumedToCalls | e.ResumedToStep | e.ResumedToLimit
 ) -> Turn:
-    """The turn as the log has it. What was being tried is not in it: that begins anew."""
+    """The turn as the log has it. Whatever was being tried is not in the log and begins anew."""
     complete = event.step - 1 if isinstance(event, e.ResumedToRequest) else event.step
     return msgspec.structs.replace(
         turn, step=event.step, attempt=1, pauses=event.pauses, keepable=complete > 0
@@ -335,7 +344,7 @@ def _to_stopping(turn: Turn, event: e.Event) -> Moved:
 
 
 def _ending(turn: Turn, event: e.Event) -> Ending | None:
-    """What the event asks for, unless something stronger was asked before: a drop."""
+    """The end that *event* asks for, unless a drop was asked for before: a drop is stronger."""
     if turn.ending is not None and turn.ending.how == "drop":
         return turn.ending
     if isinstance(event, e.DropRequested):
@@ -389,7 +398,7 @@ def _failure(turn: Turn, event: e.Event) -> tuple[str, str]:
 
 
 def _decided(turn: Turn, phase: Phase) -> Turn:
-    # A new attempt number makes every report that is still on its way a late one.
+    # A new attempt number makes every report late that is still on its way.
     return _next(turn, phase, attempt=turn.attempt + 1, is_decided=True)
 
 
@@ -414,5 +423,5 @@ _MOVES: dict[Phase, Callable[[Turn, e.Event], Moved]] = {
 
 
 def table_markdown() -> str:
-    """The whole table, for ARCHITECTURE.md: a row an event, a column a phase."""
+    """The whole table for ARCHITECTURE.md: one row per event, one column per phase."""
     return transitions_markdown(TRANSITIONS)

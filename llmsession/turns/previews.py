@@ -1,6 +1,9 @@
-"""Previews: the text of a step while it streams. Previews may be merged or lost; the durable
-record that follows is authoritative. Each has the turn, step and attempt that it belongs to, and
-``StepRestarted`` says when those of a step are void."""
+"""Previews: the text of a step while it is streaming.
+
+Previews may be merged or lost. The durable record that follows is authoritative. Each preview names
+the turn, step and attempt that it belongs to, and ``StepRestarted`` says when those of a step are
+void.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ __all__ = [
 
 
 class _Delta(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
-    """What every preview has. ``index`` is the block's place in the reply, from 0."""
+    """The fields of every preview. ``index`` is the block's position in the reply, from 0."""
 
     turn: int
     step: int
@@ -29,7 +32,7 @@ class _Delta(msgspec.Struct, frozen=True, tag_field="kind", gc=False):
 
 
 class TextDelta(_Delta, frozen=True, tag="preview.text", gc=False):
-    """More text of a reply. ``index`` is the block's place in the reply, from 0."""
+    """More text of a reply. ``index`` is the block's position in the reply, from 0."""
 
 
 class ThinkingDelta(_Delta, frozen=True, tag="preview.thinking", gc=False):
@@ -37,14 +40,15 @@ class ThinkingDelta(_Delta, frozen=True, tag="preview.thinking", gc=False):
 
 
 class ToolInputDelta(_Delta, frozen=True, tag="preview.tool_input", gc=False):
-    """A piece of a call's input JSON. The call is final only in ``tools.requested``."""
+    """A piece of a tool call's input, as JSON. The call is final only in ``tools.requested``."""
 
 
 Preview: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta
+"""A piece of a streaming reply."""
 
 
 class StepRestarted(msgspec.Struct, frozen=True, tag="step.restarted", tag_field="kind", gc=False):
-    """The previews of ``step`` that came before are void: the reply begins anew, as ``attempt``.
+    """All earlier previews of ``step`` are void: the reply begins again, as ``attempt``.
 
     It comes when a stream broke and the step is tried again, and after a ``turn.resumed`` that
     found no reply in the log. Unlike a preview it is never lost.
@@ -56,10 +60,13 @@ class StepRestarted(msgspec.Struct, frozen=True, tag="step.restarted", tag_field
 
 
 class ToolUse(msgspec.Struct, frozen=True, tag="tool_use", tag_field="kind"):
-    """A call to run, read out of a durable ``tools.requested`` (whose seq it carries), so it is
-    never lost. ``runner`` says who runs it: answer those of the caller with
-    ``submit_tool_results``. A log that is read again tells old calls again: those that still wait
-    are ``LLMSession.open_calls``."""
+    """A tool call to run.
+
+    It is read from a durable ``tools.requested`` and carries its seq, so it is never lost. If
+    ``runner`` is ``caller``, answer it with ``submit_tool_results``. A subscriber that reads the
+    log again gets old calls again; the ones that still wait for a result are in
+    ``LLMSession.open_calls``.
+    """
 
     seq: int
     turn: int

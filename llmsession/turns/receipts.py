@@ -1,7 +1,7 @@
-"""Receipts: the deterministic note on what the tools of dropped turns did.
+"""Receipts: the deterministic note about what the tools of dropped turns did.
 
-Without it the model, which no longer sees the dropped turn, repeats its side effects. The text
-is neutral and has no clock in it: models repeat sentinel phrases.
+The model no longer sees the dropped turn. Without the note it would repeat the turn's side effects.
+The text is neutral and contains no time, because models repeat sentinel phrases.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SETTLED = {
 
 
 MAX_IDS = 8
-"""How many calls with the same text a receipt names by id. It only counts the others."""
+"""How many calls with the same text a receipt names by id. Further calls are only counted."""
 
 
 class PendingReceipt(msgspec.Struct, frozen=True):
-    """The calls of a dropped turn, until a turn that reports them is committed."""
+    """The calls of a dropped turn, kept until a turn that reports them is committed."""
 
     turn: int
     calls: tuple[CallReceipt, ...]
@@ -50,8 +50,8 @@ class PendingReceipt(msgspec.Struct, frozen=True):
 def receipt_text(pending: Sequence[PendingReceipt]) -> str | None:
     """The note for the next user message, oldest turn first; None if there is nothing to report.
 
-    Calls that would read alike share a line: a turn that is dropped and sent again, and again,
-    must not fill the context with its receipts.
+    Calls that would have the same text share one line. Otherwise a turn that is dropped and sent
+    again many times would fill the context with its receipts.
     """
     alike: dict[tuple[str, str, str], list[str]] = {}
     for receipt in pending:
@@ -76,22 +76,24 @@ def _ids(ids: Sequence[str]) -> str:
 
 
 def settled_text(reason: str) -> str:
-    """The neutral result of a call that got none of its own."""
+    """The neutral result of a call that got no result of its own."""
     return _SETTLED[reason]
 
 
 def settled_answer(call_id: str, reason: SettleReason) -> Answer:
-    """The answer of a call that got no result. Always the same for the same call and reason."""
+    """The answer of a call that got no result. It is always the same for the same call and
+    reason.
+    """
     content = msgspec.Raw(encode_json(settled_text(reason)))
     return Answer(call_id=call_id, content=content, is_error=True, settled=reason)
 
 
 def brief_input(raw: bytes, limit_chars: int = 120) -> str:
-    """A call's input JSON on one line, at most *limit_chars* long."""
+    """The JSON of a call's input on one line, at most *limit_chars* long."""
     text = " ".join(raw.decode("utf-8", "replace").split())
     return text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
 
 
 def seed_text(summary: str) -> str:
-    """The text about an earlier conversation in the first user message of a session."""
+    """The text about an earlier conversation in a session's first user message."""
     return f"Summary of an earlier conversation:\n\n{summary}"

@@ -1,7 +1,6 @@
-"""The records of a session's log. Every durable event is one; state is their fold.
+"""The records of a session's log. Every durable event is a record, and the state is their fold.
 
-A record is published to subscribers exactly as it was written. ``seq`` counts from 1 in each
-session; ``epoch`` is the writer's fencing token; ``at`` is in seconds since the epoch.
+A record is published to subscribers exactly as it was written.
 """
 
 from __future__ import annotations
@@ -68,9 +67,13 @@ __all__ = [
 ]
 
 Runner: TypeAlias = Literal["caller", "session"]
+"""Who runs a tool call: the caller or the session."""
 CallStatus: TypeAlias = Literal["finished", "failed", "unknown"]
+"""What is known of a call of a dropped turn."""
 SettleReason: TypeAlias = Literal["cancelled", "deadline", "limit", "error", "crash"]
+"""Why the session itself wrote a call's result."""
 InterruptPolicy: TypeAlias = Literal["drop_turn", "keep_steps", "keep_text"]
+"""What an interrupt keeps: nothing, the complete steps, or these and the text so far."""
 Trigger: TypeAlias = Literal[
     "threshold",
     "cold_cache",
@@ -84,12 +87,17 @@ Trigger: TypeAlias = Literal[
     "policy_limit",
     "injection",
 ]
-"""Why a compaction was applied when it was: a policy keeps a limit of its own, and it was reached
-(policy_limit), or it puts a text into requests (injection); the context passed its mark and the
-rewrite pays back (pays_back), or nothing was asked of the scheduler (threshold); the provider's
-cache was cold or about to be (cold_cache, idle); the prefix had broken anyway (prefix_broken); the
-next request would not fit (window), or the provider refused it (overflow); a caller asked for it
-(asked), or wrote the summary (caller)."""
+"""Why a compaction was applied at that moment.
+
+- ``threshold``: the context passed its threshold, and the schedule did not ask for more.
+- ``pays_back``: the context passed its threshold, and rewriting the prompt pays back.
+- ``cold_cache``, ``idle``: the provider's cache was cold, or about to expire.
+- ``prefix_broken``: the prompt's prefix had changed anyway.
+- ``policy_limit``: the policy keeps a limit of its own, and it was reached.
+- ``injection``: the policy puts a text into requests.
+- ``window``: the next request would not fit. ``overflow``: the provider refused it as too large.
+- ``asked``: a caller asked for a compaction. ``caller``: a caller wrote the summary.
+"""
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
@@ -101,43 +109,47 @@ class CommandAnswer(msgspec.Struct, frozen=True):
 
 
 class AssistantReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What becomes one assistant message. ``started_at`` is when its stream was opened."""
+    """The content and metadata of one assistant message."""
 
     body: msgspec.Raw
     started_at: float
+    """When its stream was opened."""
     model: str | None = None
     provider: str | None = None
     usage: Usage | None = None
     stop_reason: str | None = None
     context: Usage | None = None
-    """The usage of the last sampling, where the provider sampled more than once: what the next
-    request begins with. All zero if that is not known."""
+    """The usage of the last sampling, if the provider sampled more than once: the next request
+    begins with it. All zero if it is not known.
+    """
     edits: tuple[AppliedEdit, ...] = ()
     """What the provider cleared before the model read the request."""
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """A call that waits for its result, and who runs it. ``brief`` is its input, shortened."""
+    """A tool call that waits for its result."""
 
     id: str
     name: str
     runner: Runner
+    """Who runs it."""
     brief: str = ""
+    """Its input, shortened."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One call's result. ``content`` is the result's content as JSON: text or blocks.
-
-    ``summary`` is its precomputed compact form, ``capped`` what a request shows of a result
-    that was too long when it arrived. ``settled`` says why the session wrote it itself.
-    """
+    """The result of one tool call."""
 
     call_id: str
     content: msgspec.Raw
+    """The result's content as JSON: a text or blocks."""
     is_error: bool = False
     summary: str | None = None
+    """Its compact form, computed when it arrived."""
     capped: str | None = None
+    """What requests show of a result that was too long when it arrived."""
     settled: SettleReason | None = None
+    """Why the session wrote the result itself, if it did."""
 
 
 class CallReceipt(msgspec.Struct, frozen=True):
@@ -150,49 +162,57 @@ class CallReceipt(msgspec.Struct, frozen=True):
 
 
 class PrefixSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text that stands for the first ``upto`` messages in the context. ``by`` says who wrote
-    it: rules (extractive), a model, the caller, or the provider of the conversation itself.
+    """A text that stands for the first ``upto`` messages in the context.
 
-    A provider's summary has a form of its own, which is sent instead where it is taken: the JSON
-    in ``block``, byte for byte; or, with ``inside``, the block of that number in the message at
-    ``upto``, which is then shown from that block on.
+    A provider's summary has a form of its own, which is sent instead of the text where the provider
+    accepts it.
     """
 
     upto: int
     text: str
     by: Literal["extractive", "model", "caller", "provider"] = "extractive"
+    """Who wrote it: rules (``extractive``), a model, the caller, or the conversation's provider."""
     block: msgspec.Raw = msgspec.Raw()
+    """The provider's form as JSON, byte for byte."""
     inside: int | None = None
+    """The provider's form is the block of this number in the message at ``upto``; that message is
+    then shown from this block on.
+    """
 
 
 class Injected(msgspec.Struct, frozen=True):
-    """A text that the context has and the history has not: before the message at position
-    ``at``, on the user's side; at -1 it ends the system text."""
+    """A text that is in the context but not in the history."""
 
     at: int
+    """It stands before the message at this position, on the user's side. At -1 it ends the system
+    text.
+    """
     text: str
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
-    """One request to a model, and what the provider said that it used: what there is to pay for.
-    ``model`` is None where that is not known."""
+    """One request to a model, and the usage that the provider reported: what has to be paid for.
+
+    ``model`` is None if it is not known.
+    """
 
     model: str | None
     usage: Usage
 
 
 class UnrecordedUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request whose reply is in no record: it was interrupted, broke off, or left nothing.
-    ``at`` is its place among all requests of its turn, from 0."""
+    """A request whose reply is in no record, because it was interrupted, broke off, or left
+    nothing.
+    """
 
     at: int
+    """Its position among all requests of its turn, from 0."""
     usage: Usage
     model: str | None = None
 
 
 class ExceededBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A budget that is used up. ``limit`` and ``spent`` are in ``unit``; ``unpriced`` are models
-    that something was spent on and that have no price, where that is why."""
+    """A budget that is used up. ``limit`` and ``spent`` are in ``unit``."""
 
     whose: Literal["session", "tenant"]
     name: str
@@ -200,31 +220,34 @@ class ExceededBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     limit: int
     spent: int
     unpriced: tuple[str, ...] = ()
+    """The models without a price that something was spent on, if they are the reason."""
 
 
 class ProviderFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The provider's error that a turn was given up for. ``status`` is that of HTTP.
-    ``retry_after_s`` is the delay that the provider named."""
+    """The provider's error for which a turn was given up."""
 
     kind: Literal["retryable", "overflow", "fatal"]
     message: str
     status: int | None = None
+    """The HTTP status."""
     retry_after_s: float | None = None
+    """The delay that the provider asked for, in seconds."""
 
 
 class Seed(msgspec.Struct, frozen=True):
-    """What a session begins with instead of nothing: the summary of another conversation.
-    ``session`` is that one's id, "" where it is unknown."""
+    """The summary of another conversation with which a session begins."""
 
     text: str
     session: str = ""
+    """The id of that conversation's session; "" if it is not known."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where an imported session comes from: what its file said of the conversation beside its
-    messages, in the words of ``transcripts.Conversation``, whose ``source`` is ``origin`` here.
-    ``interrupted`` are turn numbers of this session. ``extra`` and ``records`` are JSON;
-    ``repairs`` says what was not taken as it stood, a line each."""
+    """Where an imported session comes from: what its file held beside the messages.
+
+    The fields have the names of ``transcripts.Conversation``, except that its ``source`` is
+    ``origin`` here.
+    """
 
     format: str
     id: str = ""
@@ -235,74 +258,91 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str = ""
     shared_turns: int = 0
     interrupted: tuple[int, ...] = ()
+    """The numbers, in this session, of turns that were interrupted."""
     extra: dict[str, msgspec.Raw] = {}
+    """Further fields of the file, as JSON."""
     records: tuple[msgspec.Raw, ...] = ()
+    """Further records of the file, as JSON."""
     repairs: tuple[str, ...] = ()
+    """What was changed by the import, one line per change."""
 
 
 class RecordBase(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"
 ):  # fmt: skip
-    """What every record has. ``commands`` are the command ids that it answers, with their
-    answers. ``turn`` fields are turn numbers, ``step`` counts from 1 in each turn."""
+    """The fields of every record. ``turn`` is a turn number; ``step`` counts from 1 in each
+    turn.
+    """
 
     seq: int = 0
+    """The record's number in its session's log, from 1."""
     epoch: int = 0
+    """The writer's fencing token."""
     at: float = 0.0
+    """When it was written, in seconds since the epoch."""
     commands: tuple[CommandAnswer, ...] = ()
+    """The ids of the commands that it answers, with their answers."""
 
 
 class SessionCreated(RecordBase, frozen=True, tag="session.created"):
-    """The first record of every log. ``config`` is the configuration, without callables. ``seed``
-    is shown to the model in the first user message; ``source`` is of an imported session."""
+    """The first record of every log."""
 
     session: str
     config: msgspec.Raw
+    """The configuration, without the functions of tools."""
     labels: dict[str, str] = {}
     seed: Seed | None = None
+    """It is shown to the model in the first user message."""
     source: Source | None = None
+    """Set for an imported session."""
 
 
 class SessionForked(RecordBase, frozen=True, tag="session.forked"):
-    """The first record of a fork's own: those before it are its parent's, up to the commit of
-    turn ``turn_kept`` (0: before any). Turns that were open there are not the fork's. ``source``
-    is of an imported branch; without one it is the parent's."""
+    """The first record of a fork's own log. The records before it are its parent's."""
 
     session: str
     parent: str
     turn_kept: int
+    """The last turn of the parent that the fork has; 0 if it has none. Turns that were open then
+    are not part of the fork.
+    """
     config: msgspec.Raw
     labels: dict[str, str] = {}
     source: Source | None = None
+    """Set for an imported branch; otherwise the parent's applies."""
 
 
 class SessionLabelled(RecordBase, frozen=True, tag="session.labelled"):
-    """The session's labels from now on: all of them."""
+    """All labels of the session from now on."""
 
     labels: dict[str, str]
 
 
 class SessionConfigured(RecordBase, frozen=True, tag="session.configured"):
-    """A new configuration. ``voids_thinking``: earlier signed thinking is no longer sent."""
+    """A new configuration is in force."""
 
     config: msgspec.Raw
     voids_thinking: bool = False
+    """Earlier signed thinking is no longer sent."""
 
 
 class TurnAccepted(RecordBase, frozen=True, tag="turn.accepted"):
-    """A send was accepted. ``started`` if its turn began at once, else ``turn.started`` follows.
-    ``receipt`` is the note on dropped turns that its message carries, ``seed`` the summary of an
-    earlier conversation that it begins with."""
+    """A send was accepted."""
 
     turn: int
     body: msgspec.Raw
     started: bool = False
+    """The turn began at once; otherwise ``turn.started`` follows."""
     receipt: str | None = None
+    """The note on dropped turns that its message carries."""
     seed: str | None = None
+    """The summary of an earlier conversation with which its message begins."""
 
 
 class TurnStarted(RecordBase, frozen=True, tag="turn.started"):
-    """A turn that waited in the queue begins. ``receipt`` and ``seed`` as in ``turn.accepted``."""
+    """A turn that waited in the queue begins. ``receipt`` and ``seed`` are as in
+    ``turn.accepted``.
+    """
 
     turn: int
     receipt: str | None = None
@@ -310,14 +350,14 @@ class TurnStarted(RecordBase, frozen=True, tag="turn.started"):
 
 
 class SteerAccepted(RecordBase, frozen=True, tag="steer.accepted"):
-    """More from the user for a running turn, read at its next step boundary."""
+    """A further user message for a running turn. The model reads it at the next step boundary."""
 
     turn: int
     body: msgspec.Raw
 
 
 class ToolsRequested(RecordBase, frozen=True, tag="tools.requested"):
-    """A step asked for tools. Durable before any of them starts."""
+    """A step asked for tools. The record is durable before any of them starts."""
 
     turn: int
     step: int
@@ -326,7 +366,7 @@ class ToolsRequested(RecordBase, frozen=True, tag="tools.requested"):
 
 
 class ToolsAnswered(RecordBase, frozen=True, tag="tools.answered"):
-    """Results of calls of the step, in the order in which they came."""
+    """Results of calls of the step, in the order in which they arrived."""
 
     turn: int
     step: int
@@ -334,69 +374,81 @@ class ToolsAnswered(RecordBase, frozen=True, tag="tools.answered"):
 
 
 class StepCompleted(RecordBase, frozen=True, tag="step.completed"):
-    """A step is complete. ``reply`` only where the step asked for no tools (pause, steer);
-    otherwise its message is in ``tools.requested`` and its results in ``tools.answered``.
-    ``steers`` of the accepted steers are read with it."""
+    """A step is complete."""
 
     turn: int
     step: int
     reply: AssistantReply | None = None
+    """Set if the step asked for no tools (a pause, a steer). Otherwise its message is in
+    ``tools.requested`` and its results are in ``tools.answered``.
+    """
     steers: int = 0
+    """How many of the accepted steers the next request includes."""
 
 
 class TurnCommitted(RecordBase, frozen=True, tag="turn.committed"):
-    """The turn is part of the history. It marks the journaled steps and copies nothing; only
-    the last reply, if any, is in here. Open calls are settled for the reason ``settle``."""
+    """The turn is part of the history. The record marks the journaled steps and does not copy
+    them.
+    """
 
     turn: int
     stop_reason: str
     usage: Usage
     reply: AssistantReply | None = None
+    """The last reply, if it is in no other record."""
     settle: SettleReason | None = None
+    """Open calls are settled for this reason."""
     error: str | None = None
     unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
-    """Of this turn's requests those whose usage is in no other record, in their order."""
+    """The requests of this turn whose usage is in no other record, in order."""
     exceeded: ExceededBudget | None = None
-    """The budget that ended it."""
+    """The budget that ended the turn."""
 
 
 class TurnAborted(RecordBase, frozen=True, tag="turn.aborted"):
-    """The turn was dropped. ``reason`` is interrupt, replaced, crash or closed; ``calls`` are the
-    tools of it that had started."""
+    """The turn was dropped."""
 
     turn: int
     reason: str
+    """``interrupt``, ``replaced``, ``crash`` or ``closed``."""
     usage: Usage
     calls: tuple[CallReceipt, ...] = ()
+    """The tools of the turn that had started."""
     unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
 
 
 class TurnFailed(RecordBase, frozen=True, tag="turn.failed"):
-    """Given up and dropped. ``cause`` is ``retryable``, ``overflow``, ``fatal``, ``refusal``,
-    ``context_too_large``, ``invalid_request``, ``budget`` or a limit's stop reason. ``failure`` is
-    the provider's error, if that is the cause."""
+    """The turn was given up and dropped."""
 
     turn: int
     cause: str
+    """``retryable``, ``overflow``, ``fatal``, ``refusal``, ``context_too_large``,
+    ``invalid_request``, ``budget``, or a limit's stop reason.
+    """
     error: str
     usage: Usage
     calls: tuple[CallReceipt, ...] = ()
     unrecorded_usage: tuple[UnrecordedUsage, ...] = ()
     exceeded: ExceededBudget | None = None
     failure: ProviderFailure | None = None
+    """The provider's error, if that is the cause."""
 
 
 class TurnResumed(RecordBase, frozen=True, tag="turn.resumed"):
-    """A new owner goes on with a turn that was open when its owner died: with ``step``, from its
-    calls if they were journaled, else from its request. What previews showed of that step before
-    is void."""
+    """A new owner continues a turn that was open when its owner died.
+
+    It continues with the calls of ``step`` if these are in the log, else with that step's request.
+    Earlier previews of that step are void.
+    """
 
     turn: int
     step: int
 
 
 class TurnImported(RecordBase, frozen=True, tag="turn.imported"):
-    """A whole turn from another system, committed as it is. ``calls`` are the ids of its calls."""
+    """A complete turn from another system, committed as it is. ``calls`` are the ids of its
+    calls.
+    """
 
     turn: int
     messages: tuple[Message, ...]
@@ -404,31 +456,32 @@ class TurnImported(RecordBase, frozen=True, tag="turn.imported"):
 
 
 class SummariesStored(RecordBase, frozen=True, tag="summaries.stored"):
-    """Compact summaries of results, from a caller or a model: call id -> text. They serve the
-    next compaction. ``requests`` are what a model was asked for these, or for a segment, even
-    where nothing came of it: then ``summaries`` is empty."""
+    """Compact summaries of tool results, from a caller or a model. The next compaction uses
+    them.
+    """
 
     summaries: dict[str, str]
+    """Texts by call id. Empty if the requests led to no summary."""
     requests: tuple[ModelRequest, ...] = ()
+    """The requests that were made for these summaries, or for a prefix summary."""
 
 
 class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
-    """What is shown changed: the new entries of a view, by kind; history is untouched.
+    """The view of the history changed. The history itself is not touched.
 
-    ``shown_results`` holds the texts shown for results before ``compacted_before``, ``inputs``
-    the JSON shown for the inputs of calls, ``texts`` what is shown for text blocks
-    (``message id#index``), ``prefix_summary`` the text for a prefix, ``omitted`` the ranges of
-    positions that are left out, ``injected`` all texts that are placed between messages from now
-    on, if ``sets_injected``. Token counts are estimates of the messages before and after.
-    ``trigger`` says why now, ``reason`` says it in words, and ``figures`` are the numbers that it
-    was decided by. It is about the session and belongs to no turn, also where it is applied before
-    a request of one: a subscription to the session gets it, the events of a turn do not have it.
+    The fields hold the new entries of the view, by kind. Token counts are estimates of the messages
+    before and after. The record is about the session and belongs to no turn, even if it is applied
+    before a turn's request: a subscription to the session gets it, the events of a turn do not
+    include it.
     """
 
     policy: str
     reason: str
+    """Why it was applied, in words."""
     compacted_before: int
+    """Results of messages before this position are shown in compact form."""
     shown_results: dict[str, str]
+    """The texts that are shown for such results, by call id."""
     tokens_before: int
     tokens_after: int
     results_summarised: int = 0
@@ -436,34 +489,45 @@ class CompactionApplied(RecordBase, frozen=True, tag="compaction.applied"):
     turns_compacted: int = 0
     voids_thinking: bool = True
     inputs: dict[str, msgspec.Raw] = {}
+    """The JSON that is shown for the inputs of calls, by call id."""
     texts: dict[str, str] = {}
+    """What is shown for text blocks, by ``message id#index``."""
     prefix_summary: PrefixSummary | None = None
+    """The text that stands for a prefix of the history."""
     omitted: tuple[tuple[int, int], ...] = ()
+    """The ranges of positions that are left out."""
     injected: tuple[Injected, ...] = ()
+    """All texts that are placed between messages from now on, if ``sets_injected``."""
     sets_injected: bool = False
     drops_thinking: bool = False
     trigger: Trigger = "threshold"
+    """Why it was applied at that moment."""
     figures: dict[str, int] = {}
+    """The numbers on which the decision was based."""
 
 
 class ContextWarned(RecordBase, frozen=True, tag="context.warning"):
-    """A request came close to what the model takes: ``tokens`` of ``budget_tokens``. Told once,
-    and again only after it was below that. With ``suggests_new_session`` the policy suggests to go
-    on in a new session: told with the first request after the compaction whose ``figures`` have
-    ``suggest_new_session``, however large that request is."""
+    """A request came close to the largest size: ``tokens`` of ``budget_tokens``.
+
+    It is published once, and again only after a request was below that share.
+    """
 
     turn: int
     tokens: int
     budget_tokens: int
     suggests_new_session: bool = False
+    """The policy suggests to continue in a new session. Set with the first request after a
+    compaction whose ``figures`` have ``suggest_new_session``, however large that request is.
+    """
 
 
 class ConversationCleared(RecordBase, frozen=True, tag="conversation.cleared"):
-    """The history is empty again; ``generation`` is the number of the one that begins. With
-    ``purge`` what was said so far is to be taken out of the log: ``records.redacted`` follows."""
+    """The history is empty again."""
 
     generation: int
+    """The number of the generation that begins."""
     purge: bool = False
+    """The earlier messages are to be erased from the log; ``records.redacted`` follows."""
 
 
 class ConversationRewound(RecordBase, frozen=True, tag="conversation.rewound"):
@@ -474,22 +538,27 @@ class ConversationRewound(RecordBase, frozen=True, tag="conversation.rewound"):
 
 
 class ConversationForgotten(RecordBase, frozen=True, tag="conversation.forgotten"):
-    """The history begins with turn ``before`` (0: it is empty). What was said before it is to
-    be taken out of the log, and so are the turns in no history that were accepted before the
-    record ``edge``: ``records.redacted`` follows. These are ``turns`` turns, with ``messages``
-    messages of the history. ``limits`` says how many of the turns exceeded which limit of retention
-    (``age``, ``messages``, ``tokens``); it is empty where a caller asked."""
+    """The history begins with turn ``before`` (0: it is empty).
+
+    The messages before it are to be erased from the log; ``records.redacted`` follows.
+    """
 
     before: int
     generation: int
     edge: int
+    """Turns outside the history that were accepted before this record are erased, too."""
     turns: int = 0
+    """How many turns are forgotten."""
     messages: int = 0
+    """How many messages of the history they had."""
     limits: dict[str, int] = {}
+    """How many of the turns exceeded which limit of retention (``age``, ``messages``, ``tokens``);
+    empty if a caller asked for it.
+    """
 
 
 class RecordsRedacted(RecordBase, frozen=True, tag="records.redacted"):
-    """What was to be taken out of the log is out of it."""
+    """Everything that was to be erased from the log has been erased."""
 
 
 class SessionHandedOver(RecordBase, frozen=True, tag="session.handed_over"):
@@ -498,7 +567,7 @@ class SessionHandedOver(RecordBase, frozen=True, tag="session.handed_over"):
 
 
 class CommandAnswered(RecordBase, frozen=True, tag="command.answered"):
-    """A command that changed nothing else, kept for its id."""
+    """The answer to a command that changed nothing else, kept for repeats of its id."""
 
 
 Record: TypeAlias = (
@@ -527,11 +596,12 @@ Record: TypeAlias = (
     | SessionHandedOver
     | CommandAnswered
 )
+"""Any record."""
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(Record))
 Terminal: TypeAlias = TurnCommitted | TurnAborted | TurnFailed
-"""The records that end a turn: exactly one for each accepted turn."""
+"""The records that end a turn. Each accepted turn gets exactly one."""
 _ENDINGS = (TurnCommitted, TurnAborted, TurnFailed)
 
 
@@ -566,10 +636,10 @@ def unknown_kind(raw: bytes) -> str | None:
 
 
 def is_terminal(record: Record) -> TypeGuard[Terminal]:
-    """Is it the one terminal event of a turn?"""
+    """Is *record* the terminal event of a turn?"""
     return isinstance(record, _ENDINGS)
 
 
 def turn_of(record: Record) -> int | None:
-    """The turn that a record is about; None if it is about the session."""
+    """The turn that *record* is about; None if it is about the session."""
     return getattr(record, "turn", None)

@@ -1,4 +1,4 @@
-"""Building a reply from the events of a provider's stream. Nothing here waits."""
+"""Builds a reply from the events of a provider's stream. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _TEXT_FIELDS = ("text", "thinking", "signature")
-"""The fields of a block whose deltas have the field's name as their kind."""
+"""Fields of a block whose deltas have the field's name as their kind."""
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_USAGE = Usage()
 _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -55,25 +55,25 @@ _Raw: TypeAlias = bytes | msgspec.Raw
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply that ended. ``blocks`` are whole blocks as JSON bytes, in order."""
+    """A reply that has ended. ``blocks`` are complete blocks as JSON bytes, in order."""
 
     blocks: tuple[bytes, ...]
     stop_reason: str | None
     usage: Usage
     model: str | None = None
     context: Usage | None = None
-    """As ``ReplyEnded`` has it, and so are the edits."""
+    """The field of ``ReplyEnded`` with this name, and so is ``edits``."""
     edits: tuple[AppliedEdit, ...] = ()
 
     @property
     def calls(self) -> tuple[ToolUseBlock, ...]:
-        """The calls that need a result. Calls of the provider's own tools do not."""
+        """The calls that need a result. Calls of the provider's own tools need none."""
         blocks = (_parsed(raw) for raw in self.blocks if block_type(raw) == "tool_use")
         return tuple(block for block in blocks if isinstance(block, ToolUseBlock))
 
 
 class _Part:
-    """One block while it streams. Pieces are joined once, at its end."""
+    """One block while it is streaming. Its pieces are joined once, at its end."""
 
     __slots__ = ("citations", "opened", "pieces", "stopped", "type")
 
@@ -101,7 +101,7 @@ class _Part:
         return pieces[0]
 
     def encode(self) -> bytes:
-        """The block with its deltas; unknown fields stay as they were."""
+        """The block with its deltas. Unknown fields stay unchanged."""
         if not self.pieces and not self.citations:
             return self.opened
         fields: dict[str, Any] = _Fields.decode(self.opened)
@@ -120,8 +120,11 @@ class _Part:
 
 
 def _input_json(text: str) -> msgspec.Raw:
-    """A tool input as it was streamed. Eager streaming may yield no JSON, or no object, which
-    providers refuse: then it is wrapped, so that the call can still be answered."""
+    """A tool input as it was streamed.
+
+    With eager streaming it may not be JSON, or not an object, and providers refuse that. Then it is
+    wrapped, so that the call can still be answered.
+    """
     if not text.strip():
         return msgspec.Raw(b"{}")
     whole = clean_text(text).encode()
@@ -134,9 +137,9 @@ def _input_json(text: str) -> msgspec.Raw:
 
 
 class ReplyBuilder:
-    """Feed it a stream's events in order; take the Reply when ``ended``.
+    """Feed it a stream's events in order, and take the Reply when ``ended`` is True.
 
-    An event out of order is the provider's fault: ProviderError, retryable.
+    An event out of order is the provider's fault and raises ProviderError (retryable).
     """
 
     def __init__(self) -> None:
@@ -144,15 +147,15 @@ class ReplyBuilder:
         self.usage = _NO_USAGE
         self.ended = False
         self.fed = 0
-        """How many events were taken in."""
+        """How many events were fed."""
         self.stop_reason: str | None = None
         self._end = ReplyEnded(None)
         self._parts: dict[int, _Part] = {}
 
     def feed(self, event: StreamEvent) -> None:
-        """Take the next event in. Raises ProviderError for one that cannot come now."""
+        """Process the next event. Raises ProviderError for one that cannot come at this point."""
         if self.ended:
-            raise _broken("something came after the reply's end")
+            raise _broken("an event came after the end of the reply")
         self.fed += 1
         match event:
             case BlockDelta():
@@ -181,10 +184,11 @@ class ReplyBuilder:
         return part
 
     def reply(self) -> Reply:
-        """The whole reply. A block that was never closed is left out, unless it is text: the
-        input or the signature of any other is incomplete.
+        """The complete reply.
 
-        Raises ProviderError (retryable) if the stream stopped before its end.
+        A block that was never closed is left out, unless it is text: the input or the signature of
+        any other block is incomplete. Raises ProviderError (retryable) if the stream stopped before
+        its end.
         """
         if not self.ended:
             raise _broken("the stream stopped before the reply ended")
@@ -203,7 +207,7 @@ class ReplyBuilder:
         )
 
     def text_blocks(self) -> tuple[bytes, ...]:
-        """The text blocks so far that are not blank: what ``keep_text`` keeps."""
+        """The text blocks so far that are not blank. These are what ``keep_text`` keeps."""
         parts = (self._parts[index] for index in sorted(self._parts))
         encoded = (part.encode() for part in parts if part.type == "text")
         return tuple(raw for raw in encoded if _says_something(raw))
@@ -213,8 +217,10 @@ class ReplyBuilder:
         return bool(self.text_blocks())
 
     def so_far(self) -> tuple[tuple[int, str, bytes, str], ...]:
-        """(index, delta kind, opened block, text so far) of each streamed block, for a subscriber
-        that joins in mid-stream."""
+        """(index, delta kind, opened block, text so far) of each streamed block.
+
+        For a subscriber that joins in the middle of the reply.
+        """
         streamed = []
         for index in sorted(self._parts):
             part = self._parts[index]
@@ -226,29 +232,32 @@ class ReplyBuilder:
 
 
 def _opened(event: BlockStarted) -> _Part:
-    """The part that *event* opens. All of it is read here: what is wrong with it must not come
-    out later, where the reply is put together or an interrupt asks what was said."""
+    """The part that *event* opens, checked completely.
+
+    An error must be found here and not later, when the reply is put together or an interrupt asks
+    for its text.
+    """
     place = f"block {event.index}"
     _check_json(bytes(event.block), place)
     part = _Part(bytes(event.block))
     if not part.type:
         raise _broken(f"{place} has no type")
     if part.type == "tool_result":
-        raise _broken(f"{place} is a tool result, which is not the model's to say")
+        raise _broken(f"{place} is a tool result, which a model cannot send")
     try:
         if part.type in ("text", "thinking"):
             _Streamed.decode(part.opened)
         call = part.type == "tool_use" and not isinstance(_parsed(part.opened), ToolUseBlock)
     except msgspec.DecodeError as error:
-        raise _broken(f"{place} is not as its type says: {error}") from error
+        raise _broken(f"{place} does not match its type: {error}") from error
     if call:
-        # It cannot be answered, and a call without a result makes every later request invalid.
+        # Such a call cannot be answered, and a call without a result makes later requests invalid.
         raise _broken(f"{place} is a call without an id or a name")
     return part
 
 
 class _StreamedFields(msgspec.Struct):
-    """The fields of a block that deltas are added to."""
+    """The fields of a block to which deltas are added."""
 
     text: str | None = None
     thinking: str | None = None
@@ -257,7 +266,7 @@ class _StreamedFields(msgspec.Struct):
 
 
 _Streamed = msgspec.json.Decoder(_StreamedFields)
-# A float that is out of range is JSON all the same.
+# A float that is out of range is valid JSON, so it must be readable, too.
 _Json = msgspec.json.Decoder(float_hook=str)
 
 
@@ -268,7 +277,7 @@ def _check_json(raw: bytes, what: str) -> None:
     except (msgspec.DecodeError, RecursionError) as error:
         raise _broken(f"{what} is not JSON: {error}") from error
     if deep:
-        raise _broken(f"{what} is nested too deep")
+        raise _broken(f"{what} is nested too deeply")
 
 
 def _parsed(raw: _Raw) -> Block:
@@ -286,12 +295,13 @@ def _says_something(raw: _Raw) -> bool:
 
 
 def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
-    """What a final reply leaves in the history; empty if it says nothing.
+    """The blocks that a final reply leaves in the history; empty if it has no content.
 
-    A cut or paused reply never keeps calls: nobody will answer them. Server tool calls without
-    their result go as well, and so does thinking that then stands last, because an assistant
-    message may not end with it. Of a whole reply they go when the turn commits, because its
-    earlier replies may have some, too (``without_open_server_calls``).
+    A cut-off or paused reply never keeps tool calls, because nobody will answer them. Server tool
+    calls without a result are removed, too. So is thinking that then comes last, because an
+    assistant message may not end with thinking. For a complete reply this happens when the turn
+    commits, because its earlier replies may have such calls, too (see
+    ``without_open_server_calls``).
     """
     if not any(_says_something(raw) for raw in reply.blocks):
         return ()
@@ -306,8 +316,11 @@ def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
 def _without(
     blocks: Sequence[_Raw], gone: Callable[[int], bool], *, is_edited: bool
 ) -> tuple[bytes, ...]:
-    """*blocks* without those whose index is *gone*. Thinking behind the first of them goes, too:
-    its signature is bound to all that stood before it. *is_edited*: is something gone already?"""
+    """*blocks* without those whose index is *gone*.
+
+    Thinking after the first removed block is removed, too, because its signature is bound to
+    everything before it. *is_edited* says that something was removed earlier.
+    """
     kept: list[bytes] = []
     for index, raw in enumerate(blocks):
         if gone(index):
@@ -318,7 +331,7 @@ def _without(
 
 
 def _ended(blocks: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """*blocks* as an assistant message that may end; () if they say nothing."""
+    """*blocks* up to the last one that an assistant message may end with; () if there is none."""
     end = len(blocks)
     while end and _may_not_be_last(blocks[end - 1]):
         end -= 1
@@ -326,24 +339,28 @@ def _ended(blocks: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def _may_not_be_last(raw: _Raw) -> bool:
-    # Text of white space is not sent, so it hides nothing that stands before it.
+    # Text that is only white space is not sent, so the block before it would come last.
     return block_type(raw) in _THINKING or not _says_something(raw)
 
 
 # Calls and results of the provider's own tools. The provider answers a call in the same reply, or
-# at the beginning of the next one: after a pause, or after the caller's tools of the same reply.
+# at the beginning of the next one: after a pause, or after the caller's tools in the same reply.
 
 
 may_run_server_tools: Callable[[_Raw], object] = re.compile(
     rb'"(?:server|mcp)_tool_use"|_tool_result"'
 ).search
-"""Can there be a call or a result of a provider's tool in a block or a body? Asked first of every
-reply, because to read its blocks costs ten times as much."""
+"""May a block or a body hold a call or a result of a provider's own tool?
+
+This test is made first for every reply, because reading its blocks costs ten times as much.
+"""
 
 
 def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) -> frozenset[bytes]:
-    """The ids, as JSON, of the calls of server tools that have no result after *blocks*, the next
-    reply of a turn. *before* are those that had none before it."""
+    """The ids, as JSON, of server tool calls that have no result after *blocks*.
+
+    *blocks* are the next reply of a turn. *before* are the calls that had no result before it.
+    """
     calls = set(before)
     for raw in blocks:
         kind = block_type(raw)
@@ -355,12 +372,12 @@ def open_server_calls(blocks: Sequence[_Raw], before: Collection[bytes] = ()) ->
 
 
 def can_go_on(replies: Sequence[Sequence[_Raw]]) -> bool:
-    """May the next request end with *replies*, the blocks of those behind the last message of the
-    user, so that the provider goes on where it stopped?
+    """May the next request end with *replies*, so that the provider continues where it stopped?
 
-    A provider goes on behind its own tools and behind its own summary. A request that ends with
-    any other words of the assistant is a prefill, which many models refuse. A reply without words
-    is not sent, so that the request ends with the user.
+    *replies* are the blocks of the replies after the last user message. A provider continues after
+    its own tools and after its own summary. A request that ends with any other assistant content is
+    a prefill, which many models refuse. A reply without content is not sent, so such a request ends
+    with the user.
     """
     if not any(_says_something(raw) for blocks in replies for raw in blocks):
         return True
@@ -372,10 +389,10 @@ def can_go_on(replies: Sequence[Sequence[_Raw]]) -> bool:
 def without_stray_results(
     blocks: Sequence[_Raw], before: Collection[bytes]
 ) -> tuple[Sequence[_Raw], tuple[str, ...]]:
-    """*blocks* without results of server tools whose call stands nowhere before them, and the
-    types of those results. *before* are the calls that earlier replies of the turn left open.
+    """*blocks* without results of server tools that no call before them asked for.
 
-    With such a result every later request would be refused.
+    Returns the blocks, and the types of the removed results. *before* are the calls that earlier
+    replies of the turn left open. With such a result, every later request would be refused.
     """
     called = set(before)
     strays: dict[int, str] = {}
@@ -392,12 +409,12 @@ def without_stray_results(
 
 
 def without_open_server_calls(replies: Sequence[Sequence[_Raw]]) -> list[tuple[bytes, ...]]:
-    """*replies*, the blocks of a turn's replies in order, without calls of server tools that have
-    no result, and without thinking that was made after them. () for a reply of which nothing is
-    left.
+    """*replies* without server tool calls that have no result, and without thinking that came after
+    them.
 
-    The provider answers a call in the turn that made it, so when the turn is over no result can
-    come, and every later request with the call would be refused.
+    *replies* are the blocks of a turn's replies, in order. A reply of which nothing is left becomes
+    (). The provider answers a call only in the turn that made it. When the turn is over no result
+    can come, and every later request with the call would be refused.
     """
     places = _open_places(replies)
     left: list[tuple[bytes, ...]] = []
@@ -411,7 +428,7 @@ def without_open_server_calls(replies: Sequence[Sequence[_Raw]]) -> list[tuple[b
 
 
 def _open_places(replies: Sequence[Sequence[_Raw]]) -> set[tuple[int, int]]:
-    """The places, as (reply, block), of the calls of server tools that have no result."""
+    """The places, as (reply, block), of server tool calls without a result."""
     places: dict[tuple[int, int], bytes | None] = {}
     for number, blocks in enumerate(replies):
         for index, raw in enumerate(blocks):
@@ -432,8 +449,8 @@ def _raw_field(raw: _Raw, name: str) -> bytes | None:
 def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[bytes, ...]:
     """*blocks* with call ids that no earlier call of the session has: ``id``, ``id_2``, ...
 
-    Providers allow letters, digits, ``_`` and ``-`` in ids, so the suffix does too, and what a
-    compatible server puts in beside them (``functions.ls:0``) becomes ``_``.
+    Providers allow letters, digits, ``_`` and ``-`` in ids, and the suffix uses only these. Other
+    characters that a compatible server puts into an id (``functions.ls:0``) become ``_``.
     """
     names: set[str] = set()
     renamed: list[bytes] = []

@@ -24,15 +24,16 @@ __all__ = [
 ]
 
 TokenFamily: TypeAlias = Literal["claude", "o200k", "other"]
-"""Models whose tokenizers cut text alike: Claude, OpenAI's since gpt-4o, all others."""
+"""Models whose tokenizers split text alike: Claude, OpenAI's models since gpt-4o, all others."""
 
 REPLY_TOKENS = 32_000
-"""The most tokens that are reserved for a reply unless configured. Longer replies are rare even
-where the model allows them, and what is reserved for the reply is lost to the context."""
+"""The most tokens that are reserved for a reply, unless configured. Longer replies are rare even
+where the model allows them, and tokens that are reserved for the reply are lost to the context.
+"""
 
 
 class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
-    """One message of a request; ``body`` is the JSON list of its blocks."""
+    """One message of a request. ``body`` is the JSON list of its blocks."""
 
     role: Role
     body: msgspec.Raw
@@ -49,7 +50,7 @@ class RequestMessage(msgspec.Struct, frozen=True, rename={"body": "content"}):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds the messages of every request of a session."""
+    """The parts of a session's requests that are not messages."""
 
     model: str
     max_tokens: int
@@ -59,19 +60,22 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One model request. Equal inputs give equal bytes: field order is fixed, and every part
-    is kept as the bytes it was made of.
+    """One model request. Equal inputs give equal bytes.
 
-    ``tools`` are tool definitions as JSON; ``options`` are further parameters of the provider
-    (temperature, thinking, tool_choice, ...) in the order of the configuration.
+    The order of fields is fixed, and every part is kept as the bytes that it was made from.
     """
 
     model: str
     max_tokens: int
     system: str | None = None
+    """The system prompt."""
     tools: tuple[msgspec.Raw, ...] = ()
+    """Tool definitions as JSON."""
     messages: tuple[RequestMessage, ...]
     options: dict[str, Any] = {}
+    """Further parameters of the provider (temperature, thinking, tool_choice, ...) in the order of
+    the configuration.
+    """
 
     def encode(self) -> bytes:
         """The request as JSON, byte-identical for equal requests."""
@@ -79,7 +83,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider and model accept and need. The defaults are the careful choice."""
+    """What a provider and model accept and need. The defaults are the most cautious choice."""
 
     name: str = "anthropic"
     prefill: bool = False
@@ -87,39 +91,48 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     binds_thinking: bool = True
     """Is signed thinking bound to everything that stands before it?"""
     thinking_opens_tool_loop: bool = False
-    """Must the assistant turn of a tool loop start with thinking (manual thinking)?"""
+    """Must the assistant turn of a tool loop begin with thinking (manual thinking)?"""
     merges_roles: bool = True
-    """Do we merge neighbours of one role ourselves?"""
+    """Do we merge adjacent messages of one role ourselves?"""
     max_messages: int = 100_000
     max_cache_breakpoints: int = 4
     chars_per_token: float = 2.7
-    """The character estimate. 2.7 is the median on recorded Claude coding sessions, where
-    the folklore of 4 is a third too low."""
+    """For estimates by characters. 2.7 is the median of recorded Claude coding sessions; the usual
+    assumption of 4 counts a third too few tokens.
+    """
     token_family: TokenFamily | None = None
-    """Estimate texts as this family's tokenizer cuts them; None: by ``chars_per_token``."""
+    """Estimate texts as this family's tokenizer splits them. None: by ``chars_per_token``."""
     image_tokens: int = 1600
+    """The flat cost of an image."""
     counts_requests: bool = True
-    """Is reported usage that of the request that was sent? A replay's is that of the recording."""
+    """Is the reported usage that of the request that was sent? A replay reports that of the
+    recording.
+    """
     returns_thinking: bool = True
-    """Is thinking that the reported output counts sent back with the next request?"""
+    """Is thinking, which the reported output includes, sent back with the next request?"""
     cache_ttl_s: float = 300.0
-    """How long the provider's prompt cache keeps an unused prefix, in seconds."""
+    """How many seconds the provider's prompt cache keeps an unused prefix."""
     window_tokens: int = 200_000
     """The model's limit for a request and its reply together."""
     max_output_tokens: int = 8_192
     """The longest reply that a request may allow."""
     provider_edits: frozenset[str] = frozenset()
-    """Which edits of the context the provider makes itself if it is asked to: clear_tool_uses,
-    clear_thinking, compact."""
+    """The context edits that the provider makes itself on request: clear_tool_uses, clear_thinking,
+    compact.
+    """
     compacts_on_demand: bool = False
-    """Can it write a signed summary of a conversation?"""
+    """Can the provider write a signed summary of a conversation?"""
 
 
 def checked_profile(profile: object) -> Profile:
-    """*profile* as a provider, which may be anybody's, gives it. Raises ProviderError, fatal, for
-    what is no Profile, and for a field that no request can be made with."""
+    """*profile*, checked, because a provider may be foreign code.
+
+    Raises ProviderError (fatal) if it is not a Profile or has a field that no request can be made
+    with.
+    """
     if not isinstance(profile, Profile):
-        raise ProviderError(f"a profile is a Profile, not {type(profile).__name__}", kind="fatal")
+        kind = type(profile).__name__
+        raise ProviderError(f"the provider's profile must be a Profile, not {kind}", kind="fatal")
     try:
         msgspec.convert(msgspec.structs.asdict(profile), Profile)
     except msgspec.ValidationError as error:
@@ -132,28 +145,33 @@ def checked_profile(profile: object) -> Profile:
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):
-    """In tokens: the window, and what of it is left for the reply."""
+    """The window, and the part of it that is reserved for the reply, in tokens."""
 
     window_tokens: int
     max_tokens: int
 
     @property
     def budget_tokens(self) -> int:
-        """The largest request: the window minus the reserve for the reply, at least one."""
+        """The largest request: the window minus the reserve for the reply, but at least 1."""
         return max(1, self.window_tokens - self.max_tokens)
 
 
 def sizes_for(window_tokens: int | None, max_tokens: int | None, profile: Profile) -> Sizes:
-    """What is given, and for the rest what *profile* has: a reply gets what the model may say,
-    at most 32,000 tokens and at most a quarter of the window."""
+    """*window_tokens* and *max_tokens*, with defaults from *profile* for those that are None.
+
+    The default for the reply is what the model may write, but at most 32,000 tokens and at most a
+    quarter of the window.
+    """
     window = profile.window_tokens if window_tokens is None else window_tokens
     reserve = min(profile.max_output_tokens, REPLY_TOKENS, max(1, window // 4))
     return Sizes(window, reserve if max_tokens is None else max_tokens)
 
 
 class StepTag(msgspec.Struct, frozen=True, order=True, gc=False):
-    """The work that a report belongs to. Every work has a tag. A report with an old tag is late and
-    not wrong: it is dropped and counted."""
+    """Names the work that a report belongs to.
+
+    Every work has a tag. A report with an old tag is late, not wrong: it is dropped and counted.
+    """
 
     turn: int
     step: int

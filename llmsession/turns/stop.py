@@ -1,4 +1,4 @@
-"""Why a reply or a turn stopped, and what follows: one table, exhaustive."""
+"""Why a reply or a turn stopped, and what follows, in one complete table."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Follow(StrEnum):
     """What a turn does after a reply."""
 
     COMMIT = "commit"
-    """The reply is whole: the turn ends and keeps it."""
+    """The reply is complete: the turn ends and keeps it."""
     RUN_TOOLS = "run_tools"
     """Its calls are run and answered, and the turn continues."""
     CONTINUE = "continue"
-    """The reply is kept as it is, and the next request continues it."""
+    """The reply is kept unchanged, and the next request continues it."""
     COMMIT_CUT = "commit_cut"
-    """The reply was cut: what is complete is kept, its calls are left out and never run."""
+    """The reply was cut off. Its complete blocks are kept; its calls are removed and never run."""
     DROP = "drop"
-    """Nothing of the turn is kept; the turn fails."""
+    """Nothing of the turn is kept, and the turn fails."""
 
 
 class StopRule(msgspec.Struct, frozen=True):
-    """What follows one stop reason, and why."""
+    """What follows a stop reason, and why."""
 
     follow: Follow
     reason: str
@@ -39,7 +39,7 @@ STOP_RULES: dict[str, StopRule] = {
     "compaction": StopRule(Follow.CONTINUE, "the provider paused after compacting"),
     "max_tokens": StopRule(Follow.COMMIT_CUT, "a cut call may have lost half of its input"),
     "model_context_window_exceeded": StopRule(Follow.COMMIT_CUT, "cut by the window"),
-    # The provider says to remove a refused turn: with it, later requests are refused again.
+    # The provider's advice is to remove a refused turn: later requests with it are refused, too.
     "refusal": StopRule(Follow.DROP, "the provider refused; the same context is refused again"),
 }
 
@@ -53,9 +53,9 @@ TURN_STOP_REASONS: dict[str, str] = {
     "max_turn_tokens": "the turn's limit of tokens",
     "budget": "the session or its tenant has spent its budget; completed steps are kept",
 }
-"""Stop reasons that the session gives a turn, beside those of the provider."""
+"""Stop reasons that the session gives a turn, in addition to those of the provider."""
 
 
 def stop_rule(stop_reason: str | None) -> StopRule:
-    """The rule for a provider's stop reason; an unknown one stops and runs nothing."""
+    """The rule for a provider's stop reason. An unknown one ends the turn and runs nothing."""
     return STOP_RULES.get(stop_reason or "", UNKNOWN)

@@ -1,7 +1,8 @@
 """The events of a reply stream, in one vocabulary for all providers.
 
 A well-formed stream is ``ReplyStarted``, then for each block ``BlockStarted``, deltas and
-``BlockStopped``, then ``ReplyEnded``. Failures are raised, not sent: ``ProviderError``.
+``BlockStopped``, then ``ReplyEnded``. Failures are raised as ``ProviderError`` and not sent as
+events.
 """
 
 from __future__ import annotations
@@ -32,22 +33,25 @@ DeltaKind: TypeAlias = Literal["text", "thinking", "signature", "input", "citati
 
 
 class ReplyStarted(msgspec.Struct, frozen=True, gc=False):
-    """The first event. ``usage``, if given, is what the prompt cost."""
+    """The first event of a reply. ``usage``, if present, is that of the prompt."""
 
     model: str
     usage: Usage | None = None
 
 
 class BlockStarted(msgspec.Struct, frozen=True):
-    """``block`` is the block as the provider opened it, JSON bytes."""
+    """A block begins. ``block`` is the block as the provider opened it, in JSON bytes."""
 
     index: int
     block: msgspec.Raw
 
 
 class BlockDelta(msgspec.Struct, frozen=True, gc=False):
-    """More of one block. ``text`` is text, thinking, a signature, a piece of the input's JSON,
-    or one citation as JSON."""
+    """More of one block.
+
+    ``text`` is a piece of text, of thinking, of a signature or of the input's JSON, or one citation
+    as JSON.
+    """
 
     index: int
     kind: DeltaKind
@@ -55,23 +59,26 @@ class BlockDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockStopped(msgspec.Struct, frozen=True, gc=False):
-    """The block is whole. One that never stops is left out of the reply, unless it is text."""
+    """The block is complete. A block that never stops is left out of the reply, unless it is
+    text.
+    """
 
     index: int
 
 
 class UsageReported(msgspec.Struct, frozen=True, gc=False):
-    """Usage so far, cumulative: it overwrites what was reported before."""
+    """The usage so far. It is cumulative and replaces what was reported before."""
 
     usage: Usage
 
 
 class ReplyEnded(msgspec.Struct, frozen=True, gc=False):
-    """The end. ``stop_reason`` in the provider's word; usage, if given, is the final one.
+    """The reply has ended.
 
-    ``context`` is the usage of the last sampling alone, where ``usage`` is more than that: what
-    the next request begins with; all zero if nothing was sampled. ``edits`` are what the
-    provider cleared before the model read the request.
+    ``stop_reason`` is the provider's word. ``usage``, if present, is the final one. ``context`` is
+    the usage of the last sampling, if the provider sampled more than once: it is what the next
+    request begins with, and all zero if nothing was sampled. ``edits`` are what the provider
+    cleared before the model read the request.
     """
 
     stop_reason: str | None
@@ -83,18 +90,20 @@ class ReplyEnded(msgspec.Struct, frozen=True, gc=False):
 StreamEvent: TypeAlias = (
     ReplyStarted | BlockStarted | BlockDelta | BlockStopped | UsageReported | ReplyEnded
 )
+"""What a provider's stream gives."""
 
 _DELTA_KINDS = frozenset(get_args(DeltaKind))
 
 
 def checked_event(event: StreamEvent) -> StreamEvent:
-    """*event* of a provider, which may be anybody's, with fields of the types that they have here.
+    """*event* of a provider, checked, because a provider may be foreign code.
 
-    The texts and numbers of subclasses become plain. Lone surrogates in a model's name and a stop
-    reason are replaced; those in a delta are, when its block is whole, because a pair may be cut
-    in two. Raises ProviderError, fatal: another request would bring the same.
+    Texts and numbers of subclasses become plain ones. Lone surrogates in a model's name and a stop
+    reason are replaced. Those in deltas are replaced when their block is complete, because a pair
+    may be split between two deltas. Raises ProviderError (fatal), because another request would
+    give the same.
     """
-    # Nearly all events are right, and most are deltas.
+    # Nearly all events are valid deltas, so these are tested first.
     if event.__class__ is BlockDelta:
         if (
             event.text.__class__ is str
@@ -135,7 +144,9 @@ def _plain_event(event: StreamEvent) -> StreamEvent:
             return _plain_end(event)
         case _:
             name = type(event).__name__
-            raise ProviderError(f"the provider's stream holds {name}, no event", kind="fatal")
+            raise ProviderError(
+                f"the provider's stream cannot be used: {name} is not a stream event", kind="fatal"
+            )
 
 
 def _plain_start(event: ReplyStarted) -> ReplyStarted:

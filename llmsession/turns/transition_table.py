@@ -1,4 +1,4 @@
-"""A table of transitions as a page: for the machines of turns and of compactions."""
+"""A transition table as Markdown, for the machines of turns and of compactions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ __all__ = ["transitions_markdown"]
 
 
 def transitions_markdown(transitions: Mapping[Any, Mapping[type, StrEnum]]) -> str:
-    """*transitions*, phase by event type, as a Markdown table: a row an event, a column a phase.
-    Phases without a way out have no column."""
+    """*transitions* as a Markdown table: one row per event, one column per phase.
+
+    Phases that nothing leads out of have no column.
+    """
     phases = [phase for phase, row in transitions.items() if row]
     types = sorted({kind for row in transitions.values() for kind in row}, key=lambda t: t.__name__)
     head = "| event | " + " | ".join(phase.name for phase in phases) + " |"

@@ -1,4 +1,6 @@
-"""What a provider reports of a request: the tokens, and its own edits of the context."""
+"""What a provider reports about a request: its tokens, and the provider's own edits of the
+context.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,30 @@ __all__ = [
 ]
 
 MAX_TOKENS = 10**12
-"""More than any request costs. Sums of it stay within what a log and its readers can hold."""
+"""More than any request costs. Sums of such numbers fit into a log and its readers."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of one or more requests. ``input_tokens`` leaves cached tokens out (Anthropic's
-    convention); ``prompt_tokens`` is the whole prompt. ``cache_write_1h_tokens`` are those of
-    ``cache_write_tokens`` that are kept for an hour, which cost more."""
+    """Tokens of one or more requests.
+
+    ``prompt_tokens`` is the whole prompt.
+    """
 
     input_tokens: int = 0
+    """Prompt tokens that are neither read from nor written to the cache (Anthropic's
+    convention).
+    """
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
+    """The part of ``cache_write_tokens`` that is kept for an hour, which costs more."""
 
     @property
     def prompt_tokens(self) -> int:
-        """All tokens of the prompt: new, read from the cache, and written to it."""
+        """All tokens of the prompt: new ones, those read from the cache, and those written to
+        it.
+        """
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -51,8 +60,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AppliedEdit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One edit that the provider made before the model read the request. ``type`` is its name
-    in the provider's words; of the counts those are there that it reports for that type."""
+    """One edit that the provider made before the model read the request.
+
+    ``type`` is its name in the provider's words. Counts are set if the provider reports them for
+    that type.
+    """
 
     type: str
     cleared_input_tokens: int = 0
@@ -61,12 +73,14 @@ class AppliedEdit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def checked_usage(usage: Usage | None) -> Usage | None:
-    """*usage* as a provider, which may be anybody's, reports it: its counts are whole numbers from
-    0 to 10^12. Raises ProviderError, fatal."""
+    """*usage* as a provider reports it, checked, because a provider may be foreign code.
+
+    Its counts must be whole numbers from 0 to 10^12. Raises ProviderError (fatal).
+    """
     if usage is None:
         return None
     if not isinstance(usage, Usage):
-        raise _wrong(f"usage is {type(usage).__name__}, not Usage")
+        raise _wrong(f"usage must be a Usage, not {type(usage).__name__}")
     counts = (
         usage.input_tokens,
         usage.output_tokens,
@@ -83,23 +97,23 @@ def checked_usage(usage: Usage | None) -> Usage | None:
 def _count(name: str, value: object) -> int:
     number = plain_number(value)
     if number is None or not 0 <= number <= MAX_TOKENS:
-        raise _wrong(f"{name} is {value!r}; it is a whole number from 0 to {MAX_TOKENS:,}")
+        raise _wrong(f"{name} is {value!r}; it must be a whole number from 0 to {MAX_TOKENS:,}")
     return number
 
 
 def checked_edits(edits: tuple[AppliedEdit, ...]) -> tuple[AppliedEdit, ...]:
-    """*edits* as a provider reports them, checked as ``checked_usage`` does."""
+    """*edits* as a provider reports them, checked like ``checked_usage``."""
     if not edits:
         return ()
     if not isinstance(edits, tuple | list):
-        raise _wrong(f"edits are {type(edits).__name__}, not a tuple")
+        raise _wrong(f"edits must be a tuple, not {type(edits).__name__}")
     return tuple(map(_edit, edits))
 
 
 def _edit(edit: AppliedEdit) -> AppliedEdit:
     kind = plain_text(edit.type) if isinstance(edit, AppliedEdit) else None
     if kind is None:
-        raise _wrong(f"an edit is {type(edit).__name__}, not an AppliedEdit with a type")
+        raise _wrong(f"an edit must be an AppliedEdit with a type, not {type(edit).__name__}")
     names = AppliedEdit.__struct_fields__[1:]
     return AppliedEdit(kind, *(_count(name, getattr(edit, name)) for name in names))
 
@@ -119,5 +133,5 @@ def edit_kinds(options: Mapping[str, Any]) -> list[str]:
 
 
 def cleared_tokens(edits: tuple[AppliedEdit, ...]) -> int:
-    """The tokens that *edits* took out of the prompt, all together."""
+    """The tokens that *edits* removed from the prompt, all together."""
     return sum(edit.cleared_input_tokens for edit in edits)

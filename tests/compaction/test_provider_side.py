@@ -108,7 +108,7 @@ def test_edits_are_said_in_one_place_only() -> None:
         options={"context_management": {"edits": []} | {"x": 1}},
         compaction=CompactionConfig(provider_side=ProviderSideConfig(compact=CompactAtThreshold())),
     )
-    with pytest.raises(InvalidConfig, match="options has a context_management"):
+    with pytest.raises(InvalidConfig, match="has a context_management"):
         both.checked()
 
 

@@ -8,7 +8,7 @@ __all__ = ["COMMANDS", "INTERRUPTS", "LANES"]
 
 LANES = read_mutants(r"""
 in session/values/commands.py, by session/test_malformed_input.py
-a command id is logged as the subclass of str that it came as (docs/how-to/embed-sessions.md)
+a command id is logged as the subclass of str that it came as (docs/how-to/handle-errors.md)
     -     plain = str.__str__(command_id) if isinstance(command_id, str) else ""
     +     plain: Any = command_id
     test_a_command_id_of_a_subclass_of_str_is_a_plain_one
@@ -41,15 +41,15 @@ the queue of turns has no limit (rule 10)
     - if len(self._waiting) >= self._core.config.queue_limit:
     + if False:
     test_a_full_queue_answers_overloaded_and_the_session_goes_on
-reject takes the send (docs/how-to/embed-sessions.md)
+reject takes the send (docs/how-to/interrupt-and-queue.md)
     - if command.when_busy == "reject" and self.runs:
     + if False:
     test_reject_raises_session_busy_while_a_turn_is_open_and_changes_nothing
-interrupt mode waits at the end of the queue (docs/how-to/embed-sessions.md)
+interrupt mode waits at the end of the queue (docs/how-to/interrupt-and-queue.md)
     - self._waiting.insert(0, run)
     + self._waiting.append(run)
     test_interrupt_mode_replaces_the_running_turn_and_jumps_the_queue
-interrupt mode does not end the running turn (docs/how-to/embed-sessions.md)
+interrupt mode does not end the running turn (docs/how-to/interrupt-and-queue.md)
     - self.runner.interrupt(current, policy, "replaced")
     + pass
     test_interrupt_mode_replaces_the_running_turn_and_jumps_the_queue
@@ -136,11 +136,11 @@ answers to commands are not folded (invariant 12)
     test_a_repeat_gets_its_answer_after_the_session_was_evicted_and_opened_again
 
 in session/actor/turn_queue.py, by session/values/test_commands.py
-the expected head is not looked at (docs/how-to/embed-sessions.md)
+the expected head is not looked at (docs/how-to/interrupt-and-queue.md)
     - self._check_head(command.expected_head)
     + pass
     test_a_head_that_moved_refuses_the_send_and_says_where_it_is
-an expected head is taken beside open sends (docs/how-to/embed-sessions.md)
+an expected head is taken beside open sends (docs/how-to/interrupt-and-queue.md)
     - raise HeadMoved(_head_name(expected), None, "other sends are open")
     + return
     test_with_other_sends_open_an_expected_head_is_refused

@@ -240,7 +240,7 @@ a summariser that always fails is asked for ever (docs/how-to/write-summaries.md
     test_after_so_many_failures_it_is_not_asked_until_something_changes
 
 in compaction/planning/prefix_summaries.py, by session/compacting/test_fallback_texts.py
-a digest stands where a policy has a text of its own (docs/how-to/write-summaries.md)
+a digest stands where a policy has a text of its own (docs/reference/summaries.md)
     - return PrefixSummary(summary_request.upto, text, "extractive")
     -     return extracted_summary
     + pass

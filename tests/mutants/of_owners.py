@@ -226,7 +226,7 @@ the records that a fork shares are not in its seal (docs/explanation/security.md
     test_what_is_put_in_anothers_place_without_the_key_is_damaged_and_read_by_nobody
 
 in store/checked.py, by session/test_foreign_code.py
-the index of words of a checked store is hidden (docs/how-to/keep-sessions.md)
+the index of words of a checked store is hidden (docs/how-to/search-sessions.md)
     - return _CheckedWordIndex(store) if isinstance(store, WordIndex) else CheckedStore(store)
     + return CheckedStore(store)
     test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
@@ -242,17 +242,17 @@ a search asks the store without checking its answers (docs/how-to/keep-sessions.
     test_whatever_a_store_does_to_a_search_costs_it_one_clear_error
 
 in store/sqlite/session_tables.py, by store/test_search.py
-forgotten words stay in SQLite's index (docs/how-to/keep-sessions.md)
+forgotten words stay in SQLite's index (docs/how-to/search-sessions.md)
     -             self.words.remove_from(source, first)
     +             pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
-deleted words stay in SQLite's index (docs/how-to/keep-sessions.md)
+deleted words stay in SQLite's index (docs/how-to/search-sessions.md)
     -                 self.words.remove(source, first, upto)
     +                 pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
 
 in store/sqlite/store.py, by store/test_search.py
-a vacuum leaves removed words in the index's file (docs/how-to/keep-sessions.md)
+a vacuum leaves removed words in the index's file (docs/how-to/search-sessions.md)
     -         sessions.words.erase_removed()
     +         pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
@@ -262,11 +262,11 @@ words of an encrypted SQLite store are indexed (docs/explanation/security.md)
     test_an_encrypted_store_keeps_no_word_in_the_open
 
 in store/postgres/shared_records.py, by store/test_search.py
-forgotten words stay in PostgreSQL's index (docs/how-to/keep-sessions.md)
+forgotten words stay in PostgreSQL's index (docs/how-to/search-sessions.md)
     -             await self._words.remove_from(connection, replaced)
     +             pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum
-deleted words stay in PostgreSQL's index (docs/how-to/keep-sessions.md)
+deleted words stay in PostgreSQL's index (docs/how-to/search-sessions.md)
     -             await self._words.remove_deleted(connection, logs)
     +             pass
     test_erased_words_are_in_no_file_of_the_index_after_a_vacuum

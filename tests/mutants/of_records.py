@@ -21,7 +21,7 @@ a record of a kind that is not known is passed over (docs/how-to/keep-sessions.m
 
 in session/registry/runtime.py, by store/test_unknown_records.py
 a takeover takes a session that it cannot read (docs/how-to/keep-sessions.md)
-    -             if takeover:  # what cannot be opened here is not taken from another owner
+    -             if takeover:
     +             if takeover and unbound == "raise" and False:
     test_a_takeover_leaves_it_to_the_newer_owner_that_has_it
 
@@ -290,7 +290,7 @@ a purge leaves what an interrupt was answered (docs/explanation/security.md)
 
 SUBSCRIBERS = read_mutants(r"""
 in session/core/subscriptions.py, by session/core/test_subscriptions.py
-previews that a restart made void are still read (docs/how-to/embed-sessions.md)
+previews that a restart made void are still read (docs/how-to/stream-replies.md)
     - while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
     + while False:
     test_a_restart_takes_the_place_of_the_previews_that_it_makes_void
@@ -306,11 +306,11 @@ a step that is tried again says nothing (docs/reference/wire.md)
     test_a_subscriber_hears_at_once_that_a_step_begins_anew
 
 in session/handles/reply_text.py, by session/handles/test_reply_text.py
-text that previews did not have is left out (docs/how-to/embed-sessions.md)
+text that previews did not have is left out (docs/how-to/stream-replies.md)
     - yield from self._tell(whole[len(told) :])
     + yield from self._tell("")
     test_the_text_comes_once_whenever_reading_begins
-a reader that lags is told again what it was told (docs/how-to/embed-sessions.md)
+a reader that lags is told again what it was told (docs/how-to/stream-replies.md)
     - self._heard_again = ""
     + self._heard_again = None
     test_what_comes_again_after_a_lag_is_not_told_again
@@ -371,51 +371,51 @@ who joins in mid-stream misses the text so far (rule 10)
 
 RETENTION = read_mutants(r"""
 in session/log/history_cuts.py, by session/operations/test_history_limits.py
-a limit of messages cuts a turn in two (docs/how-to/keep-sessions.md)
+a limit of messages cuts a turn in two (docs/how-to/delete-and-forget.md)
     -             if total > limit and start < end:
     -                 return start
     +             if total > limit and start < end:
     +                 return first
     test_whole_turns_go_and_nothing_of_a_turn_that_fits_for_any_history_and_limits
-the newest turn goes where it is too large by itself (docs/how-to/keep-sessions.md)
+the newest turn goes where it is too large by itself (docs/how-to/delete-and-forget.md)
     - if total > limit and start < end:
     + if total > limit:
     test_tokens_of_the_history_are_limited_and_the_newest_turn_stays_whatever_it_has
 
 in session/actor/history_commands.py, by session/operations/test_history_limits.py
-retention cuts while a turn is open (docs/how-to/keep-sessions.md)
+retention cuts while a turn is open (docs/how-to/delete-and-forget.md)
     - if self._may_exceed and not self._turns.runs and self.is_idle:
     + if self._may_exceed and self.is_idle:
     test_an_open_turn_is_never_cut_and_the_limits_come_after_it
 
 in session/registry/runtime.py, by session/operations/test_history_limits.py
-what is too old is in the history that open returns (docs/how-to/keep-sessions.md)
+what is too old is in the history that open returns (docs/how-to/delete-and-forget.md)
     - if actor.history_commands.excess is not None:
     + if False:
     test_what_has_become_too_old_is_gone_when_open_returns
 
 in session/operations/retention.py, by session/operations/test_history_limits.py
-a step of the schedule deletes and reads without an end (docs/how-to/keep-sessions.md)
+a step of the schedule deletes and reads without an end (docs/how-to/delete-and-forget.md)
     - if self._costly >= MAX_COSTLY:
     + if self._costly < 0:
     test_a_step_of_the_schedule_reads_few_logs_and_pauses_before_the_next
-the schedule takes a session that another manager holds (docs/how-to/keep-sessions.md)
+the schedule takes a session that another manager holds (docs/how-to/delete-and-forget.md)
     - return self._seen is not None and is_other and await _is_dead(row) is False
     + return False
     test_the_schedule_leaves_a_session_to_another_manager_that_holds_it
 
 in session/values/labels.py, by session/operations/test_listing.py
-labels that are replaced take the title with them (docs/how-to/keep-sessions.md)
+labels that are replaced take the title with them (docs/how-to/search-sessions.md)
     - return {**own, **{name: value for name, value in reserved.items() if value}}
     + return own
     test_a_session_has_the_title_that_it_was_given_or_that_of_its_first_request
-a fork of an archived session is archived (docs/how-to/keep-sessions.md)
+a fork of an archived session is archived (docs/how-to/search-sessions.md)
     - gone = (ARCHIVED_LABEL,) if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
     + gone = () if own is None else (ARCHIVED_LABEL, TITLE_LABEL)
     test_an_archived_session_is_listed_if_it_is_asked_for_and_works_as_before
 
 in session/log/titles.py, by session/operations/test_listing.py
-what was forgotten stays the title (docs/how-to/keep-sessions.md)
+what was forgotten stays the title (docs/how-to/search-sessions.md)
     - return given_title(state.labels, state.source) or _first_request(messages)
     + return "secret"
     test_what_is_forgotten_is_no_title

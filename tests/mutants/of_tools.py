@@ -29,7 +29,7 @@ a silent stream is watched for ever and never given up (rule 11)
     test_a_silent_stream_is_taken_for_broken_and_the_step_is_tried_again
 
 in session/actor/tool_runner.py, by session/test_foreign_code.py
-a GeneratorExit that a tool waits for ends the manager (docs/how-to/embed-sessions.md)
+a GeneratorExit that a tool waits for ends the manager (docs/how-to/handle-errors.md)
     - returned = await foreign(run(**arguments))
     + returned = await run(**arguments)
     test_what_a_tool_waits_for_may_fail_with_anything
@@ -72,29 +72,29 @@ what has ended is still named as running (invariant 11)
     test_a_tool_that_swallows_the_cancellation_of_its_deadline_holds_nothing
 
 in session/core/session_log.py, by session/core/test_session_log.py
-the log counts the decision about a turn as an attempt (docs/how-to/run-a-service.md)
+the log counts the decision about a turn as an attempt (docs/how-to/monitor-a-service.md)
     - "attempt": turn.tried
     + "attempt": turn.attempt
     test_a_reply_that_was_finished_in_one_request_is_logged_as_attempt_1
 
 in session/values/validation.py, by transport/test_contract.py
-a block of an unknown type is sent to the provider (docs/how-to/embed-sessions.md)
+a block of an unknown type is sent to the provider (docs/how-to/handle-errors.md)
     - if isinstance(kind, str) and kind not in KNOWN_TYPES | _PROVIDERS_TYPES:
     + if False:
     test_what_a_user_cannot_say_is_refused
 
 in session/values/function_schema.py, by session/values/test_function_schema.py
-arguments that the schema does not know reach the function (docs/how-to/embed-sessions.md)
+arguments that the schema does not know reach the function (docs/how-to/give-a-session-tools.md)
     - return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
     + return msgspec.defstruct(name, fields, kw_only=True)
     test_arguments_that_do_not_fit_go_to_the_model_as_an_error_and_nothing_is_called
-arguments are not converted (docs/how-to/embed-sessions.md)
+arguments are not converted (docs/how-to/give-a-session-tools.md)
     - named = {key: getattr(values, key) for key in parameters if key in given}
     + named = {key: given[key] for key in parameters if key in given}
     test_what_msgspec_can_read_is_converted
 
 in session/handles/session.py, by session/actor/test_configure_and_clear.py
-a tool that configures its own session waits for its own turn (docs/how-to/embed-sessions.md)
+a tool that configures its own session waits for its own turn (docs/how-to/give-a-session-tools.md)
     -         if tool is not None:
     +         if False:
     test_a_tool_cannot_configure_its_own_session_and_is_told_at_once
@@ -112,12 +112,12 @@ leaving the manager does not wait for the threads of tools (invariant 11)
     test_leaving_the_manager_waits_for_a_thread_that_its_interrupt_left_behind
 
 in session/registry/runtime.py, by session/registry/test_unbound_tools.py
-a tool that nobody binds becomes the caller's in silence (docs/how-to/embed-sessions.md)
+a tool that nobody binds becomes the caller's in silence (docs/how-to/give-a-session-tools.md)
     -         if names and unbound == "raise":
     +         if False:
     test_open_names_the_tools_that_the_session_ran_and_nobody_binds
-a takeover takes the session before it names what is not bound (docs/how-to/embed-sessions.md)
-    -             if takeover:  # what cannot be opened here is not taken from another owner
+a takeover takes the session before it names what is not bound (docs/how-to/give-a-session-tools.md)
+    -             if takeover:
     +             if False:
     test_a_takeover_that_names_unbound_tools_takes_nothing
 
@@ -151,37 +151,37 @@ the exception of another event loop ends the manager (rule 14)
     -     if is_cancellation and anyio.current_effective_deadline() == -math.inf:
     +     if not isinstance(error, Exception):
     test_whatever_a_provider_says_costs_its_own_session_at_most
-nobody can end the program while foreign code runs (docs/how-to/embed-sessions.md)
+nobody can end the program while foreign code runs (docs/how-to/handle-errors.md)
     -     if isinstance(error, KeyboardInterrupt):
     +     if isinstance(error, KeyError):
     test_only_an_interrupt_by_the_keyboard_is_raised_on
 
 in session/core/observers.py, by session/test_foreign_code.py
-an observer that raises no Exception ends its session (docs/how-to/embed-sessions.md)
+an observer that raises no Exception ends its session (docs/how-to/handle-errors.md)
     -         except BaseException as error:  # an observer is foreign code
     +         except Exception as error:
     test_whatever_an_observer_raises_is_logged_and_changes_nothing
 
 in session/core/reply_reader.py, by session/test_foreign_code.py
-a reply is taken from a provider as it comes (docs/how-to/embed-sessions.md)
+a reply is taken from a provider as it comes (docs/how-to/handle-errors.md)
     -             event = checked_event(event)
     test_a_turn_whose_report_cannot_be_logged_fails_and_says_what_is_wrong
 
 in session/tasks/clock.py, by session/test_foreign_code.py
-a time that no log can hold is written into one (docs/how-to/embed-sessions.md)
+a time that no log can hold is written into one (docs/how-to/handle-errors.md)
     -             if now.__class__ is float and MIN_S < now < MAX_S:
     +             if True:
     test_whatever_the_clock_says_no_session_is_lost
 
 in compaction/planning/policy.py, by session/test_foreign_code.py
-a plan is applied that no log can hold (docs/how-to/embed-sessions.md)
+a plan is applied that no log can hold (docs/how-to/handle-errors.md)
     -     logged = decode_record(encode_record(record))
     +     logged = record
     test_a_plan_that_cannot_be_applied_leaves_a_session_that_can_be_opened
 
 in store/protocol.py, by session/test_foreign_code.py
-an answer that is none counts as a batch that was written (docs/how-to/embed-sessions.md)
-    -             return Lost(f"the store's answer is {type(result).__name__}, and wrong")
+an answer that is none counts as a batch that was written (docs/how-to/handle-errors.md)
+    -             return Lost(f"the store returned an invalid answer: {type(result).__name__}")
     +             return Appended(batch.head + len(batch.bodies))
     test_an_answer_of_a_store_that_cannot_be_loses_one_session_s_turn
 """)

@@ -101,7 +101,7 @@ a step keeps its calls open when all are answered (rule 2)
 
 NAMING = read_mutants(r"""
 in turns/event_choice.py, by turns/test_event_choice.py
-a pause without a server tool is sent back as a prefill (docs/how-to/use-providers.md)
+a pause without a server tool is sent back as a prefill (docs/reference/providers.md)
     - if follow is Follow.CONTINUE and goes_on and turn.pauses < limits.max_pauses:
     + if follow is Follow.CONTINUE and turn.pauses < limits.max_pauses:
     test_a_pause_behind_which_no_request_may_end_is_the_end_of_the_turn
@@ -201,8 +201,8 @@ a streamed block loses the fields that are not known (rule 7)
 
 in turns/ids.py, by session/registry/test_lifecycle.py
 turn numbers begin again after a restart (invariant 13)
-    - from the log, which is in use."""
-    + from the log, which is in use."""
+    - read from the log and is in use."""
+    + read from the log and is in use."""
     +         number = 0
     test_turns_number_on_through_drops_and_restarts_without_a_gap_or_a_repeat
 

@@ -90,7 +90,7 @@ a client whose answers nobody reads is read on (rule 10)
     +             and self._adm
     transport/server/test_service.py
     test_answers_that_nobody_reads_stop_the_reading_of_commands
-a client makes more sessions than it may use (docs/how-to/run-a-service.md)
+a client makes more sessions than it may use (docs/reference/configuration.md)
     -         if is_new:
     -             self._check_sessions()
     +         if is_new:
@@ -111,7 +111,7 @@ what a cancelled wait held is never given back (docs/explanation/security.md)
     +         if False:
     transport/server/test_intake.py
     test_what_a_command_held_is_given_back_however_it_ends
-one client may take all subscriptions of a session (docs/how-to/run-a-service.md)
+one client may take all subscriptions of a session (docs/reference/configuration.md)
     -             own.count(session),
     +             0,
     transport/server/test_connection.py
@@ -169,21 +169,21 @@ a service asks nobody who he is (docs/explanation/security.md)
     +         if peer is not None:
     transport/server/test_tenancy.py
     test_nobody_gets_in_with_a_wrong_token_and_it_is_one_line_in_the_log
-any number of commands a second is taken (docs/how-to/run-a-service.md)
+any number of commands a second is taken (docs/reference/configuration.md)
     -         if wait_s is not None:
     -             raise
     +         if False:
     +             raise
     test_too_many_commands_a_second_are_refused_with_a_hint
-any number of open turns is taken (docs/how-to/run-a-service.md)
+any number of open turns is taken (docs/reference/configuration.md)
     -             if self._open_turns >= limit:
     +             if False:
     test_too_many_open_turns_are_refused_and_interrupts_are_not
-a service that runs late takes new turns (docs/how-to/run-a-service.md)
+a service that runs late takes new turns (docs/reference/configuration.md)
     - if lag_s > self.limits.max_lag_s:
     + if False:
     test_a_service_that_runs_late_takes_no_new_turns_and_says_so
-after a stall clients are told to wait for as long again (docs/how-to/run-a-service.md)
+after a stall clients are told to wait for as long again (docs/reference/configuration.md)
     - late_hint_s(lag_s)
     + 2 * lag_s
     transport/server/test_connection.py
@@ -229,7 +229,7 @@ a command with a field that is not known is taken (docs/reference/wire.md)
     test_a_command_is_read_strictly_and_a_servers_message_is_not
 
 in transport/server/service.py, by transport/server/test_service.py
-any number of clients is let in (docs/how-to/run-a-service.md)
+any number of clients is let in (docs/reference/configuration.md)
     - if len(self._welcomed) >= self.admission.limits.connections:
     + if False:
     test_too_many_connections_are_refused_with_a_hint

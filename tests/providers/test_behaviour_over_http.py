@@ -17,6 +17,7 @@ from llmsession import (
     ProviderError,
     Request,
     RequestMessage,
+    SessionManager,
     StepTag,
     TextDelta,
     ThinkingBlock,
@@ -27,6 +28,7 @@ from llmsession import (
     Usage,
     records,
 )
+from llmsession.session.actor import turn_runner
 from llmsession.testing import (
     ScriptedReply,
     StrictServer,
@@ -49,7 +51,8 @@ from tests.providers.over_http import (
     make_provider,
     on_line,
 )
-from tests.session.actors import Quick, Waiting, first
+from tests.session.actors import Quick, Waiting, first, stage
+from tests.session.probes import after_a_crash
 
 pytestmark = pytest.mark.real_time
 over_both = pytest.mark.parametrize("api", APIS)
@@ -279,6 +282,31 @@ async def test_a_pause_without_a_server_tool_is_not_sent_as_a_prefill() -> None:
         assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")
         assert await line.say("more") == "next"
         assert [each.messages[-1]["role"] for each in line.server.requests] == ["user", "user"]
+
+
+async def test_a_pause_without_a_server_tool_in_the_log_is_resumed_with_a_valid_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Where a turn goes on behind such a pause, as nothing but an older log can say.
+    monkeypatch.setattr(turn_runner, "can_go_on", lambda replies: True)
+    script = [say("so far").stopping("pause_turn"), never()]
+    async with stage(script, model=MODELS["anthropic"], recovery="resume") as on:
+        await on.begin("go")
+        assert (await on.kinds())[:3] == ["session.created", "turn.accepted", "step.completed"]
+        store = await after_a_crash(on.store, 3)
+    monkeypatch.undo()
+    async with (
+        StrictServer(["next"]) as server,
+        make_provider("anthropic", server) as provider,
+        SessionManager(provider=provider, store=store) as manager,
+    ):
+        session = await manager.open("s")
+        outcome = await session.turn(1).outcome()
+        assert (outcome.status, outcome.stop_reason) == ("committed", "pause_turn")
+        assert outcome.text == "so far"
+        assert list(server.requests) == []
+        assert await (await session.send("more")).text() == "next"
+        assert [request.refusal for request in server.requests] == [None]
 
 
 STOPS = ["end_turn", "stop_sequence", "max_tokens", "refusal", "model_context_window_exceeded"]

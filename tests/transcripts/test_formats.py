@@ -70,9 +70,8 @@ def test_each_format_has_a_file_here() -> None:
 
 
 def test_what_no_application_imports_is_refused_with_the_formats_that_can_be_written() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "import-conversations.md").read_text(
-        "utf-8"
-    )
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "reference" / "conversation-formats.md").read_text("utf-8")
     table = dict(re.findall(r"^\| `([\w-]+)` \| yes \| (yes|no) \|", page, re.MULTILINE))
     assert list(table) == list(FORMATS)
     written = [name for name, format in FORMATS.items() if format.write is not None]

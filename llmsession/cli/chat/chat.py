@@ -59,6 +59,10 @@ NO_KEY = (
 )
 
 
+DELAY_MS = 20.0
+"""The pause before each piece of a recorded reply."""
+
+
 class ProviderName(StrEnum):
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
@@ -90,8 +94,9 @@ def chat(
         str | None, typer.Option(metavar="ID", help="A session to go on with, or to begin.")
     ] = None,
     delay_ms: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="With replay: the pause before each piece.")
-    ] = 20.0,
+        float | None,
+        typer.Option(min=0, metavar="MS", help="With replay: the pause before each piece; 20."),
+    ] = None,
     key_file: KeyFile = None,
 ) -> None:
     """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands.
@@ -102,15 +107,20 @@ def chat(
     With --connect the session lives in a service, whose providers answer: it goes on there
     without us, and others may talk in it, too.
     """
-    service = service_at(connect, token_file, ca, store=store)
-    if service is not None and (file or provider or base_url or key_file):
-        raise InvalidInput("with --connect the service has its own providers and its own store")
+    local = {
+        "FILE": file,
+        "--provider": provider,
+        "--base-url": base_url,
+        "--key-file": key_file,
+        "--delay-ms": delay_ms,
+    }
+    service = service_at(connect, token_file, ca, store=store, local=local)
     named = provider or ProviderName.ANTHROPIC
     recording = None
     if named is ProviderName.REPLAY:
         if file is None:
             raise InvalidInput("--provider replay needs the FILE of a recording")
-        recording = Recording(file, delay_s=delay_ms / 1000)
+        recording = Recording(file, delay_s=(DELAY_MS if delay_ms is None else delay_ms) / 1000)
         config = recording.config()
     elif file is not None:
         raise InvalidInput(f"{file}: a recording is played with --provider replay")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,9 +46,9 @@ def replay(
         ),
     ] = None,
     interrupt_policy: Annotated[
-        Policy, typer.Option(help="The policy of these interrupts.")
-    ] = Policy.RANDOM,
-    seed: Annotated[int, typer.Option(help="Chooses the interrupts.")] = 0,
+        Policy | None, typer.Option(help="The policy of these interrupts; random.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Chooses the interrupts; 0.")] = None,
     window: Annotated[
         int, typer.Option(min=2, metavar="TOKENS", help="The model's context window.")
     ] = 200_000,
@@ -56,11 +56,12 @@ def replay(
         str, typer.Option(metavar="NAME", help="How the context is compacted: a policy's name.")
     ] = "balanced",
     delta_chars: Annotated[
-        int, typer.Option(min=1, metavar="CHARS", help="The length of a streamed piece.")
-    ] = 48,
+        int | None,
+        typer.Option(min=1, metavar="CHARS", help="The length of a streamed piece; 48."),
+    ] = None,
     delay_ms: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="The pause before each piece.")
-    ] = 0.0,
+        float | None, typer.Option(min=0, metavar="MS", help="The pause before each piece; 0.")
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a file with a line that is broken.")
     ] = False,
@@ -77,21 +78,31 @@ def replay(
     is said on stderr (all other files are replayed). With --connect the session is one of a
     service, which has to play the same file: serve --replay FILE.
     """
-    service = service_at(connect, token_file, ca)
+    local = {
+        "--interrupt-every": interrupt_every,
+        "--interrupt-policy": interrupt_policy,
+        "--seed": seed,
+        "--delta-chars": delta_chars,
+        "--delay-ms": delay_ms,
+    }
+    service = service_at(connect, token_file, ca, local=local)
     if service is not None and len(files) != 1:
         raise InvalidInput("a service plays one recording: give one FILE with --connect")
     check_format(format)
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise InvalidInput(f"--policy: unknown policy {policy!r}; known policies: {known}")
+    fields: dict[str, Any] = {  # those that were typed; for the others DriveOptions has defaults
+        "delta_chars": delta_chars,
+        "delay_s": None if delay_ms is None else delay_ms / 1000,
+        "interrupt_every": interrupt_every,
+        "interrupt_policy": None if interrupt_policy is None else interrupt_policy.value,
+        "seed": seed,
+    }
     options = DriveOptions(
         window_tokens=window,
         compaction=CompactionConfig(policy=policy).checked(),
-        delta_chars=delta_chars,
-        delay_s=delay_ms / 1000,
-        interrupt_every=interrupt_every,
-        interrupt_policy=interrupt_policy.value,
-        seed=seed,
+        **{name: value for name, value in fields.items() if value is not None},
     ).checked()
     replayed = []
     drive: Drive | None = None if service is None else partial(_drive_there, service)

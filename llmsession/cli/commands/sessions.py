@@ -83,7 +83,8 @@ def list_sessions(
 ) -> None:
     """The sessions of a store, or of a service, by id: their titles, when they were written to, by
     whom they are held."""
-    service = service_at(connect, token_file, ca, store=store)
+    local = {"--key-file": key_file}
+    service = service_at(connect, token_file, ca, store=store, local=local)
     idle_s = parse_span(idle, "--idle")
     before = datetime.now(UTC).timestamp() - idle_s if idle_s else None
     filter = checked_filter(SessionFilter(labels={**parse_labels(label)}, touched_before=before))
@@ -191,9 +192,8 @@ def show(
 ) -> None:
     """One session: its conversation, what it cost, and what is open in it. Takes nothing from its
     owner."""
-    service = service_at(connect, token_file, ca, store=store)
-    if service is not None and prices is not None:
-        raise InvalidInput("--prices is for a store: a service has its own prices")
+    local = {"--key-file": key_file, "--prices": prices}
+    service = service_at(connect, token_file, ca, store=store, local=local)
     table = price_table(prices)
     if service is not None:
         report = using_service(service, lambda sessions: _read_there(sessions, session))
@@ -344,7 +344,8 @@ def delete(
 ) -> None:
     """Delete sessions for good. What a fork shares with one stays the fork's; vacuum gives back
     the room. A service holds its own sessions: there --force is for those with an open turn."""
-    service = service_at(connect, token_file, ca, store=store)
+    local = {"--key-file": key_file}
+    service = service_at(connect, token_file, ca, store=store, local=local)
     address = a_store(store) if service is None else ""
     if service is not None:
         ids = using_service(service, lambda there: _ids(partial(id_at_service, there), sessions))
@@ -413,7 +414,8 @@ def label(
 ) -> None:
     """Give a session a title or labels, archive it, or take it out of the archive. A session of a
     store must not be in use."""
-    service = service_at(connect, token_file, ca, store=store)
+    local = {"--key-file": key_file}
+    service = service_at(connect, token_file, ca, store=store, local=local)
     labels = {**parse_labels(label)} if label else None
     labels, title, archived = checked_labelling(labels, title, archive)
     change = partial(_label, typed=session, labels=labels, title=title, archived=archived)
@@ -485,7 +487,8 @@ def search(
     """
     if limit < 1:
         raise InvalidInput(f"--limit {limit}: print 1 session or more")
-    service = service_at(connect, token_file, ca, store=store)
+    local = {"--key-file": key_file}
+    service = service_at(connect, token_file, ca, store=store, local=local)
     filter = SessionFilter(labels={**parse_labels(label)})
     if service is not None:
         page = using_service(

@@ -178,7 +178,8 @@ def export_sessions(
         raise InvalidInput(
             f"{to!r} cannot be written; formats that can be written: {', '.join(_WRITABLE)}"
         )
-    service = service_at(connect, token_file, ca, store=store)
+    local = {"--key-file": key_file}
+    service = service_at(connect, token_file, ca, store=store, local=local)
     if service is not None:
         conversations = using_service(service, lambda there: _conversations_there(there, sessions))
     else:

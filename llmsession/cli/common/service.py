@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import anyio
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from llmsession.transport import RemoteManager
 
 __all__ = [
+    "LOCAL_OPTIONS",
     "CaFile",
     "ConnectTo",
     "ServiceAt",
@@ -37,6 +39,24 @@ __all__ = [
 T = TypeVar("T")
 
 TOKEN_VARIABLE = "LLMSESSION_TOKEN"
+
+_OWN_PROVIDERS = "the service has its own providers"
+_OWN_PACE = "the service streams its replies as they come"
+_NO_INTERRUPTS = "at a service nothing is interrupted: it could not play the turn again"
+LOCAL_OPTIONS = {
+    "FILE": _OWN_PROVIDERS,
+    "--provider": _OWN_PROVIDERS,
+    "--base-url": _OWN_PROVIDERS,
+    "--key-file": "the service has the key of its store",
+    "--prices": "a service has its own prices",
+    "--delta-chars": _OWN_PACE,
+    "--delay-ms": _OWN_PACE,
+    "--interrupt-every": _NO_INTERRUPTS,
+    "--interrupt-policy": _NO_INTERRUPTS,
+    "--seed": _NO_INTERRUPTS,
+}
+"""Options that mean nothing at a service, and why. A command with --connect refuses those of them
+that it has; ``stress`` has a --seed that means something."""
 
 StoreOrNone: TypeAlias = Annotated[
     str | None,
@@ -123,10 +143,13 @@ def service_at(
     ca: Path | None,
     *,
     store: str | None = None,
+    local: Mapping[str, object] = MappingProxyType({}),
 ) -> ServiceAt | None:
-    """The service that was named, None for none.
+    """The service that was named, None for none. *local* are the values of the command's options
+    that mean nothing at a service, by the options as they are typed; None where one was not.
 
-    Raises InvalidInput where a *store* was named beside it, or what is for a service without one.
+    Raises InvalidInput where a *store* or one of these was named beside it, or what is for a
+    service without one.
     """
     if connect is None:
         for option, value in (("--token-file", token_file), ("--ca", ca)):
@@ -137,6 +160,10 @@ def service_at(
         raise InvalidInput(
             f"--store and --connect {connect} are two places: a service has a store of its own"
         )
+    for name, named in local.items():
+        if named is not None:
+            why = LOCAL_OPTIONS[name]
+            raise InvalidInput(f"{name} cannot be used with --connect {connect}: {why}")
     return ServiceAt(connect, token_file, ca)
 
 

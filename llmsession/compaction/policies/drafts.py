@@ -40,8 +40,8 @@ class Draft:
     """*view* with changes. ``used`` is the estimated size of the whole request with them, in
     tokens.
 
-    ``shown`` is the changed view so far, with its frontier behind the last message. ``sizes`` are
-    the tokens of each message in it, 0 for a message that is not shown.
+    ``shown`` is the changed view so far, with ``compacted_before`` behind the last message.
+    ``sizes`` are the tokens of each message in it, 0 for a message that is not shown.
     """
 
     def __init__(self, view: View, messages: Sequence[Message], budget: Budget) -> None:

@@ -85,8 +85,8 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to replace now; None if no old result is left to replace.
 
-        The frontier never moves back. If a tool loop must begin with thinking, nothing is replaced
-        while that would make the open turn's thinking invalid.
+        ``compacted_before`` never moves back. If a tool loop must begin with thinking, nothing is
+        replaced while that would make the open turn's thinking invalid.
         """
         profile = budget.profile
         compacted_before = max(

@@ -13,6 +13,7 @@ from llmsession.turns.blocks import ToolResultBlock
 from llmsession.turns.event_choice import event_for_resume
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.receipts import settled_answer
+from llmsession.turns.reply import can_go_on
 from llmsession.turns.stop import Follow, stop_rule
 
 from ..core.turn_run import CallTrack, Run
@@ -79,8 +80,23 @@ def resume_event(turn: OpenTurn, limits: TurnLimits) -> e.Event:
     """The event that tells the turn machine at which point the turn continues."""
     tokens = turn.usage.prompt_tokens + turn.usage.output_tokens
     return event_for_resume(
-        turn.step, turn.calls, turn.unanswered, pauses=_pauses(turn), tokens=tokens, limits=limits
+        turn.step,
+        turn.calls,
+        turn.unanswered,
+        pauses=_pauses(turn),
+        tokens=tokens,
+        limits=limits,
+        final_stop=_final_stop(turn),
     )
+
+
+def _final_stop(turn: OpenTurn) -> str | None:
+    """The stop reason of the turn's last reply, if a request would end with that reply and may
+    not. The session itself ends a turn there, but an earlier version of it did not."""
+    replies = turn.replies_at_end
+    if turn.steers or not replies or can_go_on(replies):
+        return None
+    return turn.staged[-1].stop_reason or "unknown"
 
 
 def _pauses(turn: OpenTurn) -> int:

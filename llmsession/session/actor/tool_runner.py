@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -21,6 +22,7 @@ from llmsession.turns.blocks import (
     Content,
     encode_blocks,
     encode_json,
+    is_block,
     plain_text,
 )
 from llmsession.turns.records import Answer
@@ -255,6 +257,7 @@ def _size(content: Content) -> int:
 def _encoded(content: Content) -> bytes:
     """Text as a JSON string, anything else as a JSON list of blocks."""
     if not isinstance(content, str):
+        _check_blocks(content)
         return bytes(encode_blocks(content))
     encoded = encode_json(content)
     if len(encoded) > MAX_CONTENT_BYTES:
@@ -262,6 +265,19 @@ def _encoded(content: Content) -> bytes:
             f"the result has {len(encoded):,} bytes; the maximum is {MAX_CONTENT_BYTES:,}"
         )
     return encoded
+
+
+def _check_blocks(content: Content) -> None:
+    """Raises InvalidMessage for a list of anything but blocks, and says what to return instead."""
+    if isinstance(content, Sequence):
+        for index, block in enumerate(content):
+            if not is_block(block):
+                raise InvalidMessage(
+                    f"the result is a {type(content).__name__} whose item {index} is"
+                    f" {reprlib.repr(block)}; a list has to be one of content blocks, such as"
+                    ' {"type": "text", "text": "..."}; return any other list as text, for example'
+                    " with json.dumps"
+                )
 
 
 def make_error(call_id: str, text: str) -> Answer:

@@ -6,7 +6,7 @@ takes time is a work in the manager's task group, and its report comes back thro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from llmsession.errors import ProviderError, contained_in_task, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
-from llmsession.turns.blocks import clean_text, join_blocks, split_blocks
+from llmsession.turns.blocks import clean_text, join_blocks
 from llmsession.turns.event_choice import (
     event_for_interrupt,
     event_for_limit,
@@ -27,7 +27,6 @@ from llmsession.turns.event_choice import (
     event_for_stream_failure,
 )
 from llmsession.turns.machine import ENDED, Phase, is_late, step, tag_of
-from llmsession.turns.messages import Message
 from llmsession.turns.previews import Preview, StepRestarted
 from llmsession.turns.reply import (
     Reply,
@@ -313,7 +312,7 @@ class TurnRunner:
             limits=self._core.config.limits,
             tag=tag,
             goes_on=follow is Follow.CONTINUE
-            and can_go_on([*_replies_at_end(state.open[run.number].staged), reply.blocks]),
+            and can_go_on([*state.open[run.number].replies_at_end, reply.blocks]),
         )
         self.feed(run, event)
 
@@ -479,13 +478,3 @@ _PERFORM: dict[type[e.Effect], Callable[[TurnRunner, Run, Any], None]] = {
     e.JournalAbort: TurnRunner._journal_abort,
     e.JournalFailure: TurnRunner._journal_failure,
 }
-
-
-def _replies_at_end(staged: Sequence[Message]) -> list[Sequence[bytes]]:
-    """The blocks of the replies after the last user message in *staged*."""
-    replies: list[Sequence[bytes]] = []
-    for message in reversed(staged):
-        if not message.is_assistant:
-            break
-        replies.insert(0, [bytes(raw) for raw in split_blocks(message.body)])
-    return replies

@@ -76,6 +76,16 @@ class OpenTurn(msgspec.Struct):
     """Did the last reply make such a call? Its result comes with the next reply."""
 
     @property
+    def replies_at_end(self) -> list[Sequence[bytes]]:
+        """The blocks of the replies that stand behind the last message of the user."""
+        replies: list[Sequence[bytes]] = []
+        for message in reversed(self.staged):
+            if not message.is_assistant:
+                break
+            replies.insert(0, [bytes(raw) for raw in split_blocks(message.body)])
+        return replies
+
+    @property
     def unanswered(self) -> tuple[r.PendingCall, ...]:
         """The calls of the incomplete step without a result in the log."""
         return tuple(call for call in self.calls if call.id not in self.answers)

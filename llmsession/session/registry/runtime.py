@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -38,7 +39,7 @@ from ..actor.actor import Actor
 from ..actor.recovery import recovery_records
 from ..core.core import Services, profile_of
 from ..core.observers import SessionObserver
-from ..core.session_log import SessionLog, log_bug
+from ..core.session_log import SessionLog, log_bug, log_trouble
 from ..core.subscriptions import Subscriptions
 from ..core.tenant_logs import TenantLogs
 from ..core.tenants import Tenants
@@ -181,7 +182,7 @@ class Runtime:
                 live=lambda: tuple(self._table.actors),
                 found=self._fence_older,
                 run_work=self.run_work,
-                log=self.log().trouble,
+                log_trouble=partial(log_trouble, self._logger),
             ),
             logger=self._logger,
             prices=self._prices,
@@ -294,7 +295,7 @@ class Runtime:
         try:
             if changes:
                 config = msgspec.structs.replace(config, **changes)
-            config = with_environment(config, self.environ).checked()
+            config = with_environment(config, self.environ, self._check_for_model).checked()
         except InvalidConfig:
             raise
         except BaseException as raised:  # a value may be anything
@@ -304,6 +305,10 @@ class Runtime:
         bare = {name for name, tool in config.bound_tools.items() if tool.run is None}
         tools = [tool for tool in self._tools if tool.name in bare]
         return bind_tools(config, tools) if tools else config
+
+    def _check_for_model(self, config: SessionConfig) -> None:
+        config = config.checked()
+        config.check_model(profile_of(self.provider, config))
 
     def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's tool functions and those of *tools*."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -74,27 +74,41 @@ text.
 """
 
 
-def with_environment(config: SessionConfig, environ: Mapping[str, str]) -> SessionConfig:
-    """*config* with the fields that are None filled from *environ*.
+Check: TypeAlias = Callable[[SessionConfig], object]
+
+
+def with_environment(
+    config: SessionConfig, environ: Mapping[str, str], check: Check = SessionConfig.checked
+) -> SessionConfig:
+    """*config* with the fields that are None filled from *environ*. *check* raises InvalidConfig
+    for an invalid configuration.
 
     This is done when a session is created or configured. The result is stored in the session's log,
     so the environment of another machine does not change it later. A setting that is in the
     policy's own options is not filled. Raises InvalidConfig, naming the variable, for a value that
-    cannot be read and for a setting that the policy does not have.
+    cannot be read, for a setting that the policy does not have, and for what *check* refuses.
     """
     if not isinstance(config, SessionConfig) or not isinstance(config.compaction, CompactionConfig):
         return config  # ``checked`` raises the error
     filled = _filled(config.compaction, COMPACTION_VARIABLES, environ)
     _check_taken(replace(config.compaction, **filled), filled, environ)
-    _check_values(config.compaction, filled, environ)
     sizes = _filled(config, SIZE_VARIABLES, environ)
     if not filled and not sizes:
         return config
-    return replace(config, **sizes, compaction=replace(config.compaction, **filled))
+    _check_values(config, {**filled, **sizes}, environ, check)
+    return _with_values(config, {**filled, **sizes})
+
+
+def _with_values(config: SessionConfig, values: Mapping[str, Any]) -> SessionConfig:
+    """*config* with *values* by the fields that the variables fill."""
+    fields = {field for field, _ in COMPACTION_VARIABLES.values()} & values.keys()
+    compaction = replace(config.compaction, **{field: values[field] for field in fields})
+    sizes = {field: value for field, value in values.items() if field not in fields}
+    return replace(config, **sizes, compaction=compaction)
 
 
 def table_markdown() -> str:
-    """The variables as the Markdown table in docs/explanation/compaction.md."""
+    """The variables as the Markdown table in docs/reference/configuration.md."""
     rows = [
         (variable, f"compaction.{field}") for variable, (field, _) in COMPACTION_VARIABLES.items()
     ]
@@ -144,35 +158,33 @@ def _check_taken(
 
 
 def _check_values(
-    compaction: CompactionConfig, filled: Mapping[str, Any], environ: Mapping[str, str]
+    config: SessionConfig, filled: Mapping[str, Any], environ: Mapping[str, str], check: Check
 ) -> None:
-    """Raises InvalidConfig if *filled* makes *compaction* invalid. The message names the variables.
+    """Raises InvalidConfig if *filled* makes *config* invalid. The message names the variables.
 
     It names those that are invalid by themselves, or all of them if none is.
     """
-    if not filled:
-        return
     try:
-        replace(compaction, **filled).checked()
+        check(_with_values(config, filled))
     except InvalidConfig as error:
-        compaction.checked()  # raises instead if it is invalid without the environment, too
+        check(config)  # raises instead if it is invalid without the environment, too
         fields = {
             variable: field
-            for variable, (field, _) in COMPACTION_VARIABLES.items()
+            for variable, (field, _) in {**COMPACTION_VARIABLES, **SIZE_VARIABLES}.items()
             if field in filled
         }
         wrong = [
             variable
             for variable, field in fields.items()
-            if not _is_right(replace(compaction, **{field: filled[field]}))
+            if not _is_right(_with_values(config, {field: filled[field]}), check)
         ]
-        said = ", ".join(f"{name} is {environ[name].strip()!r}" for name in wrong or fields)
-        raise InvalidConfig(f"{said}: {error}") from error
+        values = ", ".join(f"{name} is {environ[name].strip()!r}" for name in wrong or fields)
+        raise InvalidConfig(f"{values}: {error}") from error
 
 
-def _is_right(compaction: CompactionConfig) -> bool:
+def _is_right(config: SessionConfig, check: Check) -> bool:
     try:
-        compaction.checked()
+        check(config)
     except InvalidConfig:
         return False
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import reprlib
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -72,11 +73,14 @@ def schema_of(function: Callable[..., Any]) -> FunctionSchema:
     name = _name(function)
     check_can_run(function, f"tool {name!r}")
     parameters = _parameters(function, name)
-    arguments = _struct_of(name, parameters, _hints(_annotated(function), name))
+    hints = _hints(_annotated(function), name)
+    arguments = _struct_of(name, parameters, hints)
+    input_schema = _with_defaults(_json_schema(arguments, name), parameters)
+    _check_defaults(name, parameters, hints)
     return FunctionSchema(
         name=name,
         description=_docstring(function, plain),
-        input_schema=_with_defaults(_json_schema(arguments, name), parameters),
+        input_schema=input_schema,
         run=_checked(function, plain, name, arguments, parameters),
     )
 
@@ -149,6 +153,34 @@ def _struct_of(
         return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
     except Exception as error:
         raise InvalidConfig(f"tool {name!r}: {error_text(error)}") from error
+
+
+def _check_defaults(
+    name: str, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]
+) -> None:
+    """Raises InvalidConfig for a default that the model could not give as an argument."""
+    for key, parameter in parameters.items():
+        default = parameter.default
+        if default is inspect.Parameter.empty or key not in hints:
+            continue
+        try:
+            _check_fits(default, hints[key])
+        except Exception as error:  # a default may be any object
+            hint = "; annotate it with | None" if default is None else ""
+            raise InvalidConfig(
+                f"tool {name!r}: the default of {key} is {reprlib.repr(default)}, which does not"
+                f" fit its annotation: {error_text(error)}{hint}"
+            ) from error
+
+
+def _check_fits(value: Any, hint: Any) -> None:
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        # An object, for example of a dataclass, fits as what JSON makes of it.
+        if isinstance(value, str | int | float | bool | None):
+            raise
+        msgspec.convert(msgspec.to_builtins(value), hint)
 
 
 def _described(hint: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +10,10 @@ import msgspec
 from llmsession.errors import InvalidConfig
 
 __all__ = ["NOTHING_FORGOTTEN", "UNLIMITED", "Forgotten", "HistoryLimits", "strictest"]
+
+MAX_COUNT = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+MAX_AGE_S = 1000 * 365.25 * 24 * 3600
 
 
 class HistoryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +37,18 @@ class HistoryLimits(msgspec.Struct, frozen=True, kw_only=True):
         """These limits. Raises InvalidConfig, naming the first invalid one."""
         for name in ("max_messages", "max_tokens"):
             count: Any = getattr(self, name)
-            if count is not None and (type(count) is not int or count < 1):
-                rule = "it must be a whole number above 0"
-                raise InvalidConfig(f"retention.{name} is {count!r}; {rule}")
+            if count is not None and (type(count) is not int or not 0 < count <= MAX_COUNT):
+                raise InvalidConfig(
+                    f"retention.{name} is {count!r}; it must be a whole number above 0,"
+                    f" and at most {MAX_COUNT:,}"
+                )
         age: Any = self.max_age_s
         is_number = isinstance(age, int | float) and not isinstance(age, bool)
-        if age is not None and not (is_number and 0 < age < math.inf):
-            rule = "it must be a number of seconds above 0"
-            raise InvalidConfig(f"retention.max_age_s is {age!r}; {rule}")
+        if age is not None and not (is_number and 0 < age <= MAX_AGE_S):
+            raise InvalidConfig(
+                f"retention.max_age_s is {age!r}; it must be a number of seconds above 0,"
+                f" and at most {MAX_AGE_S:,.0f} (1,000 years); None keeps turns of any age"
+            )
         return self
 
     @property

@@ -60,7 +60,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         try:
             self.limits.checked()
         except InvalidConfig as error:
-            raise InvalidInput(str(error).removeprefix("retention.")) from error
+            message = str(error).removeprefix("retention.")
+            raise InvalidInput(message.replace("max_age_s", "forget_after_s", 1)) from error
         return self
 
     @property

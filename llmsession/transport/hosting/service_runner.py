@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from llmsession.errors import InvalidConfig, SessionError, need_package
-from llmsession.session import SessionManager, SessionObserver, load_prices
+from llmsession.session import Closed, SessionManager, SessionObserver, load_prices
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.unfinished import recover_unfinished
 from llmsession.store import open_store
@@ -95,26 +95,34 @@ class ServiceRunner:
     async def run(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
         """Serve until *stop* is set, then drain. *ready* is called with the addresses, with
         their real ports. Raises InvalidInput, InvalidConfig and StoreError if it cannot start."""
-        async with self._manager:
-            # Before clients can come: a store that does not work is an error here.
-            await self._manager.list(limit=1)
-            try:
-                async with self._service, self._listening() as addresses:
-                    self._state = "ready"
-                    self._log.info("service.started", addresses=list(addresses))
-                    ready(addresses)
-                    recovering = asyncio.create_task(self._recover())
-                    try:
-                        await stop.wait()
-                    finally:
-                        recovering.cancel()
-                        await asyncio.gather(recovering, return_exceptions=True)
-                    await self._drain()
-                # Every client has been sent a goodbye, so subscribers come back later; without
-                # that they would see that their sessions were closed.
-            finally:
-                released = await self._manager.release()
+        released: tuple[Closed, ...] | None = None
+        try:
+            async with self._manager:
+                # Before clients can come: a store that does not work is an error here.
+                await self._manager.list(limit=1)
+                try:
+                    await self._serve(stop, ready)
+                    # Every client has been sent a goodbye, so subscribers come back later; without
+                    # that they would see that their sessions were closed.
+                finally:
+                    released = await self._manager.release()
+        finally:
+            # After the manager: what goes wrong when it ends is in the log before this.
+            if released is not None:
                 self._log.info("service.stopped", sessions=len(released))
+
+    async def _serve(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
+        async with self._service, self._listening() as addresses:
+            self._state = "ready"
+            self._log.info("service.started", addresses=list(addresses))
+            ready(addresses)
+            recovering = asyncio.create_task(self._recover())
+            try:
+                await stop.wait()
+            finally:
+                recovering.cancel()
+                await asyncio.gather(recovering, return_exceptions=True)
+            await self._drain()
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[tuple[str, ...]]:

@@ -7,8 +7,11 @@ current.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, get_args
 
 from msgspec import inspect as m
@@ -200,11 +203,31 @@ def _section(title: str, structs: Iterable[type]) -> Iterable[str]:
         if description and not description.startswith(f"{struct.__name__}("):
             yield f"{description}\n"
         if info.fields:
-            yield "| field | type | |\n| --- | --- | --- |"
+            texts = _field_texts(struct)
+            yield "| field | type | | |\n| --- | --- | --- | --- |"
             for field in info.fields:
                 need = "" if field.required else "may be left out"
-                yield f"| `{field.encode_name}` | {_type_text(field.type)} | {need} |"
+                text = texts.get(field.name, "")
+                yield f"| `{field.encode_name}` | {_type_text(field.type)} | {need} | {text} |"
             yield ""
+
+
+def _field_texts(struct: type) -> dict[str, str]:
+    """The docstrings below the fields of *struct* and of its bases, each on one line."""
+    texts: dict[str, str] = {}
+    for base in reversed(struct.__mro__):
+        if base.__module__.partition(".")[0] != "llmsession":
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)  # the source of a class is a class
+        for field, below in pairwise(definition.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(text.split()).replace("|", "\\|")
+    return texts
 
 
 def _type_text(info: Any) -> str:

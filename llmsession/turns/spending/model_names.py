@@ -1,4 +1,4 @@
-"""Model names: what a vendor calls a model, whatever a router or a platform adds to it."""
+"""Model names: the vendor's name of a model, without what a router or a platform adds to it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _O200K = re.compile(r"(?:chatgpt-|codex-|gpt-4o|gpt-4\.[1-9]|gpt-(?:[5-9]|[1-9]\
 
 
 def canonical_name(model: str) -> str:
-    """*model* as its vendor names it: without the router's, region's or platform's additions.
+    """*model* as its vendor names it: without the additions of routers, regions and platforms.
 
     ``us.anthropic.claude-opus-4-5-v1:0``, ``anthropic/claude-opus-4.5`` and
-    ``claude-opus-4-5@20251101`` are one model.
+    ``claude-opus-4-5@20251101`` are the same model.
     """
     name = model.strip().lower().rpartition("/")[2].partition("@")[0]
     name = _REGION.sub("", name)
@@ -32,8 +32,10 @@ def canonical_name(model: str) -> str:
 
 
 def begins(name: str, prefix: str) -> bool:
-    """Does *prefix* end where a part of *name* ends? A newer version is another model: 5.7 may
-    need what 5 does not."""
+    """Does *name* begin with *prefix*, and does *prefix* end at the end of a part of *name*?
+
+    A newer version is another model: 5.7 may need something else than 5.
+    """
     if not name.startswith(prefix):
         return False
     rest = name[len(prefix) :]
@@ -41,7 +43,7 @@ def begins(name: str, prefix: str) -> bool:
 
 
 def is_dated(name: str, model: str) -> bool:
-    """Is *name* that *model*, or a dated version of it? ``gpt-5-mini`` is not ``gpt-5``."""
+    """Is *name* equal to *model*, or a dated version of it? ``gpt-5-mini`` is not ``gpt-5``."""
     return name.startswith(model) and _DATE.fullmatch(name, len(model)) is not None
 
 

@@ -38,17 +38,19 @@ _DOLLARS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     """One model's prices, in micro-dollars per million tokens: 3 USD are 3_000_000.
 
-    A request whose whole prompt is longer than ``long_prompt_tokens`` is priced by
-    ``long_prompt``, all of it. ``Price.usd`` makes one from dollars.
+    ``Price.usd`` makes one from dollars.
     """
 
     input: int
     output: int
     cache_read: int
     cache_write_5m: int
-    """Also for providers that keep no time: what writing to their cache costs."""
+    """The price of a cache write that is kept for five minutes, or for providers that name no
+    time.
+    """
     cache_write_1h: int
     long_prompt_tokens: int | None = None
+    """A request whose whole prompt is longer than this is priced by ``long_prompt`` completely."""
     long_prompt: Price | None = None
 
     @classmethod
@@ -63,10 +65,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         long_prompt_tokens: int | None = None,
         long_prompt: Price | None = None,
     ) -> Price:
-        """A price in dollars per million tokens, as text ("0.25") or whole numbers.
+        """A price in dollars per million tokens, as strings ("0.25") or whole numbers.
 
-        What is not given of the cache costs what other input does, and an hour what five minutes
-        do. Raises InvalidConfig, naming the field.
+        A cache price that is None is the price of other input; that of an hour is then the price of
+        five minutes. Raises InvalidConfig, naming the field.
         """
         read = input if cache_read is None else cache_read
         short = input if cache_write_5m is None else cache_write_5m
@@ -87,34 +89,34 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"):
             _check_count(getattr(self, name), f"price {name}")
         if (self.long_prompt is None) != (self.long_prompt_tokens is None):
-            raise InvalidConfig("long_prompt and long_prompt_tokens belong together; one is there")
+            raise InvalidConfig("long_prompt and long_prompt_tokens must be set together")
         if self.long_prompt is not None:
             _check_count(self.long_prompt_tokens, "long_prompt_tokens")
             if not isinstance(self.long_prompt, Price) or self.long_prompt.long_prompt is not None:
-                raise InvalidConfig("long_prompt is a Price that has no long_prompt of its own")
+                raise InvalidConfig("long_prompt must be a Price without a long_prompt of its own")
             self.long_prompt.checked()
         return self
 
 
 def _check_count(value: Any, name: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidConfig(f"{name} is {value!r}; it is a whole number, 0 or more")
+        raise InvalidConfig(f"{name} is {value!r}; it must be a whole number, 0 or more")
 
 
 def _micro(value: Any, name: str) -> int:
-    """Dollars as micro-dollars. No float comes in here: 0.1 is not a tenth."""
+    """Dollars as micro-dollars. Floats are refused, because 0.1 is not exactly a tenth."""
     written = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if _DOLLARS.fullmatch(written) is None:
-        reason = (
-            "it is dollars as a text or a whole number, with at most six digits after the point"
-        )
+        reason = "it must be dollars, as a text or a whole number, with up to six decimal places"
         raise InvalidConfig(f"{name} is {value!r}; {reason}")
     return int(Fraction(written) * MICRO)
 
 
 def cost(usage: Usage, price: Price) -> int:
-    """What one request cost, in nano-dollars, the last one rounded half up. The usage has to be
-    one request's: a long prompt may have a price of its own."""
+    """What one request cost in nano-dollars, rounded half up.
+
+    *usage* must be that of a single request, because a long prompt may have a price of its own.
+    """
     if price.long_prompt is not None and usage.prompt_tokens > (price.long_prompt_tokens or 0):
         price = price.long_prompt
     hour = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
@@ -129,26 +131,32 @@ def cost(usage: Usage, price: Price) -> int:
 
 
 def nano_usd(dollars: float) -> int:
-    """An amount in dollars as nano-dollars: the nearest one."""
+    """An amount in dollars as the nearest number of nano-dollars."""
     return round(Fraction(str(dollars)) * NANO)
 
 
 def dollars(nano: int) -> str:
-    """An amount as people read it: "$0.0123", with two to six digits after the point."""
+    """An amount in nano-dollars for display: "$0.0123", with two to six digits after the point."""
     whole, rest = divmod((nano + 500) // 1000, MICRO)
     digits = f"{rest:06d}".rstrip("0").ljust(2, "0")
     return f"${whole:,}.{digits}"
 
 
 class PriceTable:
-    """The prices of one manager: *own* before PRICES. Immutable, but for what it remembers."""
+    """The prices of one manager: *own* prices first, then PRICES. Immutable except for its
+    cache.
+    """
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
         if own is not None and not isinstance(own, Mapping):
-            raise InvalidConfig(f"prices are a Price by model, not {type(own).__name__}")
+            raise InvalidConfig(
+                f"prices must be a dict of Price by model, not {type(own).__name__}"
+            )
         for name, price in (own or {}).items():
             if not isinstance(name, str) or not name or not isinstance(price, Price):
-                raise InvalidConfig(f"prices[{name!r}] is {price!r}; it is a Price by model name")
+                raise InvalidConfig(
+                    f"prices[{name!r}] is {price!r}; it must be a Price, by a model's name"
+                )
             try:
                 price.checked()
             except InvalidConfig as error:
@@ -157,11 +165,11 @@ class PriceTable:
         self._found: dict[str, Price | None] = {}
 
     def find(self, model: str | None) -> Price | None:
-        """The price of *model*; None where it is not known.
+        """The price of *model*; None if it is not known.
 
-        Of one's own prices: the exact name, then the longest beginning, as models are matched.
-        PRICES are only for the model itself and its dated versions: of a variant that is not in
-        there the price is not known.
+        Among one's own prices: the exact name, then the longest matching prefix. PRICES apply only
+        to the model itself and its dated versions. The price of a variant that is not listed there
+        is not known.
         """
         if not model:
             return None
@@ -179,8 +187,10 @@ class PriceTable:
         return next((price for known, price in PRICES.items() if is_dated(name, known)), None)
 
     def cost(self, model: str | None, usage: Usage) -> int | None:
-        """What one request to *model* cost, in nano-dollars; None if its price is not known, and
-        0 for no tokens at all, whatever they cost."""
+        """What one request to *model* cost in nano-dollars; None if its price is not known.
+
+        A request without any tokens costs 0, even if the price is not known.
+        """
         price = self.find(model)
         if price is None:
             return None if usage != _NOTHING else 0
@@ -191,20 +201,23 @@ _NOTHING = Usage()
 
 
 def read_prices(table: Any) -> dict[str, Price]:
-    """Prices by model from what a file holds: ``{model: {"input": "3", "output": "15", ...}}``,
-    in dollars per million tokens, the numbers as text or whole; ``long_prompt`` is such a table
-    inside of one. Fields as in ``Price.usd``. Raises InvalidConfig, saying where."""
+    """Prices by model from the content of a file: ``{model: {"input": "3", "output": "15", ...}}``.
+
+    They are in dollars per million tokens, as strings or whole numbers. ``long_prompt`` is such a
+    table inside. The fields are those of ``Price.usd``. Raises InvalidConfig, which says where.
+    """
     if not isinstance(table, Mapping):
-        raise InvalidConfig("it is no table of models")
+        raise InvalidConfig("the prices are not a table of models")
     return {str(model): _read_price(fields, str(model)) for model, fields in table.items()}
 
 
 def _read_price(fields: Any, where: str) -> Price:
     if not isinstance(fields, Mapping):
-        raise InvalidConfig(f"{where}: it is no table of prices")
+        raise InvalidConfig(f"{where}: this is not a table of prices")
     unknown = sorted(set(map(str, fields)) - set(Price.__struct_fields__))
     if unknown:
-        raise InvalidConfig(f"{where}: there is no price {unknown[0]!r}")
+        known = ", ".join(Price.__struct_fields__)
+        raise InvalidConfig(f"{where}: unknown price {unknown[0]!r}; the prices are {known}")
     for name in ("input", "output"):
         if name not in fields:
             raise InvalidConfig(f"{where}: {name} is missing")
@@ -218,7 +231,7 @@ def _read_price(fields: Any, where: str) -> Price:
 
 
 def _claude(input: str, output: str, cache_read: str) -> Price:
-    """Writes cost 1.25 times the input for five minutes, twice for an hour."""
+    """Cache writes cost 1.25 times the input price for five minutes, and twice for an hour."""
     price = Price.usd(input, output, cache_read=cache_read)
     return msgspec.structs.replace(
         price, cache_write_5m=price.input * 5 // 4, cache_write_1h=price.input * 2
@@ -226,7 +239,9 @@ def _claude(input: str, output: str, cache_read: str) -> Price:
 
 
 def _openai(input: str, output: str, cache_read: str, *, writes: bool = False) -> Price:
-    """Since GPT-5.6 a cache write costs 1.25 times the input; before it cost what input does."""
+    """Since GPT-5.6 a cache write costs 1.25 times the input price; before, it cost the input
+    price.
+    """
     price = Price.usd(input, output, cache_read=cache_read)
     if not writes:
         return price
@@ -239,7 +254,7 @@ def _long(price: Price, long_prompt: Price, tokens: int) -> Price:
 
 
 def _long_openai(input: str, output: str, cache_read: str, *, writes: bool = False) -> Price:
-    """Past 272,000 tokens input and cache cost twice, output 1.5 times as much."""
+    """Above 272,000 tokens, input and cache cost twice and output 1.5 times as much."""
     price = _openai(input, output, cache_read, writes=writes)
     longer = Price(
         input=price.input * 2,
@@ -302,3 +317,4 @@ PRICES: dict[str, Price] = {
     "gpt-4o-mini": _openai("0.15", "0.60", "0.075"),
     "o4-mini": _openai("1.10", "4.40", "0.275"),
 }
+"""The built-in prices, by the name of a model or the beginning of one."""

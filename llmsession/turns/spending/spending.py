@@ -1,8 +1,8 @@
-"""Spending and budgets: what requests to models used, and whether a budget allows more.
+"""Spending and budgets: what model requests used, and whether a budget allows more.
 
-Tokens are charged marginally: a request costs its output, and of its prompt what came since the
-request before it. So a long conversation is not charged its whole history at every step; and a
-compaction, after which the prompt is shorter, gives nothing back and charges nothing again.
+Tokens are charged marginally: a request is charged its output, and the part of its prompt that is
+new since the previous request. So a long conversation is not charged its whole history at every
+step. After a compaction the prompt is shorter; that gives nothing back and charges nothing again.
 Money is charged as it is billed.
 """
 
@@ -32,15 +32,19 @@ __all__ = [
 
 
 class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a session, or all sessions of a tenant, may spend; None is no limit. It is
-    checked before each request to the model, so the last request may exceed it."""
+    """How much a session, or all sessions of a tenant together, may spend. None means no limit.
+
+    The budget is checked before each model request, so the last request may exceed it.
+    """
 
     max_tokens: int | None = None
-    """Tokens, counted marginally: the output, and of each prompt what came since the request
-    before it. Above 0."""
+    """Tokens, charged marginally: the output, and of each prompt only what is new since the
+    previous request. Above 0.
+    """
     max_cost_usd: float | None = None
-    """Dollars, counted as billed. From a nano-dollar to a billion dollars. Every model has to
-    have a price."""
+    """Dollars, as billed, from a nano-dollar to a billion dollars. Every model must have a
+    price.
+    """
 
     def checked(self) -> SpendingBudget:
         """This budget. Raises InvalidConfig, naming the field."""
@@ -48,9 +52,9 @@ class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
         cost: Any = self.max_cost_usd
         if tokens is not None and not (_is_number(tokens, int) and tokens > 0):
             raise InvalidConfig(f"budget: max_tokens is {tokens!r}; it must be greater than 0")
-        # Written so that nan is refused, too.
+        # Written so that NaN is refused, too.
         if cost is not None and not (_is_number(cost, int | float) and 1e-9 <= cost <= 1e9):
-            reason = "it must be a nano-dollar at least, and a billion dollars at most"
+            reason = "it must be at least a nano-dollar (1e-9) and at most a billion dollars (1e9)"
             raise InvalidConfig(f"budget: max_cost_usd is {cost!r}; {reason}")
         return self
 
@@ -60,18 +64,20 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 
 def marginal_tokens(previous_prompt_tokens: int, usage: Usage) -> int:
-    """What a request is charged after one with such a prompt: never less than its output."""
+    """The tokens charged for a request after one with such a prompt: never less than its output."""
     return usage.output_tokens + max(0, usage.prompt_tokens - previous_prompt_tokens)
 
 
 class Charged(msgspec.Struct, frozen=True):
-    """Tokens charged for requests in their order, and the last prompt's length."""
+    """The tokens charged for requests in their order, and the length of the last prompt."""
 
     tokens: int = 0
     prompt_tokens: int = 0
 
     def after(self, requests: Iterable[ModelRequest]) -> Charged:
-        """This, and *requests*. One that reported no prompt says nothing of the next one's."""
+        """This, plus *requests*. A request that reported no prompt leaves the prompt length
+        unchanged.
+        """
         tokens, prompt = self.tokens, self.prompt_tokens
         for request in requests:
             tokens += marginal_tokens(prompt, request.usage)
@@ -79,13 +85,13 @@ class Charged(msgspec.Struct, frozen=True):
         return Charged(tokens, prompt)
 
     def beside(self, requests: Iterable[ModelRequest]) -> Charged:
-        """This, and *requests* beside the conversation, whose prompts share nothing with its."""
+        """This, plus *requests* outside the conversation, whose prompts share nothing with it."""
         tokens = sum(marginal_tokens(0, request.usage) for request in requests)
         return Charged(self.tokens + tokens, self.prompt_tokens)
 
 
 def cost_of(requests: Iterable[ModelRequest], prices: PriceTable) -> int | None:
-    """What *requests* cost, in nano-dollars; None if the price of one is not known."""
+    """What *requests* cost in nano-dollars; None if the price of one is not known."""
     total = 0
     for request in requests:
         cost = prices.cost(request.model, request.usage)
@@ -96,15 +102,17 @@ def cost_of(requests: Iterable[ModelRequest], prices: PriceTable) -> int | None:
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """What was spent: tokens as budgets charge them, and nano-dollars of what has a price.
-    ``unpriced`` are the models of the rest, "" for one that is not known."""
+    """How much was spent."""
 
     tokens: int = 0
+    """Tokens as budgets charge them."""
     cost_nano_usd: int = 0
+    """The cost of requests with a known price, in nano-dollars (10^-9 USD)."""
     unpriced: frozenset[str] = frozenset()
+    """The models of the other requests; "" for an unknown one."""
 
     def and_cost(self, requests: Iterable[ModelRequest], prices: PriceTable) -> Spending:
-        """This, and what *requests* cost; their tokens are charged elsewhere."""
+        """This, plus the cost of *requests*. Their tokens are charged elsewhere."""
         total, unpriced = self.cost_nano_usd, set[str]()
         for request in requests:
             cost = prices.cost(request.model, request.usage)
@@ -125,9 +133,9 @@ class Spending(msgspec.Struct, frozen=True):
 def find_exceeded(
     budget: SpendingBudget, spent: Spending, whose: Literal["session", "tenant"], name: str
 ) -> ExceededBudget | None:
-    """What of *budget* is used up; None if there is some left of everything.
+    """The part of *budget* that is used up; None if none is.
 
-    Unknown costs cannot be checked against a budget, so they use it up.
+    An unknown cost cannot be compared with a budget, so it uses the budget up.
     """
     if budget.max_tokens is not None and spent.tokens >= budget.max_tokens:
         return ExceededBudget(
@@ -157,7 +165,7 @@ def _told(exceeded: ExceededBudget) -> str:
     who = f"the budget of {exceeded.whose} {exceeded.name!r}"
     if exceeded.unpriced:
         models = ", ".join(name or "(not known)" for name in exceeded.unpriced)
-        return f"{who} is in dollars, and some was spent on models without a price: {models}"
+        return f"{who} is in dollars, but these models have no price: {models}"
     if exceeded.unit == "tokens":
         return f"{who} is used up: {exceeded.spent:,} of {exceeded.limit:,} tokens"
     return f"{who} is used up: {dollars(exceeded.spent)} of {dollars(exceeded.limit)}"
@@ -169,9 +177,11 @@ _NOTHING = Usage()
 def with_unrecorded(
     recorded: Sequence[ModelRequest], unrecorded: Sequence[UnrecordedUsage], total: Usage
 ) -> tuple[ModelRequest, ...]:
-    """All requests of a turn in their order. *recorded* are those whose replies are in the log.
-    *total* is the usage in the turn's last record; older logs do not say which requests it
-    includes."""
+    """All requests of a turn, in order.
+
+    *recorded* are those whose replies are in the log. *total* is the usage in the turn's last
+    record; older logs do not say which requests it includes.
+    """
     if not unrecorded and (recorded[0].usage if len(recorded) == 1 else _NOTHING) == total:
         return tuple(recorded)
     requests = list(recorded)

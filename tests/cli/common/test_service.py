@@ -17,6 +17,8 @@ import pexpect
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from llmsession.cli.app import _Commands
+from llmsession.cli.common.service import LOCAL_OPTIONS
 from llmsession.testing.local_service import serving
 from llmsession.transcripts import read, write_own
 from tests.cli.served import served
@@ -257,8 +259,6 @@ def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
         (["show", "a", "--connect", "nonsense"], "'nonsense' is no address"),
         (["list", "--store", "memory:", "--token-file", "x"], "--token-file is for a service"),
         (["list", "--store", "memory:", "--ca", "x"], "--ca is for a service"),
-        (["chat", "--connect", "unix:x", "--provider", "openai"], "its own providers"),
-        (["show", "a", "--connect", "unix:x", "--prices", "x"], "a service has its own prices"),
         (["stress", "--yes"], "--yes need --connect"),
         (["list", "--connect", "tcp://192.0.2.1:1", "--token-file", "TOKEN"], "in the clear"),
         (["list", "--connect", "unix:x", "--token-file", "EMPTY"], "it is empty"),
@@ -280,6 +280,85 @@ def test_what_cannot_be_meant_is_one_line(
     line = run(*(files.get(each, each) for each in arguments)).refusal
     assert told in line
     assert "secret-token" not in line
+
+
+# What each command with --connect does at a service with each of its options. The value is what the
+# option is tried with, where it means nothing there.
+USED = None
+OPTIONS: dict[str, dict[str, str | None]] = {
+    "list": {
+        "--label": USED, "--idle": USED, "--archived": USED, "--json": USED, "--key-file": "k",
+    },
+    "search": {
+        "query": USED, "--label": USED, "--limit": USED, "--after": USED, "--json": USED,
+        "--key-file": "k",
+    },
+    "show": {"session": USED, "--full": USED, "--json": USED, "--prices": "p", "--key-file": "k"},
+    "label": {
+        "session": USED, "--title": USED, "--archive": USED, "--label": USED, "--key-file": "k",
+    },
+    "delete": {"sessions": USED, "--yes": USED, "--force": USED, "--key-file": "k"},
+    "export": {"sessions": USED, "--to": USED, "--output": USED, "--key-file": "k"},
+    "chat": {
+        "--model": USED, "--system": USED, "--session": USED, "file": "x.jsonl",
+        "--provider": "openai", "--base-url": "http://x", "--delay-ms": "20", "--key-file": "k",
+    },
+    "replay": {
+        "files": USED, "--json": USED, "--window": USED, "--policy": USED, "--strict": USED,
+        "--from": USED, "--interrupt-every": "2", "--interrupt-policy": "random", "--seed": "0",
+        "--delta-chars": "48", "--delay-ms": "0",
+    },
+    "stress": {
+        "--sessions": USED, "--turns": USED, "--interrupts": USED, "--seconds": USED,
+        "--seed": USED, "--record": USED, "--json": USED, "--model": USED, "--yes": USED,
+        "--simulate": "", "--seeds": "3",
+    },
+    "top": {"--interval": USED, "--sessions": USED, "--once": USED, "--json": USED},
+}  # fmt: skip
+OF_THE_SERVICE = {"--connect", "--token-file", "--ca", "--store", "--help"}
+BEFORE = {
+    "search": ["words"],
+    "show": ["a"],
+    "label": ["a"],
+    "delete": ["a"],
+    "replay": ["f.jsonl"],
+}
+
+
+def test_the_options_of_every_command_at_a_service_are_known() -> None:
+    found = {}
+    for name, command in _Commands().items():
+        names = {
+            parameter.opts[0] if parameter.param_type_name == "option" else parameter.name
+            for parameter in command.params
+        }
+        if "--connect" in names:
+            found[name] = names - OF_THE_SERVICE
+    assert found == {name: set(options) for name, options in OPTIONS.items()}
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        (command, option, value)
+        for command, options in OPTIONS.items()
+        for option, value in options.items()
+        if value is not USED
+    ],
+)
+def test_an_option_that_means_nothing_at_a_service_is_refused_by_its_name(
+    run: Run, command: str, option: str, value: str
+) -> None:
+    typed = [value] if option == "file" else [option, value] if value else [option]
+    ran = run(command, *BEFORE.get(command, []), "--connect", "unix:x", *typed)
+    if command == "stress":  # --simulate runs no session at a service, and --seeds needs it
+        assert re.fullmatch(
+            r"llmsession: --(connect cannot be|seeds needs).*--simulate", ran.refusal
+        )
+    else:
+        name = "FILE" if option == "file" else option
+        why = LOCAL_OPTIONS[name]
+        assert ran.refusal == f"llmsession: {name} cannot be used with --connect unix:x: {why}"
 
 
 def test_a_token_in_a_file_lets_its_tenant_in_to_its_own_sessions(
@@ -322,6 +401,7 @@ def test_a_replay_at_a_service_checks_the_history_against_the_recording_it_plays
     assert another.code == 1  # what it plays is not what was recorded
     for refused, told in (
         ((played, "--interrupt-every", 2), "at a service nothing is interrupted"),
+        ((played, "--delay-ms", 0), "--delay-ms cannot be used with --connect"),
         ((played, other), "give one FILE"),
     ):
         ran = run_there("replay", *refused)

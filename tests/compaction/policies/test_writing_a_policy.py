@@ -16,7 +16,9 @@ from tests.compaction.policies.contract import RULES
 from tests.compaction.policies.plans import plan_of
 from tests.compaction.policies.test_contract import lived
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "write-a-policy.md").read_text("utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "how-to" / "write-a-policy.md").read_text("utf-8")
+REFERENCE = (DOCS / "reference" / "policy-interface.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -62,13 +64,13 @@ def test_the_registry_is_as_it_was() -> None:
     assert "forget_failures" not in policy_names()
 
 
-def test_the_page_lists_every_rule_as_the_contract_has_it() -> None:
-    table = PAGE.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0]
+def test_the_reference_lists_every_rule_as_the_contract_has_it() -> None:
+    table = REFERENCE.split("<!-- rules -->")[1].split("<!-- end of rules -->")[0]
     assert dict(re.findall(r"^\| (G\d+) \| (.+) \|$", table, re.MULTILINE)) == RULES
 
 
-def test_the_page_lists_every_field_of_a_plan_that_changes_what_is_shown() -> None:
-    section = PAGE.split("## What a plan may do")[1].split("What it may not do")[0]
+def test_the_reference_lists_every_field_of_a_plan_that_changes_what_is_shown() -> None:
+    section = REFERENCE.split("## What a plan may do")[1].split("What it may not do")[0]
     told = {
         "policy", "reason", "trigger", "tokens_before", "tokens_after", "results_summarised",
         "results_redacted", "turns_compacted", "voids_thinking",

@@ -383,3 +383,22 @@ async def test_our_own_cancellation_of_a_tool_passes() -> None:
         await run_callable(tool(checkpoint), {})
         pytest.fail("the cancellation was swallowed")
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize(
+    ("content", "came"),
+    [
+        (["a", 1], "a list whose item 0 is 'a'"),
+        (({"type": "text", "text": "x"}, 1), "a tuple whose item 1 is 1"),
+        ([{"text": "x"}], "a list whose item 0 is {'text': 'x'}"),
+    ],
+)
+def test_a_list_of_anything_but_blocks_is_refused_with_what_to_return(
+    content: Any, came: str
+) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        make_answer(ToolResult("c", content), compaction=ON)
+    message = str(caught.value)
+    assert message.startswith(f"the result is {came}; a list has to be one of content blocks")
+    assert '{"type": "text", "text": "..."}' in message
+    assert "json.dumps" in message

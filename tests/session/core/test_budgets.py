@@ -207,7 +207,7 @@ async def test_what_a_model_without_a_price_has_spent_exhausts_a_budget_in_dolla
     routed = ScriptedReply(blocks=say("hi").blocks, usage=COST, model="mystery")
     async with stage([routed], prices=PRICES, budget=SpendingBudget(max_cost_usd=100)) as on:
         await on.say("go")
-        with pytest.raises(BudgetExhausted, match="without a price: mystery") as caught:
+        with pytest.raises(BudgetExhausted, match="have no price: mystery") as caught:
             await on.session.send("go")
         assert caught.value.unpriced == ("mystery",)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from llmsession import (
     HistoryLimits,
     InvalidConfig,
+    InvalidInput,
     MemoryStore,
     Retention,
     SessionConfig,
@@ -373,3 +375,19 @@ async def test_rules_hold_in_a_store_of_sqlite_with_its_index_of_words(tmp_path:
         report = await manager.apply_retention([Retention(forget_after_s=HOUR_S)])
         assert report.forgotten == {"a": 1}
         assert (await manager.search("hello")).hits == ()
+
+
+@pytest.mark.parametrize("age", [1e300, 1e12, float("inf"), float("nan"), 0, -1.0, True, "90d"])
+def test_an_age_that_cannot_be_meant_is_refused_by_its_name(age: Any) -> None:
+    with pytest.raises(InvalidConfig, match=f"^retention.max_age_s is {re.escape(repr(age))}; it"):
+        HistoryLimits(max_age_s=age).checked()
+    if type(age) is float and age > 0:
+        with pytest.raises(InvalidInput, match=r"^forget_after_s is "):
+            Retention(forget_after_s=age).checked()
+
+
+@pytest.mark.parametrize("name", ["max_messages", "max_tokens"])
+@pytest.mark.parametrize("count", [0, -1, 10**30, 1.5, True])
+def test_a_count_that_cannot_be_meant_is_refused_by_its_name(name: str, count: Any) -> None:
+    with pytest.raises(InvalidConfig, match=f"^retention.{name} is {re.escape(repr(count))}; it"):
+        HistoryLimits(**{name: count}).checked()

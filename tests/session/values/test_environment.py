@@ -87,12 +87,44 @@ def test_what_cannot_be_read_is_named_with_what_can_be(variable: str, text: str)
         ("LLMSESSION_POLICY", "nope"),
         ("LLMSESSION_THRESHOLD", "1.5"),
         ("LLMSESSION_THRESHOLD_TOKENS", "0"),
+        ("LLMSESSION_LOW", "0.99"),
+        ("LLMSESSION_WARNING", "7"),
+        ("LLMSESSION_WINDOW_TOKENS", "-1"),
+        ("LLMSESSION_MAX_TOKENS", "0"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_its_variable(variable: str, text: str) -> None:
     environ = {"LLMSESSION_CAP_CHARS": "9", variable: text}
     with pytest.raises(InvalidConfig, match=f"^{variable} is '{text}': [a-z]"):
         with_environment(SessionConfig(model="m"), environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "begins"),
+    [
+        ({"LLMSESSION_CAP_CHARS": "-5"}, "LLMSESSION_CAP_CHARS is '-5': cap_chars is -5"),
+        (
+            {"LLMSESSION_MAX_TOKENS": "9_000_000"},
+            "LLMSESSION_MAX_TOKENS is '9_000_000': max_tokens",
+        ),
+        (  # neither is wrong by itself
+            {"LLMSESSION_THRESHOLD": "0.5", "LLMSESSION_LOW": "0.6"},
+            "LLMSESSION_THRESHOLD is '0.5', LLMSESSION_LOW is '0.6': policy",
+        ),
+    ],
+)
+async def test_a_manager_refuses_a_value_with_its_variable(
+    environ: dict[str, str], begins: str
+) -> None:
+    async with manager_in(environ) as manager:
+        with pytest.raises(InvalidConfig, match=f"^{begins}"):
+            await manager.create(SessionConfig(model="m"))
+
+
+def test_what_a_configuration_says_wrong_is_not_blamed_on_a_variable() -> None:
+    config = SessionConfig(model="m", compaction=CompactionConfig(warning=7.0))
+    with pytest.raises(InvalidConfig, match=r"^warning"):
+        with_environment(config, {"LLMSESSION_LOW": "0.3"})
 
 
 async def test_a_session_is_created_with_it() -> None:
@@ -151,7 +183,7 @@ async def test_it_names_the_provider_of_summaries_where_the_program_does_not(
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
-        ({"LLMSESSION_SUMMARY_PROVIDER": "magic"}, "is 'magic': use anthropic or openai"),
+        ({"LLMSESSION_SUMMARY_PROVIDER": "magic"}, "is 'magic'; use anthropic or openai"),
         ({"LLMSESSION_SUMMARY_PROVIDER": "openai"}, "is 'openai': no key"),
         ({"LLMSESSION_SUMMARY_PROVIDER": "anthropic"}, "is 'anthropic': no key"),
     ],

@@ -303,3 +303,43 @@ def test_an_option_that_the_decorator_does_not_have_is_one_clear_error() -> None
     said = "^@tool has no option 'nope'; it has name, description, deadline_s$"
     with pytest.raises(InvalidConfig, match=said):
         tool(**options)
+
+
+WRONG_DEFAULTS: dict[str, tuple[Any, Any, str]] = {
+    "another type": (int, "3", "'3', which does not fit its annotation: .*Expected `int`"),
+    "a bool for a number": (int, True, "True, which .*Expected `int`, got `bool`"),
+    "none": (str, None, r"None, which .*; annotate it with \| None$"),
+    "out of range": (Annotated[int, msgspec.Meta(ge=1)], 0, "0, which .*>= 1"),
+    "no choice": (Literal["a", "b"], "c", "'c', which"),
+    "an object": (int, object(), "<object"),
+}
+RIGHT_DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "a whole number for a number": (float, 1),
+    "none where that is allowed": (str | None, None),
+    "a tuple for a list": (list[int], (1, 2)),
+    "a member of an enum": (Colour, Colour.RED),
+    "a dataclass": (Place, Place("Nice")),
+    "a struct": (Point, Point(1.0)),
+    "anything": (Any, object()),
+}
+
+
+def defaulting(hint: Any, default: Any) -> Any:
+    def search(limit: Any = default) -> str:
+        """Search."""
+        return str(limit)
+
+    search.__annotations__["limit"] = hint
+    return search
+
+
+@pytest.mark.parametrize("kind", WRONG_DEFAULTS)
+def test_a_default_that_does_not_fit_its_annotation_is_refused(kind: str) -> None:
+    hint, default, why = WRONG_DEFAULTS[kind]
+    with pytest.raises(InvalidConfig, match=f"^tool 'search': the default of limit is {why}"):
+        tool(defaulting(hint, default))
+
+
+@pytest.mark.parametrize("kind", RIGHT_DEFAULTS)
+def test_a_default_that_fits_its_annotation_is_taken(kind: str) -> None:
+    assert tool(defaulting(*RIGHT_DEFAULTS[kind])).name == "search"

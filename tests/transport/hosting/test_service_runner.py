@@ -11,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from llmsession import InvalidConfig, SessionConfig, connect
+from llmsession import InvalidConfig, SessionConfig, StoreError, connect
 from llmsession.transcripts import write_own
 from llmsession.transport.hosting import service_runner
 from llmsession.transport.hosting.config import ServerConfig, load_server_config
@@ -207,3 +207,46 @@ async def test_reloads_are_one_after_the_other_and_many_signals_are_one_more() -
         assert runner.began == 2
         runner.stop.set()
         await running_it
+
+
+class _Noting:
+    """A logger that keeps the names of its events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __getattr__(self, _level: str) -> Callable[..., None]:
+        return lambda event, **_fields: self.events.append(event)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_it_has_stopped_only_once_its_sessions_and_its_store_have(
+    talk: Path, fails: bool
+) -> None:
+    log = _Noting()
+    runner = await asyncio.to_thread(ServiceRunner, config(talk), {}, logger=log)
+    leave, stop = runner._manager._runtime.leave, asyncio.Event()
+
+    async def leave_late() -> None:
+        await leave()
+        log.events.append("a late error")
+        if fails:
+            raise StoreError("the disk is gone", committed=False)
+
+    runner._manager._runtime.leave = leave_late  # type: ignore[method-assign]
+    stop.set()
+    with suppress(StoreError):
+        await runner.run(stop, lambda addresses: None)
+    assert log.events[-2:] == ["a late error", "service.stopped"]
+
+
+async def test_a_service_that_could_not_start_does_not_say_that_it_has_stopped(
+    talk: Path, tmp_path: Path
+) -> None:
+    log = _Noting()
+    (tmp_path / "s.db").write_bytes(b"no database" * 1000)
+    settings = config(talk, store=f"sqlite:{tmp_path}/s.db")
+    runner = await asyncio.to_thread(ServiceRunner, settings, {}, logger=log)
+    with pytest.raises(StoreError):
+        await runner.run(asyncio.Event(), lambda addresses: None)
+    assert "service.stopped" not in log.events

@@ -184,10 +184,10 @@ def test_a_table_of_a_file_becomes_prices() -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ([], "no table of models"),
-        ({"m": 3}, "m: it is no table of prices"),
+        ([], "not a table of models"),
+        ({"m": 3}, "m: this is not a table of prices"),
         ({"m": {"input": 1}}, "m: output is missing"),
-        ({"m": {"input": 1, "output": 1, "reads": 1}}, "m: there is no price 'reads'"),
+        ({"m": {"input": 1, "output": 1, "reads": 1}}, "m: unknown price 'reads'"),
         ({"m": {"input": 1, "output": "a lot"}}, "m: output is 'a lot'"),
         (
             {"m": {"input": 1, "output": 1, "long_prompt_tokens": 1, "long_prompt": {"input": 1}}},
