@@ -28,6 +28,9 @@ MEANINGS: Mapping[str, str] = {
     "connection.refused": "A client was refused: its token, a limit, or the protocol.",
     "context.edited": "The provider cleared tokens of the context itself.",
     "counter.failed": "A token counter failed; an estimate is used.",
+    "lease.failed": "The store's code for leases raised an error; its leases are not used.",
+    "lease.lost": "The lease could not be renewed: no request and no tool begins.",
+    "lease.renewed": "The lease is valid again; work goes on.",
     "provider.crashed": "The provider's code raised an unexpected error.",
     "provider.failed": "A request to the model failed; the turn retries, or fails.",
     "replay.left_out": "Parts of a recording that the replay does not have, counted by reason.",
@@ -69,7 +72,7 @@ MEANINGS: Mapping[str, str] = {
 _LEVELS = {
     "event": "info", "info": "info",
     "trouble": "warning", "log_trouble": "warning", "warning": "warning", "add": "warning",
-    "_log_command": "warning",
+    "_log_command": "warning", "_log_trouble": "warning",
     "bug": "error", "log_bug": "error", "error": "error",
 }  # fmt: skip
 """A function that logs -> the level."""

@@ -58,7 +58,9 @@ class TurnInterface(Protocol):
     """See ``Turn``."""
 
     @property
-    def id(self) -> TurnId: ...
+    def id(self) -> TurnId:
+        """The turn's id."""
+
     def __aiter__(self) -> EventStream: ...
     def stream_text(self) -> AsyncIterator[TextPiece]: ...
     async def outcome(self) -> TurnOutcome: ...
@@ -70,7 +72,9 @@ class SessionInterface(Protocol):
     used."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The session's id."""
+
     async def send(
         self,
         content: Content,

@@ -181,6 +181,10 @@ async def _open_turns(manager: SessionManager) -> None:
         await _called(session)
     session = await manager.open("open", unbound="caller")
     await session.send("say it waited in the queue")
+    session = await manager.create(PLAIN, session_id="handed over")
+    await session.send("call look and wait")
+    await _called(session)
+    await manager.hand_over("handed over")
 
 
 # What a later version has to read.
@@ -204,7 +208,8 @@ async def summary_of(make: Callable[[], Store]) -> dict[str, Any]:
         log = await store.read(found.session)
         sessions[found.session] = {
             "why_damaged": found.why,
-            "kinds": [msgspec.json.decode(stored.body)["kind"] for stored in log],
+            # Sorted: records that do not wait for each other may change places where it is made.
+            "kinds": sorted(msgspec.json.decode(stored.body)["kind"] for stored in log),
             "open_turns": found.open_turns,
             "labels": row.labels,
             "parent": row.parent,

@@ -21,7 +21,7 @@ a record of a kind that is not known is passed over (docs/how-to/keep-sessions.m
 
 in session/registry/runtime.py, by store/test_unknown_records.py
 a takeover takes a session that it cannot read (docs/how-to/keep-sessions.md)
-    -             if takeover:  # what cannot be opened here is not taken from another owner
+    -             if takeover:
     +             if takeover and unbound == "raise" and False:
     test_a_takeover_leaves_it_to_the_newer_owner_that_has_it
 

@@ -52,7 +52,7 @@ NO_LEASE = OwnerLease(
     live=tuple,
     found=lambda session, epoch: None,
     run_work=lambda name, work: None,
-    log=lambda name, **fields: None,
+    log_trouble=lambda name, **fields: None,
 )
 """As it is with a store that has no leases."""
 

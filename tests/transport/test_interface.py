@@ -117,8 +117,9 @@ async def test_a_page_of_sessions_has_one_bound_embedded_and_remote(limit: int) 
 
 
 EMBEDDED_MANAGERS = {
-    "apply_retention", "close", "drain", "import_conversation", "import_conversations", "live",
-    "open_turns", "release", "set_tenant_budget", "store", "tenant_spending",
+    "apply_retention", "close", "drain", "hand_over", "import_conversation",
+    "import_conversations", "live", "open_turns", "release", "set_tenant_budget", "store",
+    "tenant_spending",
 }  # fmt: skip
 """What a SessionManager has beside the interface; docs/how-to/embed-sessions.md says what for."""
 

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -38,7 +39,7 @@ from ..actor.actor import Actor
 from ..actor.recovery import recovery_records
 from ..core.core import Services, profile_of
 from ..core.observers import SessionObserver
-from ..core.session_log import SessionLog, log_bug
+from ..core.session_log import SessionLog, log_bug, log_trouble
 from ..core.subscriptions import Subscriptions
 from ..core.tenant_logs import TenantLogs
 from ..core.tenants import Tenants
@@ -181,7 +182,7 @@ class Runtime:
                 live=lambda: tuple(self._table.actors),
                 found=self._fence_older,
                 run_work=self.run_work,
-                log=self.log().trouble,
+                log_trouble=partial(log_trouble, self._logger),
             ),
             logger=self._logger,
             prices=self._prices,

@@ -29,8 +29,8 @@ class OwnerLease:
     has no leases.
 
     *live* gives the ids of the sessions that *owner* believes to hold, and *found* is called for
-    each of them that the store gives an epoch of. *run_work* runs a work of the manager. *log* is
-    called with the name and the fields of what an operator should know.
+    each of them that the store gives an epoch of. *run_work* runs a work of the manager.
+    *log_trouble* is called with the name and the fields of what an operator should know.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class OwnerLease:
         live: Callable[[], Sequence[str]],
         found: Callable[[str, int], None],
         run_work: Callable[[str, Callable[[], Awaitable[None]]], None],
-        log: Callable[..., None],
+        log_trouble: Callable[..., None],
     ) -> None:
         self._store = store if isinstance(store, LeasingStore) else None
         self._owner = owner
         self._live = live
         self._found = found
         self._run_work = run_work
-        self._log = log
+        self._log_trouble = log_trouble
         self._is_asking = False
         """Is it not known yet who took what while the store was cut off?"""
         self._changed: anyio.Event | None = None
@@ -75,20 +75,20 @@ class OwnerLease:
     def _give_up(self, error: BaseException) -> None:
         # Nothing durable depends on this: sessions work as with a store that has no leases.
         self._store = None
-        self._log("lease.failed", error=error_text(contained(error)))
+        self._log_trouble("lease.failed", error=error_text(contained(error)))
 
     async def wait(self) -> None:
         """Wait until the lease is valid. Cancellable."""
         while not self.is_valid:
             if not self._is_lost:
                 self._is_lost = True
-                self._log("lease.lost")
+                self._log_trouble("lease.lost")
             changed = self._changed = self._changed or anyio.Event()
             with anyio.move_on_after(RETRY_S):
                 await changed.wait()
         if self._is_lost:
             self._is_lost = False
-            self._log("lease.renewed")
+            self._log_trouble("lease.renewed")
 
     # Called by the store, in our event loop.
 

@@ -240,7 +240,7 @@ def test_a_server_without_a_scheme_is_refused_before_the_first_line(
     piped: Callable[..., Ran],
 ) -> None:
     done = piped("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
-    assert "has to begin with http://" in done.refusal
+    assert "must begin with http://" in done.refusal
 
 
 def test_replay_without_a_recording_and_a_recording_without_replay_are_refused(
