@@ -25,7 +25,7 @@ from llmsession.session import (
     TurnOutcome,
     WhenBusy,
 )
-from llmsession.session.handles.reply_text import TextPiece
+from llmsession.session.handles.reply_text import TextStream
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.commands import IfBusy
 from llmsession.store import SessionFilter, SessionRow
@@ -62,7 +62,7 @@ class TurnInterface(Protocol):
         """The turn's id."""
 
     def __aiter__(self) -> EventStream: ...
-    def stream_text(self) -> AsyncIterator[TextPiece]: ...
+    def stream_text(self) -> TextStream: ...
     async def outcome(self) -> TurnOutcome: ...
     async def text(self) -> str: ...
 

@@ -192,7 +192,7 @@ def _serve(config: ServerConfig) -> None:
 _BEGINNINGS = {
     "listen": ("cannot listen at unix:", "cannot listen at tcp:"),
     "grpc": ("cannot listen at grpc:",),
-    "store": ("the store ", "no store is at ", "PostgreSQL at ", "'sqlite:' names"),
+    "store": ("the store ", "no store is at ", "PostgreSQL at ", "'sqlite:' has no file"),
     "tokens": ("token file ",),
     "store_key_file": ("key file ",),
 }
