@@ -1,9 +1,9 @@
-"""An agent loop on asyncio: the model asks for tools, this program runs them, until it is done.
+"""An agent loop on asyncio: this program runs the tools that the model calls, until it is done.
 
     python examples/agent_loop.py
 
-It runs offline: a script stands in for the model. For a real one, give AnthropicProvider() or
-OpenAIProvider() to the manager, and the name of a model to the configuration.
+It runs offline, with scripted replies. To use a real model, pass AnthropicProvider() or
+OpenAIProvider() to the manager, and set the name of a model in the configuration.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STOCK = {"apples": 3, "pears": 0}
 
 
 def count(fruit: str) -> str:
-    """What the tool does: any function of yours."""
+    """The tool's function. It can be any function."""
     if fruit not in STOCK:
         raise KeyError(f"there are no {fruit} in the list")
     return str(STOCK[fruit])
@@ -55,7 +55,7 @@ CONFIG = SessionConfig(
 
 
 def scripted() -> Provider:
-    """A stand-in for a model. It answers as it is told here, whatever it is asked."""
+    """A provider that gives these replies in order, whatever the question is."""
     return ScriptedProvider(
         [
             say("I look.")
@@ -67,12 +67,12 @@ def scripted() -> Provider:
 
 
 async def answer(session: LLMSession, question: str) -> str:
-    """The answer to *question*; what the model says on the way is printed as it comes."""
+    """Return the answer to *question*. The model's text is printed as it arrives."""
     turn = await session.send(question)
     async with asyncio.TaskGroup() as group:
         group.create_task(answer_calls(session, turn))
         async for piece in turn.stream_text():
-            # A step that broke is tried again, and says its text anew.
+            # A failed step is retried, and its text is streamed again from the start.
             print("\n" if isinstance(piece, StepRestarted) else piece, end="", flush=True)
     print()
     return await turn.text()
@@ -87,14 +87,15 @@ async def answer_calls(session: LLMSession, turn: Turn) -> None:
 
 
 async def run_tool(call: ToolUse) -> ToolResult:
-    """The result of a call. What fails is told to the model, which may know better."""
+    """The result of a call. The model gets the error of a failed call, and can try something
+    else."""
     try:
         told = await asyncio.to_thread(TOOLS[call.name], **call.input)
     except Exception as error:
         print(f"\n  {call.name}({call.input}) failed: {error}")
         return ToolResult(call.id, f"{type(error).__name__}: {error}", is_error=True)
     print(f"\n  {call.name}({call.input}) = {told}")
-    # The summary is what the model is shown later, when the context is full.
+    # When the context is full, compaction can replace the result by this summary.
     return ToolResult(call.id, told, compact_summary=f"{call.input}: {told}")
 
 

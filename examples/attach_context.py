@@ -1,9 +1,9 @@
-"""Texts that stand in every request and in no message: memories, and files attached to a message.
+"""Add texts to the model's requests, but not to the history: memories, and attached files.
 
     python examples/attach_context.py
 
-It runs offline: a script stands in for the model. The memories end the system text, a file stands
-before the message that it is attached to. The history has neither.
+It runs offline, with scripted replies. The memories are the end of the system text. A file comes
+before the message to which it is attached. The history contains neither.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MEMORIES = MemoryInjection(memories=("The user works in Lisbon.",))
 
 
 def configured(providers: ContextProviders) -> CompactionConfig:
-    """What injects stands first; the last stage keeps the context inside the window."""
+    """The first stages inject the texts. The last stage keeps the context inside the window."""
     return CompactionConfig(policy=pipeline(MEMORIES, providers, "balanced"))
 
 
 async def ask(
     session: LLMSession, providers: ContextProviders, question: str, *items: ContextItem
 ) -> ContextProviders:
-    """Ask with *items* attached. The policy that has them is the next one to attach to."""
+    """Ask *question* with *items* attached. Pass the returned providers to the next call."""
     providers = providers.attached(session.status(), *items)
     await session.configure(compaction=configured(providers))
     await (await session.send(question)).text()

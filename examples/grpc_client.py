@@ -1,10 +1,10 @@
-"""A gRPC client that has nothing but the generated stubs: it sends, streams and reads.
+"""A gRPC client that uses only the generated stubs: it sends, streams and reads.
 
     python examples/grpc_client.py [HOST:PORT]
 
-Without an address it starts a service of its own, offline: a script stands in for the model.
-The JSON inside the envelopes is that of docs/reference/wire.md. In Python llmsession.connect() is
-more comfortable, and comes back after a lost connection by itself.
+Without an address it starts its own service, which runs offline with scripted replies. The JSON
+in the envelopes is documented in docs/reference/wire.md. In Python, llmsession.connect() is easier
+to use, and it reconnects by itself after a lost connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llmsession.transport.v1.session_pb2_grpc import SessionServiceStub
 
 @asynccontextmanager
 async def a_service_of_our_own() -> AsyncIterator[str]:
-    """Where it listens. It says what is scripted here, whatever it is asked."""
+    """The address of a service that gives this reply, whatever the question is."""
     provider = ScriptedProvider([say("Hello over gRPC.").slow(0.01, delta_chars=6)])
     async with (
         SessionManager(provider=provider) as manager,
@@ -58,15 +58,15 @@ RETRY = {
         }
     ]
 }
-"""gRPC's own way to ask a busy service again. A command_id makes that harmless."""
+"""gRPC's own retry policy, for a busy service. The command_id makes a retry safe."""
 
 
 async def talk(address: str) -> None:
-    """One turn, and an error."""
+    """Run a turn, read its events, and provoke an error."""
     options = [("grpc.service_config", json.dumps(RETRY))]
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         service = SessionServiceStub(channel)
-        # The id makes a repeat harmless: after a lost answer the same call is made again.
+        # If the answer is lost, gRPC repeats the call. The command_id makes that safe.
         made = await service.Create(
             Command(
                 session=uuid.uuid4().hex,
@@ -101,8 +101,8 @@ async def talk(address: str) -> None:
 
 
 def name_of(error: grpc.aio.AioRpcError) -> str:
-    """The name of an error of llmsession, from the rich details of its status."""
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # it has what is needed
+    """The class name of an llmsession error, from the details of the gRPC status."""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # has the methods needed
     for detail in status.details if status else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):

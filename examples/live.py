@@ -1,8 +1,8 @@
-"""A smoke test against a real model, with your key: it costs a little, says how much, and asks.
+"""A smoke test against a real model, with your key. It names the highest cost, and asks first.
 
     make live     # ANTHROPIC_API_KEY or OPENAI_API_KEY; another server: ARGS="--base-url URL"
 
-A tool call, an interrupt in the middle of a reply, and a send after it. Nothing is kept.
+It makes a tool call, interrupts a reply in the middle, and sends again. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from llmsession.providers import Provider
 
 REQUESTS = 5
 MAX_INPUT_TOKENS = 1_500
-"""Of each request: the story below is far shorter."""
+"""An upper bound for each request. The requests below are far smaller."""
 MAX_OUTPUT_TOKENS = 256
 NO_KEY = (
-    "live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY; for a server that asks for none:"
+    "live: no key: set ANTHROPIC_API_KEY or OPENAI_API_KEY; for a server that needs no key:"
     ' make live ARGS="--provider openai --base-url URL --model NAME"'
 )
-# Name, and list price in dollars for a million tokens in and out, as known in November 2026.
+# Model name, and its list prices in November 2026: dollars per million input and output tokens.
 CHEAP = {"anthropic": ("claude-haiku-4-5", 1.0, 5.0), "openai": ("gpt-4o-mini", 0.15, 0.6)}
 
 
@@ -43,7 +43,7 @@ def add(a: int, b: int) -> str:
 
 
 async def smoke(provider: Provider, model: str) -> None:
-    """Talk for a few requests, and say what came of it."""
+    """Make a few requests, and print the results."""
     config = SessionConfig(model=model, max_tokens=MAX_OUTPUT_TOKENS, tools=[add])
     async with SessionManager(provider=provider) as manager:
         session = await manager.create(config)
@@ -66,7 +66,7 @@ async def smoke(provider: Provider, model: str) -> None:
 
 
 def agreed() -> bool:
-    """Ask. Without an answer it is no."""
+    """Ask whether to continue. No answer means no."""
     try:
         return input("go on? [y/N] ").strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):
@@ -75,7 +75,7 @@ def agreed() -> bool:
 
 
 def main() -> int:
-    """Choose the provider by its key, name the highest cost, ask, and talk."""
+    """Choose the provider by its key, print the highest cost, ask, and run the test."""
     parser = argparse.ArgumentParser(description="A smoke test against a real model.")
     parser.add_argument("--provider", choices=sorted(CHEAP))
     parser.add_argument("--model")

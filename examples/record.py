@@ -1,8 +1,9 @@
 """Records the example conversations: the tool outputs are real, the model's side is scripted.
 
-Run it at the root of the repository: ``python examples/record.py``. Each command below is run
-there, and what it prints becomes a tool result. No model was asked: its words are written here,
-its usage is left out, and no thinking or signature is made up. The files say so in their header.
+Run it at the root of the repository: ``python examples/record.py``. It runs each command below
+there. The output of a command becomes a tool result. No model is called: the assistant's texts are
+in this file, and the recordings have no usage, no thinking and no signatures. The header of each
+recording says so.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ SOURCE = "scripted model, real tool outputs; no model was asked"
 FOLDER = Path(__file__).parent / "recordings"
 
 Step = tuple[str, Sequence[str]]
-"""What the model says, and the commands that it calls at once."""
+"""The model's text, and the commands that it calls in parallel."""
 Script = Sequence[tuple[str, Sequence[Step], str]]
-"""Turns: what the user says, the steps, and the model's last words."""
+"""Turns: the user's text, the steps, and the model's final text."""
 
 
 def run(command: str) -> dict[str, Any]:
-    """One command's real output, as the content of a tool result."""
+    """Run *command*, and return its output as the content of a tool result."""
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     output = done.stdout + done.stderr
     if done.returncode:
@@ -38,7 +39,7 @@ def run(command: str) -> dict[str, Any]:
 
 
 class _Speaker:
-    """Makes the messages of one turn, numbered by side."""
+    """Creates the messages of one turn. Each role's messages are numbered from 0."""
 
     def __init__(self, session: str, turn: int) -> None:
         self._session = session
@@ -84,7 +85,7 @@ def _messages(name: str, script: Script) -> Iterator[Message]:
 
 
 def record(name: str, title: str, script: Script) -> Path:
-    """Run *script*'s commands and write the conversation; returns the file."""
+    """Run the commands of *script*, write the conversation, and return the path of the file."""
     conversation = Conversation(
         id=name,
         format="own",

@@ -1,9 +1,9 @@
-"""Two clients of one service over its Unix socket: one talks, the other looks on and resumes.
+"""Two clients of one service over its Unix socket: the second resumes where the first stopped.
 
     python examples/socket_client.py [ADDRESS]
 
-ADDRESS is unix:PATH, tcp://HOST:PORT or grpc://HOST:PORT. Without one it starts a service of its
-own, offline: a script stands in for the model.
+ADDRESS is unix:PATH, tcp://HOST:PORT or grpc://HOST:PORT. Without one it starts its own service,
+which runs offline with scripted replies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmsession.transport import Service, SocketServer
 
 @asynccontextmanager
 async def a_service_of_our_own() -> AsyncIterator[str]:
-    """Where it listens. It says what is scripted here, whatever it is asked."""
+    """The address of a service that gives these replies, whatever the questions are."""
     script = [say("Hello over a socket.").slow(0.01, delta_chars=5), say("And again.")]
     with tempfile.TemporaryDirectory() as folder:
         async with (
@@ -33,18 +33,18 @@ async def a_service_of_our_own() -> AsyncIterator[str]:
 
 
 async def talk(address: str) -> None:
-    """A turn that is streamed, and one that another client reads afterwards."""
+    """Stream one turn, run another, and read the second one's events from a second client."""
     async with connect(address) as sessions:
         session = await sessions.create(SessionConfig(model="scripted-model"))
         turn = await session.send("hello?")
         async for piece in turn.stream_text():
-            # A step that broke is tried again, and says its text anew.
+            # A failed step is retried, and its text is streamed again from the start.
             print("\n" if isinstance(piece, StepRestarted) else piece, end="", flush=True)
         print()
         cursor = (await session.read_status()).seq
         await (await session.send("again?")).outcome()
 
-    # Another connection, another time: what came after the cursor is in the log.
+    # A later connection gets the events after the cursor from the log.
     async with connect(address) as sessions:
         same = await sessions.open(session.id)
         events = same.subscribe(after=cursor)

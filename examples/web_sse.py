@@ -3,9 +3,9 @@
     pip install starlette uvicorn
     uvicorn --factory examples.web_sse:application     # then open http://127.0.0.1:8000
 
-It runs offline: a script stands in for the model. A browser that loses its connection comes back
-with the id of the last event it saw, and misses nothing: the id is a cursor in the session's log.
-Closing the page interrupts nothing; the button does.
+It runs offline, with scripted replies. A browser that loses its connection reconnects with the id
+of the last event that it received. The id is a cursor in the session's log, so the browser misses
+no durable event. Closing the page does not interrupt a turn. The button does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def page(request: Request) -> Response:
 
 
 async def the_session(request: Request) -> LLMSession:
-    """The session of the path; the first one who names it creates it."""
+    """The session that the path names. It is created at its first use."""
     manager: SessionManager = request.app.state.manager
     try:
         return await manager.open(request.path_params["id"])
@@ -92,14 +92,14 @@ async def events(request: Request) -> Response:
 
 
 async def stream(session: LLMSession, after: int) -> AsyncIterator[str]:
-    """What the session publishes after *after*. Only durable events have an id: who comes back
-    asks for what follows the last one."""
+    """The session's events after the cursor *after*. Only durable events have an id. A browser that
+    reconnects gets the events that follow the last id it received."""
     subscription = session.subscribe(after=after)
     try:
         async for event in subscription:
             if isinstance(event, TextDelta):
                 yield written("text", {"turn": event.turn, "text": event.text})
-            elif isinstance(event, StepRestarted):  # the text of this step so far is void
+            elif isinstance(event, StepRestarted):  # discard this step's text so far
                 yield written("restarted", {"turn": event.turn})
             elif isinstance(event, records.RecordBase):
                 kind = str(event.__struct_config__.tag)
@@ -114,13 +114,14 @@ def written(kind: str, fields: Mapping[str, Any], seq: int | None = None) -> str
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """What went wrong, as HTTP says it: the caller's fault, not now, or ours."""
+    """An error as an HTTP response: 400 for invalid input, 409 for a command that is refused in
+    the session's current state, and 503 for everything else."""
     status = 400 if isinstance(error, InvalidInput) else 409 if isinstance(error, Refused) else 503
     return JSONResponse({"error": type(error).__name__, "told": str(error)}, status_code=status)
 
 
 def application(provider: Provider | None = None, store: Store | None = None) -> Starlette:
-    """The application; its sessions live as long as it does."""
+    """The application. Its sessions are in memory unless *store* is passed."""
     answers = provider or ScriptedProvider(
         lambda request, tag: say("This is a script, and no model. ").slow(0.05, delta_chars=4)
     )

@@ -1,9 +1,9 @@
-"""The same sessions under trio: two conversations at once, one of which is interrupted.
+"""Sessions on trio: two conversations at the same time, of which one is interrupted.
 
     python examples/with_trio.py
 
-It runs offline: a script stands in for the model. Sessions run on asyncio and on trio; services
-and their clients on asyncio alone.
+It runs offline, with scripted replies. Sessions run on asyncio and on trio. Services and their
+clients run on asyncio only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmsession.turns.request import Request, StepTag
 
 
 def replies(request: Request, tag: StepTag) -> ScriptedReply:
-    """A stand-in for a model: short to one question, without end to the other."""
+    """A short reply to one question, and a reply that never ends to the other."""
     if b"for ever" in bytes(request.messages[-1].body):
         return say("on and on ").hanging(3)
     return say("Hello from trio.")

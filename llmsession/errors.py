@@ -681,7 +681,7 @@ class StoreDamaged(StoreError):
     Cause: a failing disk, a file that was copied while it was written, or one that another
     program wrote to.
 
-    Example: ``the store of the service is damaged; its log says how``
+    Example: ``the store of the service is damaged; see the service's log``
 
     Remedy: stop the program, copy the file away, and restore a backup.
     """

@@ -1,5 +1,5 @@
 // A client of `llmsession serve` without dependencies: it sends, streams, interrupts and resumes.
-// The protocol is in docs/reference/wire.md.   node node_client.mjs unix:/run/llmsession.sock [TOKEN [MODEL]]
+// Protocol: docs/reference/wire.md. Usage: node node_client.mjs unix:/run/llmsession.sock [TOKEN [MODEL]]
 import net from "node:net";
 import { randomUUID } from "node:crypto";
 
@@ -9,10 +9,10 @@ export class Client {
     this.where = tcp ? { host: tcp[1], port: +tcp[2] } : { path: address.replace(/^unix:/, "") };
     this.token = token;
     this.pending = new Map(); // id -> {command, resolve, reject}: commands without an answer
-    this.subscriptions = new Map(); // id -> {session, cursor, onEvent}: they go on after a lost connection
+    this.subscriptions = new Map(); // id -> {session, cursor, onEvent}: they continue after a reconnect
     [this.lastId, this.delay] = [0, 50];
     this.welcomed = new Promise((resolve, reject) => Object.assign(this, { onWelcome: resolve, onRefusal: reject }));
-    this.welcomed.catch(() => {}); // who does not ask for it meets the error elsewhere
+    this.welcomed.catch(() => {}); // the promise may be unused: the error also rejects all pending commands
   }
   connect() {
     this.socket = net.connect(this.where);
@@ -25,7 +25,7 @@ export class Client {
       for (const line of lines) this.receive(JSON.parse(line));
     });
     this.socket.on("error", (error) => {
-      if (!this.wasReady) this.fail(error); // nobody is there; later it is a lost connection, and "close" follows
+      if (!this.wasReady) this.fail(error); // the first connection failed; a later loss is handled at "close"
     });
     this.socket.on("close", () => {
       this.ready = false;
@@ -46,7 +46,7 @@ export class Client {
       this.onWelcome(message);
       for (const [subscribed, { session, cursor }] of this.subscriptions)
         this.write({ type: "subscribe", id: subscribed, session, after: cursor });
-      for (const { command } of this.pending.values()) this.write(command); // the same ids: harmless
+      for (const { command } of this.pending.values()) this.write(command); // safe to repeat: the ids are the same
     } else if (type === "event") {
       const subscription = this.subscriptions.get(message.subscription);
       if (subscription && message.seq) subscription.cursor = message.seq;
@@ -55,7 +55,7 @@ export class Client {
       this.subscriptions.get(message.subscription)?.onEvent(message);
       this.subscriptions.delete(message.subscription);
     } else if (type === "error" && id === undefined && !message.retryable) {
-      this.fail(Object.assign(new Error(message.message), message)); // the connection's: a wrong token stays wrong
+      this.fail(Object.assign(new Error(message.message), message)); // the connection was refused, for example for its token: reconnecting would not help
     } else if (type === "reply" || type === "error") {
       const [request, socket] = [this.pending.get(id), this.socket];
       if (request && message.code === "Overloaded" && hint && Date.now() < request.until) // it was not performed
@@ -95,7 +95,7 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
   const [address, token, named] = process.argv.slice(2);
   const client = new Client(address, token).connect();
   try {
-    const model = named ?? (await client.welcomed).default_model; // one that answers there
+    const model = named ?? (await client.welcomed).default_model; // a model that this service has
     if (!model) throw new Error("the service has no default model: name one as the third argument");
     const { session } = await client.change("create", { session: randomUUID(), config: { model } });
     client.subscribe(session, 0, ({ seq, kind, body, offset = 0 }) => {
@@ -103,7 +103,7 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
       else if (offset === 0 && body?.text) console.log("-", body.text);
     });
     const first = await client.change("send", { session, content: "hello" });
-    client.socket.destroy(); // as a network may do: the client reconnects and goes on
+    client.socket.destroy(); // simulates a network failure: the client reconnects and continues
     const { status, error, messages } = await client.ask("outcome", { session, turn: first.turn });
     if (status !== "committed") throw new Error(`the turn ${status}: ${error}`);
     console.log("said", messages.at(-1).content.map(({ text = "" }) => text).join(""));

@@ -1,9 +1,12 @@
-"""What tests of llmsession are made of, and tests of programs that use it.
+"""Tools for testing llmsession, and programs that use it.
 
-A provider that plays a script and misbehaves on demand. A store that fails on demand, and the
-contract that every store keeps. A server that refuses what the real APIs refuse. The replay of
-recorded conversations through real sessions. Stress, simulation, and a checker of their recordings.
-Absent: pytest; the store contract is plain asserts in async methods.
+- A provider that plays a script and fails on demand.
+- A store that fails on demand, and the contract that every store must pass.
+- A server that refuses what the real APIs refuse.
+- The replay of recorded conversations through real sessions.
+- Stress tests, a simulation, and a checker of their recordings.
+
+pytest is not needed: the store contract has plain asserts in async methods.
 """
 
 from importlib import import_module
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from .strict_server.script import RandomFaults
     from .strict_server.server import StrictServer
 else:
-    # Imported when they are used: some need packages that a user of ScriptedProvider may not have.
+    # Imported at first use: some need packages that a user of ScriptedProvider may not have.
     _MODULES = {
         "checker.checker": ("check",),
         "recording.entries": ("Recording", "decode_lines", "encode_lines"),

@@ -1,4 +1,4 @@
-"""A store that fails when it is told to."""
+"""A store that fails on demand."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ Done: TypeAlias = Callable[[AppendResult], None]
 
 
 class _Fault(msgspec.Struct, frozen=True):
-    """What becomes of one append."""
+    """What happens to one append."""
 
     kind: Literal["fail", "lose", "conflict", "deleted"]
     error: str = ""
 
 
 class FaultyStore:
-    """*inner*, with faults. Each fault is used up by one append, in the order they were asked
-    for; reading, and appends without a fault, go to *inner* as they are, and do what ``Store``
-    promises of them.
+    """Wraps the store *inner* and adds faults to appends.
 
-    ``delay`` keeps every answer back until ``deliver``: the records are written by then, and
-    only whoever appended does not know it. ``appends`` holds every batch that was handed in.
+    Each fault applies to one append, in the order in which the faults were requested. Reads, and
+    appends without a fault, are passed to *inner* unchanged.
+
+    ``delay`` keeps all answers back until ``deliver``. Meanwhile the records are already written,
+    but the caller of ``append`` does not know it. ``appends`` contains all batches.
     """
 
     def __init__(self, inner: Store) -> None:
@@ -54,35 +55,35 @@ class FaultyStore:
         self._arrived: anyio.Event | None = None
 
     def fail_next(self, error: str = "the disk is full") -> None:
-        """The next append writes nothing and says so: Lost, committed False."""
+        """The next append writes nothing, and its result is ``Lost`` with ``committed=False``."""
         self._faults.append(_Fault("fail", error))
 
     def lose_acknowledgement(self, error: str = "the connection broke") -> None:
-        """The next append is written, and its answer is Lost, committed None."""
+        """The next append is written, but its result is ``Lost`` with ``committed=None``."""
         self._faults.append(_Fault("lose", error))
 
     def conflict_next(self, *, deleted: bool = False) -> None:
-        """The next append is refused, as if another owner had taken the session, or as if it
-        had been deleted. In *inner* nothing changes."""
+        """The next append is refused, as if another owner had taken over the session. With
+        *deleted*, as if the session had been deleted. *inner* does not change."""
         self._faults.append(_Fault("deleted" if deleted else "conflict"))
 
     def delay(self) -> None:
-        """Keep the answers of appends back from now on, until ``deliver``."""
+        """Keep back the answers of all appends from now on, until ``deliver``."""
         self._delaying = True
 
     def deliver(self) -> None:
-        """Give the answers that were kept back, in order. Later ones are not delayed."""
+        """Deliver the answers that were kept back, in order. Later answers are not delayed."""
         self._delaying = False
         while self._delayed and not self._delaying:
             self._delayed.popleft()()
 
     @property
     def delayed(self) -> int:
-        """How many answers are kept back now."""
+        """How many answers are being kept back."""
         return len(self._delayed)
 
     async def wait_delayed(self, count: int = 1) -> None:
-        """Until *count* answers are kept back."""
+        """Wait until *count* answers are kept back."""
         while len(self._delayed) < count:
             self._arrived = anyio.Event()
             await self._arrived.wait()
@@ -151,6 +152,6 @@ class FaultyStore:
         return await self.inner.check()
 
     async def aclose(self) -> None:
-        """Deliver what is kept back, and close *inner*."""
+        """Deliver the answers that are kept back, and close *inner*."""
         self.deliver()
         await self.inner.aclose()

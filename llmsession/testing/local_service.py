@@ -1,4 +1,4 @@
-"""``llmsession serve`` in a process of its own, to be used, killed and started again."""
+"""Runs ``llmsession serve`` in its own process, so that a test can use, kill and restart it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from llmsession.errors import InvalidInput
 __all__ = ["ServedProgram", "free_port", "serving"]
 
 START_S = 60.0
-"""How long a service may take to be ready, on a machine that has much to do."""
+"""How long a service may take to become ready, on a busy machine."""
 END_S = 30.0
 _LISTENING = "listening at "
 
 
 class ServedProgram:
-    """One service and its processes, one after the other. Made by ``serving``."""
+    """A service that can be restarted. Each start is a new process. Created by ``serving``."""
 
     def __init__(
         self, arguments: tuple[str, ...], folder: Path, environ: Mapping[str, str], log: Path
@@ -36,25 +36,25 @@ class ServedProgram:
         self._environ = dict(environ)
         self._running: Process | None = None
         self.log = log
-        """The file that all of its logs are in."""
+        """The log file of all its processes."""
         self.addresses: tuple[str, ...] = ()
-        """Where it listens, with the ports that it got, in the order in which they were asked
-        for: sockets, gRPC, health. A port 0 is another one after each start."""
+        """The addresses at which it listens, with the actual ports: first sockets, then gRPC, then
+        health. A port 0 becomes another port after each start."""
 
     @property
     def pid(self) -> int:
-        """The id of the process that runs. Raises InvalidInput where none does."""
+        """The id of the running process. Raises InvalidInput if none runs."""
         return self._process().pid
 
     def address(self, scheme: str) -> str:
-        """The first address of *scheme*: ``unix``, ``tcp``, ``grpc``, or ``http`` (health)."""
+        """The first address with *scheme*: ``unix``, ``tcp``, ``grpc``, or ``http`` (health)."""
         return next(listed for listed in self.addresses if listed.partition(":")[0] == scheme)
 
     async def start(self) -> None:
-        """Start it, and wait until it is ready. Raises InvalidInput with what it said, where it
-        ends before that; TimeoutError after a minute."""
+        """Start the service, and wait until it is ready. Raises InvalidInput with the last line of
+        the log if the service ends before that, and TimeoutError after a minute."""
         if self._running is not None:
-            raise InvalidInput("this service runs already")
+            raise InvalidInput("this service is already running")
         with _opened(self.log) as log:
             self._running = await anyio.open_process(
                 self._command, cwd=self._folder, env=self._environ, stdin=None, stderr=log
@@ -65,21 +65,22 @@ class ServedProgram:
         except anyio.IncompleteRead as error:
             code = await self.wait()
             lines = (await anyio.Path(self.log).read_text("utf-8")).strip().splitlines()
-            message = lines[-1] if lines else "it said nothing"
-            raise InvalidInput(f"the service ended with {code}: {message}") from error
+            message = lines[-1] if lines else "its log is empty"
+            raise InvalidInput(f"the service ended with exit code {code}: {message}") from error
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.kill()
             raise
 
     def tell(self, which: signal.Signals) -> None:
-        """Send it a signal; nothing where it has ended by itself meanwhile."""
+        """Send the signal *which* to the process. Does nothing if the process has just ended."""
         running = self._process()
         with suppress(ProcessLookupError):
             running.send_signal(which)
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended; -9 after SIGKILL. Cancellable."""
+        """Wait for the process to end, and return its exit code. It is -9 after SIGKILL.
+        Cancellable."""
         process = self._process()
         code = await process.wait()
         await process.aclose()
@@ -87,17 +88,17 @@ class ServedProgram:
         return code
 
     async def kill(self) -> None:
-        """End it as a power failure would, and wait for that."""
+        """Kill the process with SIGKILL, and wait for its end."""
         self.tell(signal.SIGKILL)
         await self.wait()
 
     async def terminate(self) -> int:
-        """Ask it to end in order; its exit code."""
+        """Shut the service down with SIGTERM, and return its exit code."""
         self.tell(signal.SIGTERM)
         return await self.wait()
 
     async def end(self) -> None:
-        """``terminate`` if it runs; kill it where that takes longer than half a minute."""
+        """Shut the service down if it runs. Kill it if that takes longer than half a minute."""
         if self._running is None:
             return
         with anyio.move_on_after(END_S):
@@ -107,7 +108,7 @@ class ServedProgram:
 
     def _process(self) -> Process:
         if self._running is None:
-            raise InvalidInput("this service does not run")
+            raise InvalidInput("this service is not running")
         return self._running
 
 
@@ -128,9 +129,11 @@ async def _addresses(process: Process) -> tuple[str, ...]:
 async def serving(
     *arguments: str, folder: str | Path, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[ServedProgram]:
-    """``llmsession serve`` with *arguments*, run in *folder*, ready when the body begins, and
-    ended when it is left. *environ* is added to this process's own, without its keys of providers
-    and settings. Raises as ``ServedProgram.start``.
+    """Run ``llmsession serve`` with *arguments* in *folder*. The service is ready when the body of
+    the context begins, and is shut down when the body is left.
+
+    The service gets *environ* and the environment of this process, except for providers' keys and
+    settings of the service. Raises the errors of ``ServedProgram.start``.
     """
     folder = Path(folder)
     environment = {
@@ -150,7 +153,8 @@ async def serving(
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at now, to be asked for again after a restart."""
+    """A loopback port that is free now. Use it for a service that keeps its port after a
+    restart."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

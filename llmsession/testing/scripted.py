@@ -1,4 +1,4 @@
-"""A provider that says what a test tells it to, and misbehaves on demand. No model answers."""
+"""A provider with scripted replies, which fails on demand. It calls no model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ _STREAMED: dict[str, tuple[tuple[str, DeltaKind], ...]] = {
     "thinking": (("thinking", "thinking"), ("signature", "signature")),
     "tool_use": (("input", "input"),),
 }
-"""The fields of a block that stream, in order, each as its kind of delta."""
+"""By type of block: the fields that are streamed, in order, with the kind of their deltas."""
 
 
 class _Fault(msgspec.Struct, frozen=True):
-    """*error* is raised; or nothing comes for *seconds*, whatever cancels it; or for ever."""
+    """A fault before event *at*. With *error*, the stream raises it. With
+    *ignores_cancellation_s*, the stream pauses so long and ignores cancellation. With neither, it
+    pauses for ever."""
 
     at: int
     error: BaseException | None = None
@@ -41,12 +43,14 @@ class _Fault(msgspec.Struct, frozen=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """One reply of a script: blocks as JSON bytes, and how they are streamed.
+    """One reply of a script: its blocks as JSON bytes, and how they are streamed.
 
-    Replies are added: ``think("hm") + say("let me see") + call("ls", {"path": "."})``. Without
-    a *stop_reason* it is ``tool_use`` if there are calls, else ``end_turn``. *delay_s* passes
-    before each event, *delta_chars* is the length of a delta. The methods give a changed copy;
-    where one takes *at*, that is the number of events that come before, at most all but the last.
+    Use ``+`` to combine replies: ``think("hm") + say("let me see") + call("ls", {"path": "."})``.
+    The default *stop_reason* is ``tool_use`` if there are calls, and ``end_turn`` otherwise.
+    *delay_s* is the pause before each event, and *delta_chars* the length of a delta.
+
+    The methods return a changed copy. Where a method takes *at*, that many events of the stream
+    come before the fault, but never the last event.
     """
 
     blocks: tuple[bytes, ...] = ()
@@ -63,38 +67,40 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, blocks=self.blocks + other.blocks)
 
     def stopping(self, stop_reason: str) -> ScriptedReply:
-        """It ends with *stop_reason*, in the provider's word."""
+        """A copy that ends with *stop_reason*, as the provider names it."""
         return msgspec.structs.replace(self, stop_reason=stop_reason)
 
     def costing(self, usage: Usage) -> ScriptedReply:
-        """It reports *usage*, at its start and at its end."""
+        """A copy that reports *usage* at its start and at its end."""
         return msgspec.structs.replace(self, usage=usage)
 
     def slow(self, delay_s: float, *, delta_chars: int = 16) -> ScriptedReply:
-        """*delay_s* passes before each event, and a delta is *delta_chars* long."""
+        """A copy that waits *delay_s* before each event. Deltas have *delta_chars* characters."""
         return msgspec.structs.replace(self, delay_s=delay_s, delta_chars=delta_chars)
 
     def hanging(self, at: int = 0) -> ScriptedReply:
-        """Nothing more comes from there on. Cancellation ends it."""
+        """A copy that sends nothing more after *at* events, until it is cancelled."""
         return self._with(_Fault(at))
 
     def raising(self, error: BaseException, at: int = 0) -> ScriptedReply:
-        """*error* is raised there: a ProviderError, or anything that a faulty provider raises."""
+        """A copy that raises *error* after *at* events. Use a ProviderError, or any other exception
+        to simulate a faulty provider."""
         return self._with(_Fault(at, error=error))
 
     def ignoring_cancellation(self, seconds: float, at: int = 0) -> ScriptedReply:
-        """Nothing comes there for *seconds*, and every cancellation is swallowed meanwhile."""
+        """A copy that pauses for *seconds* after *at* events, and ignores cancellation in the
+        pause."""
         return self._with(_Fault(at, ignores_cancellation_s=seconds))
 
     def _with(self, fault: _Fault) -> ScriptedReply:
         return msgspec.structs.replace(self, fault=fault)
 
     def out_of_order(self) -> ScriptedReply:
-        """The first block's start comes after what should follow it."""
+        """A copy whose first block starts one event too late."""
         return msgspec.structs.replace(self, shuffled=True)
 
     def events(self, model: str) -> list[StreamEvent]:
-        """The whole stream, without its faults but in the order that it is sent in."""
+        """All events of the stream in the order in which they are sent, without the fault."""
         events: list[StreamEvent] = [ReplyStarted(self.model or model, self.usage)]
         for index, raw in enumerate(self.blocks):
             events.extend(_block_events(index, raw, self.delta_chars))
@@ -107,7 +113,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _block_events(index: int, raw: bytes, size: int) -> Iterator[StreamEvent]:
-    """A block as a provider streams it: opened empty, filled by deltas, closed."""
+    """The events of a block: a start with empty fields, deltas that fill them, and a stop."""
     fields = msgspec.json.decode(raw)
     streamed = _STREAMED.get(fields["type"], ())
     values = [(kind, fields[name]) for name, kind in streamed if fields.get(name) is not None]
@@ -123,7 +129,7 @@ def _block_events(index: int, raw: bytes, size: int) -> Iterator[StreamEvent]:
 
 
 def block(fields: Mapping[str, Any]) -> ScriptedReply:
-    """A reply of one block, given as it stands in JSON; it has a ``type``."""
+    """A reply of one block with these JSON *fields*, including its ``type``."""
     return ScriptedReply(blocks=(encode_json(fields),))
 
 
@@ -152,12 +158,14 @@ Script: TypeAlias = Iterable[Scripted] | Callable[[Request, StepTag], Scripted]
 
 
 class ScriptedProvider:
-    """Plays *script*: replies, one for each request in the order that requests come; or a
-    function from a request and its tag to a reply. Text stands for ``say(text)``.
+    """A provider that answers from *script*.
 
-    A request beyond the script raises ProviderError, fatal. ``requests`` and ``tags`` hold what
-    came in, ``opened`` and ``closed`` count streams: they are equal when nothing was left open.
-    Where several sessions share a provider, a function tells them apart.
+    *script* is a list of replies, which answer the requests in order. Or it is a function that
+    takes a request and its tag and returns a reply. A string stands for ``say(text)``. If several
+    sessions share the provider, use a function, which can tell them apart.
+
+    A request after the last reply raises a fatal ProviderError. ``requests`` and ``tags`` are all
+    that were received. ``opened`` and ``closed`` count streams: they are equal if none is open.
     """
 
     def __init__(
@@ -173,20 +181,20 @@ class ScriptedProvider:
 
     @property
     def name(self) -> str:
-        """The one that it was made with."""
+        """The *name* that was passed to the constructor."""
         return self._name
 
     def profile(self, model: str) -> Profile:
-        """The one that it was made with, whatever *model* is."""
+        """The *profile* that was passed to the constructor, for every *model*."""
         return self._profile
 
     @property
     def open_streams(self) -> int:
-        """Streams that were opened and are not closed yet."""
+        """How many streams are open."""
         return self.opened - self.closed
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """The script's next reply, with its faults. Raises what the reply says it raises."""
+        """Stream the next reply of the script, with its fault. Raises the error of the fault."""
         self.requests.append(request)
         self.tags.append(tag)
         self.opened += 1
@@ -228,5 +236,5 @@ async def _misbehave(fault: _Fault) -> None:
     while (left_s := until - anyio.current_time()) > 0:
         try:
             await anyio.sleep(left_s)
-        except anyio.get_cancelled_exc_class():  # this is the misbehaviour
-            continue  # it is swallowed on purpose
+        except anyio.get_cancelled_exc_class():
+            continue  # ignoring cancellation is the fault that the script asks for

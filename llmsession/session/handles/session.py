@@ -328,7 +328,7 @@ class LLMSession:
         unknown = set(changes) - set(SessionConfig.__struct_fields__)
         if unknown:
             names = ", ".join(sorted(unknown))
-            raise InvalidConfig(f"no such configuration field: {names}; see SessionConfig")
+            raise InvalidConfig(f"unknown configuration fields: {names}; see SessionConfig")
         config = self._runtime.complete_config(actor.core.config, changes)
         checked = {name: getattr(config, name) for name in changes}
         await _perform(actor, c.Configure(actor.mailbox.number(), command_id, checked))

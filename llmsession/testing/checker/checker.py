@@ -27,15 +27,15 @@ __all__ = ["INVARIANTS", "MARGIN_S", "Violation", "check"]
 MARGIN_S = 1.0
 """How much longer than the grace period an interrupt may take."""
 TURNS_OF_THE_LOOP = 5
-"""An interrupt takes some turns of the event loop. Each was late by at most the measured lag. The
-clock is real: a busy machine is no violation, but a hang is."""
+"""An interrupt takes some iterations of the event loop, and each can be late by the measured lag.
+With this allowance a busy machine does not count as a violation, but a hang does."""
 
 
 def check(recording: Recording, *, margin_s: float = MARGIN_S) -> tuple[Violation, ...]:
-    """Every violation in *recording*, session by session; () if all invariants hold.
+    """All violations in *recording*, session by session. Empty if all invariants hold.
 
-    A recording that was cut off breaks "every caller is answered", and nothing else that
-    it does not show.
+    A recording that was cut off violates "every caller is answered". Its missing part violates no
+    other invariant.
     """
     begun, left = recording.begun, recording.left
     margin_s += TURNS_OF_THE_LOOP * (left.lag_s if left else 0.0)
@@ -93,7 +93,8 @@ def _check_session(
 
 
 def _check_left(recording: Recording) -> Iterator[Violation]:
-    """What a session left running was named; after the manager nothing ran."""
+    """Check that a session named the tasks that it left running, and that no task ran after the
+    manager's end."""
     for session in recording.sessions.values():
         for ended in session.ended:
             for name in sorted(set(ended.running) - set(ended.still_running)):

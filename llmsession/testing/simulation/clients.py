@@ -85,7 +85,7 @@ class SimClient(Client):
         self._seed = f"{seed}/{name}"
         self._fork_count = 0
         self._last_owner: SimConnection | None = None
-        """Where the session was before another process took it over."""
+        """The process that had the session before the last takeover."""
 
     # Reaching it.
 
@@ -115,7 +115,7 @@ class SimClient(Client):
         return None
 
     async def _find_home(self) -> None:
-        """Talk to the process that holds the session, as a client that is redirected."""
+        """Switch to the process that owns the session, like a client that is redirected."""
         holder = await self._world.disk.holder(self.name)
         for host in self._hosts:
             if host.is_up and holder is not None:
@@ -139,7 +139,7 @@ class SimClient(Client):
         await self.reach(takeover=how == "take")
 
     async def evict(self) -> None:
-        """Drop the handle, and have idle sessions evicted."""
+        """Drop the handle, and let idle sessions be evicted."""
         incarnation = await self._hosts[self.home].incarnation()
         incarnation.handles.pop(self.name, None)
         await incarnation.within(runtime_of(incarnation.manager).evict_idle)
@@ -251,13 +251,13 @@ class SimClient(Client):
             await self._await(turn)
 
     async def _head(self, *, is_other: bool) -> int | None:
-        """The turn that the history ends with, or another one; None if there is none."""
+        """The last turn of the history, or another one. None if there is none."""
         connection = await self.reach()
         head = live_state(connection.handle).head_turn if connection is not None else None
         return head + 1 if head is not None and is_other else head
 
     async def _await(self, turn: Turn) -> str | None:
-        """The stop reason of the turn, whichever process writes its end."""
+        """The stop reason of the turn. Any process may have written its end."""
         number = turn.id.number
         for _ in range(MAX_TRIES):
             connection = await self.reach()
@@ -305,7 +305,7 @@ class SimClient(Client):
         await self._read()
 
     def _argument(self, step: Change, handle: LLMSession, turn: int) -> Any:
-        """What a change of the kind of *step* takes, which is about *turn*."""
+        """The arguments of a change of the kind of *step*. It is about *turn*."""
         match step.kind:
             case "rewind":
                 return turn
@@ -334,7 +334,7 @@ class SimClient(Client):
             await client.change("configure", {"system": f"{name} is a fork"})
 
     def _check_fork(self, fork: LLMSession, turn: int | None) -> None:
-        """A fork at a turn has it, and ends with it, unless it was forgotten meanwhile."""
+        """Check that a fork at a turn ends with that turn, unless it was forgotten meanwhile."""
         if turn is None:
             return
         history, ended = fork.conversation(), live_state(fork).ended.get(turn)
@@ -346,7 +346,7 @@ class SimClient(Client):
     # The end.
 
     async def check_quiescent(self) -> None:
-        """Nothing fails any more: a send has to be answered."""
+        """Send after all faults have stopped. The send must be answered."""
         for attempt in range(3):
             token = f"{self.name}#{attempt}{QUIESCENCE}"
             turn = await self.send(token, f"{token}: and now?", command_id=token)
@@ -361,7 +361,7 @@ class SimClient(Client):
             await self.change("clear")
 
     async def finish(self) -> None:
-        """Close the session, wherever it is live."""
+        """Close the session in the process in which it is live."""
         connection = await self.reach()
         self.is_over = True
         if connection is None:
@@ -380,7 +380,7 @@ class SimClient(Client):
 async def _answer_of(
     perform: Callable[[SessionInterface], Awaitable[Any]], handle: LLMSession
 ) -> Any:
-    """What the command returns; True instead of None."""
+    """The result of the command, with True instead of None."""
     value = await perform(handle)
     return True if value is None else value
 

@@ -1,5 +1,5 @@
-"""What a simulation reaches: each event of the turn machine by the phase that it met, and each
-fault by the phase of the turns that it struck."""
+"""Counts what a simulation reaches: each event of the turn machine by the phase in which it
+happened, and each fault by the phase of the turns that it affected."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Coverage:
         return _Logger(self, owner_is_dead, "")
 
     def struck(self, what: str, session: str | None = None) -> None:
-        """*what* happens now: to *session*, or to all."""
+        """Count that *what* happens now, to *session* or to all sessions."""
         names = list(self._phases) if session is None else [session]
         phases = [phase for name in names for phase in self._phases.get(name, {}).values()]
         for phase in phases or [IDLE]:
             self.counts[f"{what} in {phase}"] += 1
 
     def moved(self, session: str, turn: int, event: str, phase: str) -> None:
-        """*event* took a turn to *phase*."""
+        """Count that *event* moved a turn to *phase*."""
         phases = self._phases.setdefault(session, {})
         before = phases.get(turn, "ACCEPTED")
         self.counts[f"machine: {event} in {before}"] += 1
@@ -51,7 +51,7 @@ class Coverage:
             phases[turn] = phase
 
     def phase(self, session: str, turn: int) -> str:
-        """The phase of *turn*; "" where it is not known."""
+        """The phase of *turn*, or "" if it is not known."""
         return self._phases.get(session, {}).get(turn, "")
 
     async def entered(self, phase: str, session: str = "") -> None:

@@ -37,7 +37,7 @@ SLOW_S = 0.03
 
 
 class SimDisk:
-    """What is really written. ``tokens`` names the send that each turn came from."""
+    """The records that are really written. ``tokens`` names the send of each turn."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"disk {seed}")
@@ -61,23 +61,23 @@ class SimDisk:
             self._faults.append(fault)
 
     def stop_faults(self) -> None:
-        """Nothing fails from now on."""
+        """Stop all faults of the disk."""
         self._faults.clear()
         self._slow_until = 0.0
 
     def fault(self, *, reads: bool) -> DiskFault | None:
-        """The fault that the next operation meets."""
+        """The fault of the next operation."""
         if self._faults and (self._faults[0] == "unread") == reads:
             return self._faults.popleft()
         return None
 
     async def latency(self) -> None:
-        """Wait as long as one way to the disk takes."""
+        """Wait for the latency of one message to the disk or back."""
         slow = anyio.current_time() < self._slow_until
         await anyio.sleep(self.random.uniform(0, SLOW_S) if slow else self.random.choice(LATENCY_S))
 
     def write(self, batch: Batch) -> AppendResult:
-        """Append *batch*, if its epoch and head hold."""
+        """Append *batch* if its epoch and head are current."""
         results: list[AppendResult] = []
         self.truth.append(batch, results.append)
         if isinstance(results[0], Appended):
@@ -94,21 +94,21 @@ class SimDisk:
         return results[0]
 
     def spent(self, session: str, turn: int, epoch: int, usage: Usage) -> None:
-        """The owner *epoch* has been told what a request of *turn* costs."""
+        """Note that the owner *epoch* has received the usage of a request of *turn*."""
         owner, tokens = self._spent.get((session, turn), (epoch, 0))
         tokens = _tokens(usage) + (tokens if owner == epoch else 0)
         self._spent[session, turn] = epoch, tokens
 
     def _check_spent(self, batch: Batch, record: r.Terminal) -> None:
-        """The end that an owner writes has all the usage that it was told of. What a dead owner was
-        told of is lost."""
+        """Check that the end of a turn has all the usage that its writer has received. Usage that
+        only a dead owner has received is lost."""
         epoch, tokens = self._spent.get((batch.session, record.turn), (0, 0))
         if epoch == batch.epoch and _tokens(record.usage) < tokens:
             text = f"turn {record.turn} has used {tokens} tokens, and ended with"
             self.violations.append((12, batch.session, f"{text} {_tokens(record.usage)}"))
 
     def epoch(self, session: str) -> int:
-        """The session's newest epoch; 0 where there is none."""
+        """The session's newest epoch, or 0 if it has none."""
         row = self.truth.row_of(session)
         return row.epoch if row else 0
 
@@ -118,7 +118,7 @@ class SimDisk:
         return row.head if row else 0
 
     async def holder(self, session: str) -> Owner | None:
-        """Who holds the session, dead or alive."""
+        """The owner of the session, whether its process is alive or not."""
         return (await self.truth.row(session)).owner
 
 
@@ -140,7 +140,8 @@ class DiskLink:
         self.owners: set[str] = set()
 
     def cut(self) -> None:
-        """The process has died. What it had already sent may be written or not."""
+        """Note that the process has died. Operations that it had already sent may be carried out or
+        not."""
         self.is_cut = True
         self._disk.dead |= self.owners
         self.flows.set()
@@ -178,7 +179,7 @@ class DiskLink:
 
     @asynccontextmanager
     async def _trip(self, *, reads: bool = False) -> AsyncIterator[KeepingStore]:
-        """The way to the disk, and back from it if nothing fails there."""
+        """Waits for the latency to the disk and back. Raises the fault of the operation, if any."""
         if self.is_cut:
             raise _dead()
         await self._pass()
@@ -249,7 +250,7 @@ class DiskLink:
         return ()
 
     async def aclose(self) -> None:
-        """The disk outlives every process."""
+        """Do nothing: the disk outlives every process."""
 
 
 def _tokens(usage: Usage) -> int:

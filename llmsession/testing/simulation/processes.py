@@ -60,7 +60,7 @@ class World:
         self.open_streams = 0
 
     def report(self, invariant: int, text: str, session: str = "") -> None:
-        """Record a violation that the world itself has seen."""
+        """Record a violation that the simulation itself has noticed."""
         entry = Found(session=session, invariant=invariant, text=text, **self.recorder.place())
         self.recorder.note(entry)
 
@@ -129,7 +129,7 @@ class Incarnation:
         return world.model.reply(session, request, tag)
 
     def note_spent(self, request: Request, tag: StepTag, usage: Usage) -> None:
-        """Record what the reply to *request*, which begins now, costs."""
+        """Record the cost of the reply to *request*, which begins now."""
         session = self._requests.session_of(request)
         is_streaming = self._world.coverage.phase(session, tag.turn) == "STREAMING"
         if is_streaming and self.owns(session):
@@ -141,7 +141,7 @@ class Incarnation:
         return epoch is not None and epoch == self._world.disk.epoch(session)
 
     async def end(self) -> None:
-        """End in order."""
+        """Shut down in order."""
         self._end.set()
         await self._ended.wait()
 
@@ -155,7 +155,7 @@ class Incarnation:
         self._scope.cancel()
 
     async def within(self, perform: Callable[[], Awaitable[T]]) -> T | None:
-        """What a client of this process gets: None if the process dies before it answers."""
+        """The answer that a client of this process gets. None if the process dies first."""
         with anyio.CancelScope() as scope:
             if self.owner_is_dead:
                 return None
@@ -173,7 +173,7 @@ class Incarnation:
             del self._waiting[scope]
 
     async def opened(self, session: str, *, takeover: bool = False) -> LLMSession:
-        """A handle of *session* in this process. Raises as ``SessionManager.open``."""
+        """A handle of *session* in this process. Raises the errors of ``SessionManager.open``."""
         handle = self.handles.get(session)
         if takeover or handle is None or handle.status().phase in ("closed", "moved"):
             handle = await self.manager.open(session, takeover=takeover, unbound="warn")
@@ -183,7 +183,7 @@ class Incarnation:
 
 
 class _RequestLog:
-    """Which session a request is of. Its text cannot tell: a fork has its parent's prompt."""
+    """Finds the session of a request. The text does not tell, as a fork has its parent's prompt."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[Request, str]] = {}

@@ -53,7 +53,7 @@ CHAOS_S = 60.0
 QUIESCENCE_S = 60.0
 """Virtual seconds in which everything has to end after the last fault."""
 MAX_PHASE_WAIT_S = 0.5
-"""Virtual seconds that a step waits for its phase. Then it happens all the same."""
+"""Virtual seconds that a step waits for its phase. After that it happens in any phase."""
 PROCESSES = 2
 
 
@@ -174,7 +174,7 @@ class _Run:
             self._world.report(13, f"a command was not answered in {CHAOS_S:.0f} virtual seconds")
 
     async def _run_quiescence(self) -> None:
-        """Stop all faults. Then every session has to answer and to close."""
+        """Stop all faults. After that, every session must answer and close."""
         self.disk.stop_faults()
         with anyio.move_on_after(QUIESCENCE_S) as scope:
             clients = [one for client in self._clients for one in (client, *client.forks)]
@@ -187,7 +187,7 @@ class _Run:
             self._world.report(13, "all faults are over, and somebody still waits")
 
     async def _unknown(self, known: Sequence[SimClient]) -> list[SimClient]:
-        """Sessions whose creation was not answered, such as a fork whose answer was lost."""
+        """Sessions whose creation got no answer, such as a fork with a lost answer."""
         names = {client.name for client in known}
         rows = await self.disk.truth.rows()
         return [self._client(row.session, 0) for row in rows if row.session not in names]

@@ -1,6 +1,7 @@
-"""A schedule: everything that happens to the simulated world from outside, each step at its time.
+"""Schedules: everything that happens in a simulation from outside, with the time of each step.
 
-It is a value. It is made from a seed, it can be saved, and it is shrunk by leaving steps out.
+A schedule is a value. It is generated from a seed, it can be saved, and it is shrunk by removing
+steps.
 """
 
 from __future__ import annotations
@@ -33,35 +34,36 @@ __all__ = [
 ]
 
 Heard: TypeAlias = Literal["once", "lost", "twice"]
-"""What the network does with a command: command and answer arrive; the answer is lost, and the
-command is repeated; the command arrives twice."""
+"""What the network does with a command. ``once``: command and answer arrive. ``lost``: the answer
+is lost, and the command is repeated. ``twice``: the command arrives twice."""
 ChangeKind: TypeAlias = Literal[
     "compact", "clear", "purge", "rewind", "forget", "fork", "configure", "label", "summaries",
     "set_summary", "cancel_compaction",
 ]  # fmt: skip
 DiskFault: TypeAlias = Literal["fail", "lose", "void", "echo", "unread", "slow"]
-"""What fails: an append writes nothing and says so; it is written, but its answer is lost; it is
-neither written nor answered; it is written, and then refused because it is there; a read fails;
-everything is slow."""
+"""What goes wrong. ``fail``: an append writes nothing and reports that. ``lose``: an append is
+written, but its answer is lost. ``void``: an append is neither written nor answered. ``echo``: an
+append is written twice, so the second one is refused. ``unread``: a read fails. ``slow``: all
+operations are slow."""
 
 
 class StepBase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step"):
-    """Something that happens ``at`` so many seconds after the start. With a ``phase`` it waits then
-    until a turn of its session, or of any session, enters that phase."""
+    """Something that happens ``at`` seconds after the start. With a ``phase`` it then waits until a
+    turn enters that phase: a turn of its session, or of any session if it has none."""
 
     at: float
     phase: str | None = None
 
     @property
     def moment(self) -> str:
-        """When it happens, as text."""
+        """The time at which it happens, as text."""
         return f"{self.at:6.3f} s  " + (f"once {self.phase}, " if self.phase else "")
 
 
 class Send(StepBase, frozen=True, tag="send"):
-    """Somebody sends something. ``number`` is unique in its session. The send may name the ``head``
-    that the sender has seen, or another one. With ``to_last`` it goes to the process that owned the
-    session before, as from a client that does not know of the takeover."""
+    """A client sends a message. ``number`` is unique in its session. The send may require the
+    ``head`` that the client has seen, or another one. With ``to_last`` it goes to the previous
+    owner of the session, like the send of a client that does not know of the takeover."""
 
     session: int
     number: int
@@ -84,7 +86,7 @@ class Send(StepBase, frozen=True, tag="send"):
 
 
 class Interrupt(StepBase, frozen=True, tag="interrupt"):
-    """Somebody interrupts everything, the running turn, the newest one, or an unknown one."""
+    """A client interrupts all turns, the running turn, the newest turn, or an unknown turn."""
 
     session: int
     target: Literal["all", "running", "newest", "unknown"] = "all"
@@ -102,7 +104,7 @@ class Interrupt(StepBase, frozen=True, tag="interrupt"):
 
 
 class Change(StepBase, frozen=True, tag="change"):
-    """Somebody changes the session. ``pick``, from 0 to 1, is the place in the history."""
+    """A client changes the session. ``pick``, from 0 to 1, is the position in the history."""
 
     session: int
     kind: ChangeKind
@@ -120,7 +122,7 @@ class Change(StepBase, frozen=True, tag="change"):
 
 
 class Evict(StepBase, frozen=True, tag="evict"):
-    """Nobody holds a handle of the session any more, and idle sessions are evicted."""
+    """The handles of the session are dropped, and idle sessions are evicted."""
 
     session: int
 
@@ -140,7 +142,7 @@ class Move(StepBase, frozen=True, tag="move"):
 
 
 class Kill(StepBase, frozen=True, tag="kill"):
-    """A process dies at once. Its next incarnation starts after ``down_s``."""
+    """A process is killed. It is restarted after ``down_s``."""
 
     process: int
     down_s: float = 0.05
@@ -150,8 +152,8 @@ class Kill(StepBase, frozen=True, tag="kill"):
 
 
 class Freeze(StepBase, frozen=True, tag="freeze"):
-    """A process is stopped for ``seconds``. If its sessions are ``taken``, the other process takes
-    them over meanwhile."""
+    """A process is stopped for ``seconds``. With ``taken``, the other process takes over its
+    sessions meanwhile."""
 
     process: int
     seconds: float
@@ -228,12 +230,12 @@ _DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread"
 
 
 def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
-    """The schedule of *seed*."""
+    """Generate the schedule of *seed*."""
     random = Random(f"schedule {seed}")
     steps: list[Step] = []
     for session in range(sessions):
         steps += _steps_of(random, session)
-    # Some seeds have no faults: no rule may depend on a fault.
+    # Some schedules have no faults, because the invariants must hold without faults, too.
     for _ in range(random.choice((0, 1, 2, 3, 4))):
         steps.append(_fault(random, sessions))
     steps = _varied(Random(f"variations {seed}"), steps)
@@ -243,12 +245,12 @@ def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
 
 
 AT_ONCE = 100
-"""Sends that come together with an interrupt are numbered from here on."""
+"""Sends at the same time as an interrupt have numbers from here on, so that they stay unique."""
 
 
 def _varied(random: Random, steps: Sequence[Step]) -> list[Step]:
-    """*acts*, some of which happen in one moment with a send, and sends that are said to follow
-    a turn."""
+    """*steps* with random variations. Some interrupts and changes move to the moment of a send,
+    because races are likeliest there. Some sends require a head, or go to the last owner."""
     sends = [step for step in steps if isinstance(step, Send)]
     varied: list[Step] = []
     for step in steps:

@@ -51,16 +51,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """Those of the shortest schedule."""
+        """The violations of the shortest schedule."""
         return self.run.violations
 
 
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a simulation.
 
-    ``reached`` counts the events of the turn machine by the phase that they met, and the faults by
-    the phase of the turns that they struck: what was never reached was not tested. ``virtual_s`` is
-    the sum of the virtual times, ``last`` the run of the last schedule.
+    ``reached`` counts the events of the turn machine by the phase in which they happened, and the
+    faults by the phase of the turns that they affected. A case that was never reached was not
+    tested. ``virtual_s`` is the sum of the virtual times. ``last`` is the run of the last schedule.
     """
 
     plan: SimulationPlan
@@ -124,8 +124,8 @@ def simulate(
 def shrink(run: SimRun, parts: UserParts | None = None, *, max_runs: int = MAX_RUNS) -> Failure:
     """Find a shorter schedule that violates one of the invariants that *run* violates.
 
-    Steps are left out, many at once and then one by one. The steps that are left are simplified.
-    At most *max_runs* schedules are run.
+    Steps are removed, first many at once and then one by one. Then the remaining steps are
+    simplified. At most *max_runs* schedules are run.
     """
     broken = {violation.invariant for violation in run.violations}
     best, tried = run, 0
@@ -139,6 +139,8 @@ def shrink(run: SimRun, parts: UserParts | None = None, *, max_runs: int = MAX_R
         best = candidate
         return True
 
+    # Try to remove each run of ``size`` steps, then halve the size, as in delta debugging. Large
+    # sizes come first, because one successful run then removes many steps.
     size = len(run.schedule.steps) // 2
     while size and tried < max_runs:
         index, removed = 0, False
@@ -148,6 +150,7 @@ def shrink(run: SimRun, parts: UserParts | None = None, *, max_runs: int = MAX_R
                 removed = True
             else:
                 index += size
+        # Repeat single removals until none succeeds: a removed step may make another one needless.
         if not (removed and size == 1):
             size //= 2
     for index in range(len(best.schedule.steps)):

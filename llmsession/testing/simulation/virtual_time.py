@@ -19,12 +19,13 @@ __all__ = ["run_seeded"]
 T = TypeVar("T")
 
 BUSY_TURNS = 50
-"""How often the loop may turn without a rest. Then time moves, as it would in reality."""
+"""How many iterations of the loop may have work at the same virtual time. After that the clock
+moves, as it would in reality."""
 TURN_S = 100e-6
 
 
 def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
-    """Return what *work* returns, or raise what it raises.
+    """Run *work*, and return its result or raise its exception.
 
     *seed* decides the order of the tasks. Time moves when all tasks wait. The garbage collector
     runs only before and after. Two runs of one seed are the same, step by step, if *work* has no
@@ -50,7 +51,7 @@ def run_seeded(seed: int, work: Callable[[], Awaitable[T]]) -> T:
 
 
 def _sole(error: BaseException) -> BaseException:
-    """The error inside groups of one, which nurseries make."""
+    """Unwrap exception groups with one error, which trio's nurseries raise."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -123,8 +124,8 @@ def _busy_time(clock: trio.testing.MockClock) -> trio.abc.Instrument:
     import trio
 
     class BusyTime(trio.abc.Instrument):
-        """Moves the clock while the loop never rests. Work that ignores its cancellation runs again
-        on every turn of the loop, and would stop a clock that only jumps."""
+        """Moves the clock while the loop always has work. A task that ignores its cancellation runs
+        again in every iteration. A clock that moves only when the loop is idle would then stop."""
 
         def __init__(self) -> None:
             self._seen = 0.0

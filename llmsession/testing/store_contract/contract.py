@@ -1,4 +1,4 @@
-"""The contract of every store, as tests: subclass it, say how a store is made, run pytest.
+"""The contract of every store, as tests. Subclass it, implement ``make_store``, and run pytest.
 
     class TestMyStore(StoreContract):
         pytestmark = pytest.mark.anyio  # unless anyio's pytest mode is "auto"
@@ -6,9 +6,9 @@
         async def make_store(self) -> Store:
             return MyStore(...)
 
-The methods are plain coroutines with plain asserts, so any runner will do. For readable failures
-call ``pytest.register_assert_rewrite("llmsession.testing.store_contract")`` in a conftest.
-A store that works in threads needs a backend in real time.
+The methods are plain coroutines with plain asserts, so any test runner works. For readable failures
+call ``pytest.register_assert_rewrite("llmsession.testing.store_contract")`` in a conftest. A store
+that uses threads needs an event loop in real time.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ ODD_IDS = ("a", "B", "a/b", "a b", "é", "漢", "🙂", "a%", "a_", "'; --", "z"
 
 
 class StoreContract(SharedRecordsContract):
-    """What ``llmsession.store.protocol`` promises, promise by promise.
+    """Tests for the promises of ``llmsession.store.protocol``.
 
-    ``make_store`` gives a new, empty store each time it is called. *patience_s* bounds each test.
+    ``make_store`` must return a new, empty store each time. *patience_s* is the timeout of a test.
     """
 
     # Sessions
@@ -185,7 +185,7 @@ class StoreContract(SharedRecordsContract):
     async def test_a_batch_that_conflicts_is_refused_whole(self) -> None:
         async with self.store() as store:
             lease = await written(store, await store.create("s", self.ann), b"1", b"2")
-            # Its last record would stand at a free place.
+            # The positions of its first records are taken. That of its last record is free.
             result = await append(store, lease, b"x", b"y", b"z", head=1).wait()
             assert isinstance(result, Conflict)
             assert await bodies_of(store, "s") == [b"1", b"2"]
@@ -367,11 +367,11 @@ class StoreContract(SharedRecordsContract):
                 race = _Race(store, Random(seed))
                 await race.run(writers=12, sessions=3)
                 await race.check()
-                assert race.conflicts > 0, "nobody was fenced: the race is none"
+                assert race.conflicts > 0, "no writer was fenced, so there was no race"
 
 
 class _Race:
-    """Writers that steal sessions from each other, and what each was told it had written."""
+    """Writers that take over each other's sessions, and the appends that were acknowledged."""
 
     def __init__(self, store: Store, random: Random) -> None:
         self._store = store
@@ -415,7 +415,7 @@ class _Race:
     async def check(self) -> None:
         for session, acknowledged in self._acknowledged.items():
             records = list(await self._store.read(session))
-            # Every acknowledged record stands where its writer was told, and nothing else does.
+            # The log has exactly the acknowledged records, each at its acknowledged position.
             assert sorted(acknowledged, key=lambda record: record.seq) == records
             assert [record.seq for record in records] == list(range(1, len(records) + 1))
             epochs = [record.epoch for record in records]

@@ -1,5 +1,4 @@
-"""The part of the store contract that is about records of several sessions, and about finding
-sessions: forks, rewriting, search."""
+"""The part of the store contract about forks, rewriting records, and finding sessions."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class StressPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StressReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. ``counts`` says how often each thing happened: what never happened was
-    not tested."""
+    """The result of a run. ``counts`` says how often each kind of event happened. An event that
+    never happened was not tested."""
 
     plan: StressPlan
     counts: dict[str, int]
@@ -67,12 +67,12 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def turns(self) -> int:
-        """Accepted turns of all sessions."""
+        """The number of accepted turns of all sessions."""
         return self.counts.get("turns", 0)
 
     @property
     def turns_per_second(self) -> float:
-        """Accepted turns of all sessions, by the seconds that the work took."""
+        """The number of accepted turns of all sessions for each second of the run."""
         return self.turns / self.seconds if self.seconds else 0.0
 
 
@@ -98,7 +98,7 @@ def report_of(
 
 
 class LagMeter:
-    """Measures by how much a short sleep is late at worst. It runs until its scope is cancelled."""
+    """Measures how late a short sleep ends at worst. It runs until its scope is cancelled."""
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
@@ -180,7 +180,7 @@ _COUNTED: dict[type, str] = {
     r.SessionConfigured: "configures",
     r.SummariesStored: "summaries stored",
 }
-"""Records that are only counted, and as what."""
+"""Records that are only counted, with the name of their count."""
 
 
 def _count_record(counts: Counter[str], record: r.Record, modes: dict[str, str | None]) -> None:

@@ -1,7 +1,7 @@
-"""Stress: many sessions at once, on the real actors, in real time. Then the recording is checked.
+"""Runs many real sessions at the same time, in real time, and checks the recording.
 
-Commands, replies and faults are chosen from the seed. How the tasks interleave is not, so it may
-take several runs of a seed to see a violation again. That is why a violation comes with its proof.
+The seed decides commands, replies and faults. It does not decide how the tasks interleave, so it
+may take several runs of a seed to reproduce a violation. That is why a violation has its proof.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from .plan import LagMeter, StressPlan, StressReport, report_of
 __all__ = ["StressPlan", "StressReport", "run_stress"]
 
 PATIENCE_S = 30.0
-"""How long after its time a run may take to end. Whoever still waits then was forgotten."""
+"""How long a run may take to end after its time is over. A caller that still waits then was never
+answered."""
 
 
 async def run_stress(plan: StressPlan, *, margin_s: float = MARGIN_S) -> StressReport:
@@ -57,7 +58,7 @@ class _Run:
     def _reply(self, request: Request, tag: StepTag) -> ScriptedReply:
         session = (request.system or "").partition(" ")[0]
         self.recorder.requested(session, request, tag)
-        # The recording has the request; a provider that kept it would fill the memory.
+        # The recording has the request already. The provider would keep another copy of it.
         self._provider.requests.clear()
         self._provider.tags.clear()
         return self._model.reply(session, request, tag)
@@ -73,7 +74,7 @@ class _Run:
                 for closed in await manager.close():
                     self.recorder.note_end(manager, closed)
                 lag.scope.cancel()
-            # Every session is closed. So every subscriber is told, and ends.
+            # Every session is closed now, so every subscription ends.
             listening.cancel_scope.deadline = anyio.current_time() + PATIENCE_S
         sessions = self.recorder.sessions
         late_reports = sum(session.status().late_reports for session in sessions.values())
@@ -111,7 +112,7 @@ class _Run:
         callers = LocalCallers(client, self._plan)
         await callers.run()
         client.is_over = True
-        # Of three sessions one is closed in the midst of a turn, one idle, one by the manager.
+        # Of three sessions, one is closed during a turn, one when idle, and one by the manager.
         if number % 3 < 2:
             closed = await callers.close(with_turn=number % 3 == 0)
             if isinstance(closed, Closed):

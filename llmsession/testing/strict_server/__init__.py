@@ -1,1 +1,1 @@
-"""An HTTP server that refuses what the real APIs refuse: a package that can be run with ``-m``."""
+"""An HTTP server that refuses what the real APIs refuse. It can be run with ``python -m``."""

@@ -1,5 +1,7 @@
-"""Which reply answers which request, and which fault it meets: a script's order, its conversations,
-its file; faults in the order of requests, by a function, or by chance.
+"""Chooses the reply to each request, and the fault of each answer.
+
+Replies come from a list, a function, a mapping of conversations, or a file. Faults come from a
+list, from a function, or at random.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ ServerScript: TypeAlias = OneScript | Mapping[str, OneScript] | None
 
 
 def echo(received: Received) -> ScriptedReply:
-    """The reply of a server without a script: what the last message said, as text."""
+    """The reply of a server without a script: the text of the last message."""
     texts = list(_texts(received.body["messages"][-1].get("content")))
     return say("".join(texts).strip() or "(nothing)")
 
@@ -121,7 +123,7 @@ def read_script(path: Path) -> ServerScript:
     try:
         written = msgspec.json.decode(path.read_bytes(), type=_Line | dict[str, _Line])
     except (OSError, msgspec.DecodeError) as error:
-        raise InvalidInput(f"{path} is no script: {error}") from error
+        raise InvalidInput(f"{path} is not a script: {error}") from error
     if isinstance(written, list):
         return _line(written)
     return {conversation: _line(line) for conversation, line in written.items()}
@@ -132,10 +134,10 @@ def _line(written: _Line) -> list[Scripted]:
 
 
 class RandomFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Faults by chance: each answer has one with a chance of *rate*, out of *kinds*.
+    """Random faults. Each answer has a fault with probability *rate*, chosen from *kinds*.
 
-    What the n-th request of a conversation meets depends on *seed*, the conversation and n
-    alone, so that a run can be had again whatever ran beside it.
+    The fault of a conversation's n-th request depends only on *seed*, the conversation and n. So a
+    run can be repeated, even if other conversations run at the same time.
     """
 
     seed: int
@@ -150,7 +152,7 @@ class RandomFaults(msgspec.Struct, frozen=True, kw_only=True):
         WireFault.error_event(after_events=3),
     )
     max_bytes: int = 2000
-    """A fault that falls after some bytes falls before this many."""
+    """A fault after some bytes of the body comes within this many bytes."""
 
     def choose(self, conversation: str, number: int) -> WireFault | None:
         """The fault of a conversation's request *number*, counted from 0."""
@@ -169,7 +171,7 @@ Faults: TypeAlias = (
 
 
 class FaultSchedule:
-    """What is left of the faults. Asked once for each valid request, in the order they come."""
+    """The remaining faults. ``choose`` is called once for each valid request, in order."""
 
     def __init__(self, faults: Faults) -> None:
         self._chance: RandomFaults | None = None
@@ -184,7 +186,7 @@ class FaultSchedule:
         self._seen: Counter[str] = Counter()
 
     def choose(self, received: Received) -> WireFault | None:
-        """The fault that the answer to *received* meets."""
+        """The fault of the answer to *received*."""
         if self._chance is not None:
             number = self._seen[received.conversation]
             self._seen[received.conversation] += 1

@@ -1,4 +1,4 @@
-"""The strict server itself: accepts connections and plays what the desk decides."""
+"""The strict server: it accepts connections and sends the answers that its responder decides."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ __all__ = ["StrictServer"]
 
 
 class StrictServer:
-    """A model provider on 127.0.0.1 that answers from *script* and refuses what the real one
-    refuses. It speaks the Messages API and chat completions.
+    """A model provider on 127.0.0.1 that answers from *script* and refuses requests that the real
+    API refuses. It implements the Messages API and chat completions.
 
-    ``async with`` starts and stops it, on asyncio and on trio; every delay is anyio's, so it
-    is virtual where time is. Leaving closes every connection.
+    ``async with`` starts and stops the server, on asyncio and on trio. All delays use anyio, so
+    they are virtual if the event loop's time is. Leaving the context closes all connections.
 
-    *script* is replies in the order that requests come, a function from a request to its reply,
-    or a mapping from conversations to either; None echoes. *faults* go wrong with the answers to
-    valid requests: one for each in order (None for none), a function, or RandomFaults. A reply
-    that a fault kept from its client is the next one again. *clock* gives the seconds that the
-    cache lives by. *models* adds to the models that are known, or changes them. *api_keys*, if
-    given, are the only ones that are let in. Equal *seed*, equal signatures. *summaries* says
-    what its own summaries of conversations say, by the request that they are for. Of requests
-    older than the last *keep* what was said is let go, so that it can run for long.
+    - *script* is a list of replies, which answer the requests in order; a function from a request
+      to its reply; or a mapping from conversations to one of these. With None, the server echoes
+      the last message.
+    - *faults* affect the answers to valid requests. They are a list with one item for each request
+      in order (None for no fault), a function, or RandomFaults. If a fault kept a reply from its
+      client, the next request gets the same reply.
+    - *clock* returns the time in seconds for the expiry of cached prefixes.
+    - *models* adds to the known models, or changes their rules.
+    - *api_keys* are the accepted keys. By default every key is accepted.
+    - *seed* decides the signatures of thinking.
+    - *summaries* returns the text of the server's own summary of a conversation, for a request.
+    - *keep* is for long runs: the contents of all requests but the last *keep* are discarded.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class StrictServer:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._changed = anyio.Event()
         self.open_connections = 0
-        """Connections that are open now, those that wait for their next request included."""
+        """The number of open connections, including those without a request."""
         self.accepted_connections = 0
 
     async def __aenter__(self) -> Self:
@@ -89,33 +93,34 @@ class StrictServer:
         assert self._listener is not None
         self._tasks.cancel_scope.cancel()
         try:
-            # What the body raised is not the group's: it goes on by itself, not in a group.
+            # An exception of the body is not passed to the group, which would wrap it in an
+            # ExceptionGroup.
             await self._tasks.__aexit__(None, None, None)
         finally:
             self._listener.close()
 
     @property
     def url(self) -> str:
-        """The base URL for ``anthropic``; ``openai`` wants ``/v1`` behind it."""
+        """The base URL for ``anthropic``. For ``openai`` append ``/v1``."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def requests(self) -> tuple[Received, ...]:
-        """Everything that was received, in order, with what became of it."""
+        """All received requests in order, with their results."""
         return tuple(self._desk.log)
 
     @property
     def closed_by_client(self) -> int:
-        """How many answers the client did not wait for: it closed while they were given."""
+        """How many answers the client cut off by closing its connection."""
         return sum(received.ended == "closed_by_client" for received in self._desk.log)
 
     @property
     def open_replies(self) -> int:
-        """How many answers are being given now."""
+        """How many answers are being sent."""
         return sum(received.ended == "open" for received in self._desk.log)
 
     async def wait_for(self, condition: Callable[[StrictServer], bool]) -> None:
-        """Until *condition* holds; it is asked again after each change. Cancellable."""
+        """Wait until *condition* is true. It is evaluated after each change. Cancellable."""
         while not condition(self):
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -131,7 +136,7 @@ class StrictServer:
             except BlockingIOError:
                 await anyio.wait_readable(listener)
                 continue
-            except OSError:  # the client was gone before it was let in
+            except OSError:  # the client closed the connection before it was accepted
                 await anyio.lowlevel.checkpoint()
                 continue
             self._tasks.start_soon(self._serve, Wire(accepted))

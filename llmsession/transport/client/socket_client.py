@@ -1,4 +1,4 @@
-"""JSON lines over Unix domain and TCP sockets: the client's side."""
+"""The client side of JSON lines over Unix domain and TCP sockets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["SocketChannel", "dial_socket"]
 
 READ_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
-"""A reply may be a whole context; the service bounds what it sends."""
+"""A reply may contain a whole context. The service limits the size of what it sends."""
 CLOSE_S = 1.0
 
 
 class SocketChannel:
-    """Frames as lines over one socket."""
+    """Sends and receives frames as lines on one socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -29,7 +29,8 @@ class SocketChannel:
         self._writer.write(lines_of((frame,)))
 
     async def receive(self) -> list[bytes]:
-        """The lines that were received, at least one; none at the end."""
+        """Wait for data, and return at least one line. Returns no lines at the end of the
+        stream."""
         while received := await self._reader.read(READ_BYTES):
             lines = self._lines.feed(received, MAX_FRAME_BYTES)
             if frames := [line for line in lines if line and not line.isspace()]:
@@ -37,7 +38,7 @@ class SocketChannel:
         return []
 
     async def aclose(self) -> None:
-        """Close the socket, after a moment even if the peer does not read."""
+        """Close the socket. If the peer does not read, abort it after ``CLOSE_S``."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -47,7 +48,7 @@ class SocketChannel:
 
 
 async def dial_socket(address: Address, tls: ssl.SSLContext | None = None) -> SocketChannel:
-    """A connection to *address*. Raises OSError."""
+    """Connect to *address*. Raises OSError."""
     if address.scheme == "unix":
         reader, writer = await asyncio.open_unix_connection(address.path)
     else:

@@ -1,1 +1,1 @@
-"""The wire over gRPC. It needs the extra ``llmsession[grpc]``."""
+"""The wire protocol over gRPC. It needs the extra ``llmsession[grpc]``."""

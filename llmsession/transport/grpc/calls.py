@@ -1,4 +1,4 @@
-"""The calls of ``SessionService``: frames of a connection, single commands, and events."""
+"""The calls of ``SessionService``: connections with frames, single commands, and event streams."""
 
 from __future__ import annotations
 
@@ -33,51 +33,51 @@ from .peer import GrpcPeer
 __all__ = ["Calls", "service_methods"]
 
 IDLE_S = 60.0
-"""How long a client of single calls is known after its last one."""
+"""How long the state of a client that makes single calls is kept after its last call."""
 
 MAX_COMMAND_FIELDS = 64
-"""A Command has three. A client of a later version may send some that are not known here."""
+"""The most fields of a Command. It has three, but a client of a later version may send more."""
 
 T = TypeVar("T")
 
 
 def _nothing() -> None:
-    """Nobody waits for an outbox that stays empty."""
+    """Called when the outbox gets a frame. Single calls have no frames in the outbox."""
 
 
 class _Caller:
-    """A client that makes single calls: one for each pair of gRPC connection and token."""
+    """A client that makes single calls. There is one for each pair of gRPC connection and token."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.ids = 0
         self.open_calls = 0
         self._outgoing_bytes = 0
-        """Of answers that its gRPC connection has not taken."""
+        """Bytes of answers that are not sent yet."""
         self._room = asyncio.Event()
         self._idle: asyncio.TimerHandle | None = None
 
     def begins(self) -> None:
-        """One more call."""
+        """Count one more open call."""
         self.open_calls += 1
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
 
     def ends(self, drop: Callable[[], None]) -> None:
-        """A call is over. *let_go* is called if none comes for a while."""
+        """Count one open call less. If no other call begins within ``IDLE_S``, *drop* is called."""
         self.open_calls -= 1
         if not self.open_calls:
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, drop)
 
     def close(self) -> None:
-        """Forget the client. Commands that were accepted are still carried out."""
+        """Forget the client. Commands that were already accepted are still carried out."""
         if self._idle is not None:
             self._idle.cancel()
         self.connection.close()
 
     def sends(self, size_bytes: int, call: Any) -> None:
-        """An answer of *size_bytes* is about to be sent."""
+        """Count *size_bytes* as waiting to be sent until *call* is done."""
         self._outgoing_bytes += size_bytes
         call.add_done_callback(lambda _: self._sent(size_bytes))
 
@@ -86,14 +86,14 @@ class _Caller:
         self._room.set()
 
     async def wait_for_room(self, limit_bytes: int) -> None:
-        """Until less than *limit_bytes* wait to be sent. Cancellable."""
+        """Wait until fewer than *limit_bytes* wait to be sent. Cancellable."""
         while self._outgoing_bytes >= limit_bytes:
             self._room.clear()
             await self._room.wait()
 
 
 class Calls(SessionServiceServicer):
-    """The servicer. ``close`` says goodbye to all of its clients."""
+    """The servicer of all calls. ``close`` sends a goodbye to all clients."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -104,8 +104,8 @@ class Calls(SessionServiceServicer):
         self._closing = False
 
     async def close(self, timeout_s: float) -> None:
-        """End every call, and wait for that at most *timeout_s*. Commands that were accepted are
-        still carried out."""
+        """End every call, and wait at most *timeout_s* for the calls to end. Commands that were
+        already accepted are still carried out."""
         self.refuse()
         for connection in (*self._peers, *(caller.connection for caller in self._callers.values())):
             connection.leave(GOING_DOWN, RETRY_AFTER_S)
@@ -115,10 +115,10 @@ class Calls(SessionServiceServicer):
             self._drop_caller(*key)
 
     def refuse(self) -> None:
-        """Take no new calls. Those that there are go on."""
+        """Accept no new calls. Open calls continue."""
         self._closing = True
 
-    # What all calls share: who calls, and how errors are answered.
+    # Shared by all calls: the client's identity, and the conversion of errors.
 
     async def _serve(self, call: Any, work: Callable[[str, str | None], Awaitable[Any]]) -> Any:
         task = asyncio.current_task()
@@ -132,7 +132,7 @@ class Calls(SessionServiceServicer):
         except grpc.aio.AbortError:
             raise
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
-            return None  # the call is over: nobody is there to be answered
+            return None  # the call has ended, so there is no client to answer
         except Exception as error:
             public = self._admission.public_error(error)
             if isinstance(public, Unauthenticated):
@@ -146,7 +146,7 @@ class Calls(SessionServiceServicer):
     async def Connect(self, _requests: object, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             if token is not None or self._admission.is_guarded:
-                # Before anything is read: a client that is refused costs no memory.
+                # Authenticate before reading, so that a refused client costs no memory.
                 self._admission.authenticate(peer, token)
             try:
                 frame_peer = self._connect_with_room(
@@ -170,7 +170,8 @@ class Calls(SessionServiceServicer):
     # Single commands.
 
     async def perform(self, command_type: type[w.Command[Any]], call: Any) -> Envelope:
-        """One command and its answer. A query waits where the client does not take its answers."""
+        """Perform one command and return its answer. A query first waits while the client does not
+        read earlier answers."""
         kind = w.tag_of(command_type)
 
         async def work(peer: str, token: str | None) -> Envelope:
@@ -194,7 +195,7 @@ class Calls(SessionServiceServicer):
 
     def _caller(self, peer: str, token: str | None) -> _Caller:
         caller = self._callers.get((peer, token))
-        if caller is not None and caller.connection.is_closing:  # its token was revoked, say
+        if caller is not None and caller.connection.is_closing:  # e.g. a revoked token
             self._drop_caller(peer, token)
             caller = None
         if caller is None:
@@ -210,8 +211,8 @@ class Calls(SessionServiceServicer):
         return caller
 
     def _connect_with_room(self, connect: Callable[[], T]) -> T:
-        """What *connect* returns. If the limit is reached, idle clients of single calls are dropped
-        first."""
+        """Return the result of *connect*. If the limit of connections is reached, drop idle clients
+        of single calls and try again."""
         try:
             return connect()
         except Overloaded:
@@ -275,7 +276,7 @@ class Calls(SessionServiceServicer):
 
 
 def _single(command_type: type[w.Command[Any]]) -> Callable[[Calls, Command, Any], Any]:
-    # Async, or gRPC would run it in a thread.
+    # It must be async: gRPC runs plain functions in threads.
     async def perform(self: Calls, _requests: object, call: Any) -> Envelope:
         return await self.perform(command_type, call)
 
@@ -283,21 +284,22 @@ def _single(command_type: type[w.Command[Any]]) -> Callable[[Calls, Command, Any
 
 
 def call_of(command_type: type[w.Command[Any]]) -> str:
-    """The name of the call that performs a command: ``OpenCalls``. A call ``Close`` would take the
-    place of ``close()`` in clients that some generators make: it is ``CloseSession``."""
+    """The name of the call that performs a command, such as ``OpenCalls``. ``close`` is
+    ``CloseSession``: a call ``Close`` would replace the method ``close()`` in some generated
+    clients."""
     name = w.tag_of(command_type).title().replace("_", "")
     return "CloseSession" if name == "Close" else name
 
 
-# ``Subscribe`` streams, and ends when its client leaves: nothing unsubscribes.
+# ``Subscribe`` is a stream that ends when the client cancels it, so there is no ``Unsubscribe``.
 SINGLE_COMMANDS = [kind for kind in w.COMMANDS if kind not in (w.Subscribe, w.Unsubscribe)]
 for _kind in SINGLE_COMMANDS:
     setattr(Calls, call_of(_kind), _single(_kind))
 
 
 async def _request(connection: Connection, call: Any) -> tuple[Command, int]:
-    """The message of *call*, whose client is authenticated, and its size in bytes. It is read once
-    there is room for it. Raises InvalidInput for bytes that are none."""
+    """The request message of *call* and its size in bytes. The client must be authenticated. The
+    message is read once there is room for it. Raises InvalidInput for invalid bytes."""
     if not connection.has_room:
         await connection.wait_for_room()
     raw = await call.read()
@@ -307,7 +309,7 @@ async def _request(connection: Connection, call: Any) -> tuple[Command, int]:
 
 
 async def _answer(connection: Connection, command: w.Command[Any], size_bytes: int) -> bytes:
-    """The frame of the answer. Cancelling the caller does not take the command back."""
+    """The frame of the answer. Cancelling this coroutine does not cancel the command."""
     answer = connection.call(command, size_bytes)
     try:
         return await answer
@@ -326,7 +328,7 @@ async def _reply(call: Any, frame: bytes) -> w.Reply:
         case w.Error() as error:
             await _abort(call, error)
         case _:
-            raise ProtocolError("the service failed")
+            raise ProtocolError("the service failed; see its log")
 
 
 async def _abort(call: Any, error: w.Error) -> NoReturn:
@@ -340,15 +342,15 @@ def _token_of(call: Any) -> str | None:
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             scheme, _, token = text.partition(" ")
             if scheme.lower() != "bearer":
-                raise InvalidInput("authorization is 'Bearer' and a token")
+                raise InvalidInput("authorization must be 'Bearer TOKEN'")
             return token.strip()
     return None
 
 
 def service_methods(calls: Calls, name: str) -> grpc.GenericRpcHandler:
-    """The methods of the service *name*. Each takes its request as a stream of bytes, on the wire
-    the same as one message: so a call is authenticated before its request is read, and bytes that
-    are no message are answered by us."""
+    """The methods of the service *name*. Each takes its request as a stream of bytes. On the wire
+    this looks the same as one message. So the service can authenticate a call before it reads the
+    request, and can answer invalid bytes itself."""
     methods: dict[str, Any] = {}
     for method in DESCRIPTOR.services_by_name[name.rpartition(".")[2]].methods:
         answer = Frames if method.name == "Connect" else Envelope

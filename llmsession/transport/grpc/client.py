@@ -1,4 +1,4 @@
-"""The wire's frames over gRPC: the client's side, one ``Connect`` call for each connection."""
+"""The client side of frames over gRPC, with one ``Connect`` call for each connection."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["GrpcChannel", "channel_options", "grpc_dial", "keep_grpc", "need_grpc"]
 
 MAX_MESSAGE_BYTES = 1024 * 1024 * 1024
-"""A reply may be a whole context; the service bounds what it sends."""
+"""A reply may contain a whole context. The service limits the size of what it sends."""
 BATCH_BYTES = 64 * 1024
 BATCH_FRAMES = 1024
-"""What is joined into one message. The service takes no more than 4,096 frames in one."""
+"""The most frames in one gRPC message. The service accepts at most 4,096."""
 CLOSE_S = 1.0
 KEEPALIVE_S = 20.0
 
@@ -31,16 +31,16 @@ PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "grpc_status", "google.pro
 
 
 def need_grpc() -> None:
-    """Raises InvalidConfig where the extra is not installed."""
+    """Raises InvalidConfig if the extra is not installed."""
     for package in PACKAGES:
         need_package(package, "gRPC", "llmsession[grpc]")
 
 
 @cache
 def keep_grpc() -> None:
-    """Keep what gRPC has for asyncio, a thread and two sockets, as long as this program runs.
-    It lets go of it with the last channel, and leaves the sockets to the garbage collector, with
-    a ResourceWarning."""
+    """Keep gRPC's thread and two sockets for asyncio until this program ends. Otherwise gRPC would
+    drop them with its last channel, without closing the sockets, which causes a
+    ResourceWarning."""
     import grpc
 
     grpc.aio.init_grpc_aio()
@@ -53,7 +53,7 @@ def channel_options() -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(KEEPALIVE_S * 1000)),
-        # The link decides when to retry: gRPC would share its backoff between channels.
+        # The link decides when to reconnect. By default, gRPC shares a backoff between channels.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
@@ -61,7 +61,7 @@ def channel_options() -> list[tuple[str, Any]]:
 
 
 def grpc_dial(address: Address, tls: ClientTls | None, token: str | None) -> Dial:
-    """How to connect to *address*. Raises InvalidConfig without the extra."""
+    """A function that connects to *address*. Raises InvalidConfig if the extra is not installed."""
     need_grpc()
     target = str(address).removeprefix("grpc://")
 
@@ -72,8 +72,8 @@ def grpc_dial(address: Address, tls: ClientTls | None, token: str | None) -> Dia
 
 
 async def _dial(target: str, tls: ClientTls | None, token: str | None) -> GrpcChannel:
-    """A connection to *target*. Raises Unreachable, and the service's Unauthenticated or
-    Overloaded."""
+    """Connect to *target*. Raises Unreachable, or Unauthenticated or Overloaded if the service
+    refuses the connection."""
     import grpc
 
     from ..v1.session_pb2_grpc import SessionServiceStub
@@ -106,7 +106,7 @@ def _translated(error: grpc.aio.AioRpcError) -> Exception:
 
 
 class GrpcChannel:
-    """Frames over one ``Connect`` call, which has a gRPC channel of its own."""
+    """Sends and receives frames on one ``Connect`` call, which has its own gRPC channel."""
 
     def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
         from ..v1.session_pb2 import Frames
@@ -120,14 +120,14 @@ class GrpcChannel:
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     def send(self, frame: bytes) -> None:
-        """Send *frame*, joined with others that wait."""
+        """Send *frame*, in one message with other waiting frames."""
         self._waiting.append(frame)
         self._woken.set()
 
     async def _write(self) -> None:
         import grpc
 
-        # Reading notices a lost connection.
+        # Errors are ignored here, because ``receive`` raises when the connection is lost.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 await self._woken.wait()
@@ -149,7 +149,8 @@ class GrpcChannel:
         return batch
 
     async def receive(self) -> list[bytes]:
-        """The frames of the next message that is not empty; none at the end."""
+        """The frames of the next message that has any. Returns no frames at the end of the
+        stream."""
         import grpc
 
         try:
@@ -165,7 +166,7 @@ class GrpcChannel:
             raise Unreachable(error_text(error)) from error
 
     async def aclose(self) -> None:
-        """End the call, after a moment to send what waits, and close its channel."""
+        """Send waiting frames for at most ``CLOSE_S``, then end the call and close the channel."""
         self._closing = True
         self._woken.set()
         try:

@@ -1,5 +1,5 @@
-"""Bytes to messages of protobuf. Bytes that are none are the client's mistake, and no failure of
-ours: they are answered INVALID_ARGUMENT, without a traceback in the log."""
+"""Decodes protobuf messages. Invalid bytes are the client's mistake, so the status is
+INVALID_ARGUMENT, and the log gets no traceback."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from llmsession.errors import InvalidInput
 __all__ = ["MAX_FIELDS", "DecodingInterceptor", "decode_message"]
 
 MAX_FIELDS = 4096
-"""Of one message: as many frames. A message of 36 MiB could have two million of them, and would
-hold up everybody while they are taken apart."""
+"""The most fields, and so the most frames, of one message. A message of 36 MiB could have two
+million frames, and splitting it would block the event loop for all clients."""
 
 M = TypeVar("M", bound=Message)
 
 
 def decode_message(kind: type[M], raw: bytes, max_fields: int = MAX_FIELDS) -> M:
-    """The message of *kind* in *raw*. Raises InvalidInput for other bytes, and for more than
-    *max_fields*, which costs no more than as many."""
+    """The message of *kind* in *raw*. Raises InvalidInput for invalid bytes and for more than
+    *max_fields* fields. Fields after that are not read, so they cost no time."""
     name = kind.DESCRIPTOR.full_name
     if _field_count(raw, max_fields) > max_fields:
         raise InvalidInput(f"the message has more than {max_fields:,} fields; send several")
     try:
         return kind.FromString(raw)
     except DecodeError:
-        raise InvalidInput(f"the bytes are no protobuf message {name}") from None
+        raise InvalidInput(f"the bytes are not a protobuf message {name}") from None
 
 
 def _field_count(raw: bytes, limit: int) -> int:
-    """How many fields *raw* has, at most one more than *limit*. Raises InvalidInput."""
+    """The number of fields in *raw*. Stops counting above *limit*. Raises InvalidInput."""
     place, count = 0, 0
     while place < len(raw) and count <= limit:
         count += 1
@@ -49,29 +49,31 @@ def _field_count(raw: bytes, limit: int) -> int:
             case 5:
                 place += 4
             case _:
-                raise InvalidInput("the bytes are no protobuf message: a group, or no field")
+                raise InvalidInput(
+                    "the bytes are not a protobuf message: a group or an invalid wire type"
+                )
     return count
 
 
 def _varint(raw: bytes, place: int) -> tuple[int, int]:
-    """The number at *place*, and the place after it. Raises InvalidInput."""
+    """The number at the index *place*, and the index after it. Raises InvalidInput."""
     number = 0
     for index, byte in enumerate(raw[place : place + 10]):
         number |= (byte & 127) << (7 * index)
         if byte < 128:
             return number, place + index + 1
-    raise InvalidInput("the bytes are no protobuf message: a number does not end")
+    raise InvalidInput("the bytes are not a protobuf message: a number does not end")
 
 
 class _Malformed:
-    """In place of a request that is none."""
+    """Stands for a request that could not be decoded."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
 class _Method(Protocol):
-    """What an RpcMethodHandler has of the methods of gRPC's own services."""
+    """The attributes of an RpcMethodHandler that are used here."""
 
     request_deserializer: Callable[[bytes], Any] | None
     request_streaming: bool
@@ -81,15 +83,16 @@ class _Method(Protocol):
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """For the services that are gRPC's own, health and reflection: anybody may call them."""
+    """Refuses invalid requests to gRPC's own services, health and reflection. Calls to these need
+    no token."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """The method, or one that refuses bytes that are no message."""
+        """Return the method. A method of gRPC's own services is wrapped to refuse invalid bytes."""
         method: _Method | None = await continuation(handler_call_details)
         if method is None or method.request_deserializer is None:
-            return method  # unknown, or one of ours, which decodes after authentication
+            return method  # unknown, or a session call, which decodes after authentication
         decode = method.request_deserializer
 
         def decoded(raw: bytes) -> Any:
@@ -97,7 +100,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
                 is_sound = _field_count(raw, MAX_FIELDS) <= MAX_FIELDS
                 return decode(raw) if is_sound else _Malformed("the message has too many fields")
             except (DecodeError, InvalidInput):
-                return _Malformed("the bytes are no protobuf message of this call")
+                return _Malformed("the bytes are not the protobuf message of this call")
 
         name = "{}_{}".format(
             "stream" if method.request_streaming else "unary",
@@ -143,7 +146,8 @@ def _stream_stream(serve: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
 
 async def _written(answers: Any, call: Any) -> None:
-    """A method answers by an asynchronous generator, or writes by itself."""
+    """Write the answers of a method that is an async generator. Other methods write their answers
+    themselves and are only awaited."""
     if hasattr(answers, "__aiter__"):
         async for answer in answers:
             await call.write(answer)

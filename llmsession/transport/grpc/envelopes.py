@@ -1,4 +1,4 @@
-"""Between the envelopes of gRPC and the messages of the wire: the JSON inside is the same."""
+"""Converts between gRPC envelopes and wire messages. Both contain the same JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dic
 
 
 def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
-    """The command of type *kind* that is in *request*. Raises InvalidInput."""
+    """The command of type *kind* in *request*. Raises InvalidInput."""
     envelope: dict[str, Any] = {"type": kind, "id": id}
     if request.session:
         envelope["session"] = request.session
@@ -29,10 +29,10 @@ def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
         fields = decode_lenient(_fields, request.body or b"{}")
         if repeated := fields.keys() & _ENVELOPED:
             names = ", ".join(sorted(repeated))
-            raise InvalidInput(f"the body has {names}, which the call and its envelope say")
+            raise InvalidInput(f"the body may not have {names}: the call or its envelope has it")
         message = decode_from_client(msgspec.json.encode({**envelope, **fields}))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ProtocolError) as error:
-        raise InvalidInput(f"the body is no JSON object: {error}") from error
+        raise InvalidInput(f"the body is not a JSON object: {error}") from error
     if isinstance(message, w.Error):
         raise InvalidInput(message.message)
     assert isinstance(message, w.Command)
@@ -40,14 +40,14 @@ def command_in(kind: str, id: int, request: Command) -> w.Command[Any]:
 
 
 class _EnvelopeFields(msgspec.Struct):
-    """The fields of an answer that its envelope has, too."""
+    """The fields of an answer that are also fields of its envelope."""
 
     session: str = ""
     turn: int | None = None
 
 
 def answer_envelope(kind: str, command: w.Command[Any], reply: w.Reply) -> Envelope:
-    """The answer to *command*, which is of type *kind*."""
+    """The envelope of *reply*, the answer to *command* of type *kind*."""
     try:
         fields = msgspec.json.decode(reply.body, type=_EnvelopeFields)
     except msgspec.ValidationError:
@@ -58,7 +58,7 @@ def answer_envelope(kind: str, command: w.Command[Any], reply: w.Reply) -> Envel
 
 
 def event_envelope(event: w.Event) -> Envelope:
-    """*event*, whose body stays as it is, byte for byte."""
+    """The envelope of *event*. The bytes of its body do not change."""
     return Envelope(
         session=event.session,
         seq=event.seq,

@@ -1,4 +1,4 @@
-"""Errors over gRPC: a status for programs that know only gRPC, with rich details."""
+"""Errors over gRPC: a status code for plain gRPC clients, and rich details for others."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ __all__ = ["DOMAIN", "error_of", "refusal", "status_code"]
 
 DOMAIN = "llmsession"
 MAX_CHARS = 512
-"""Of a text in a status. Statuses are sent in the trailers, which peers limit to 8 KiB."""
+"""The most characters of a text in a status. A status is sent in the trailers, which peers limit to
+8 KiB."""
 
 _C = grpc.StatusCode
-# The first that matches, from special to general.
+# The first base class that matches counts, so special classes come before general ones.
 _CODES: Mapping[type[SessionError], grpc.StatusCode] = {
     e.DuplicateToolResult: _C.ALREADY_EXISTS,
     e.KeyReused: _C.ALREADY_EXISTS,
@@ -44,7 +45,7 @@ _CODES: Mapping[type[SessionError], grpc.StatusCode] = {
     e.Unauthenticated: _C.UNAUTHENTICATED,
     e.ProtocolError: _C.INVALID_ARGUMENT,
     e.TransportError: _C.UNAVAILABLE,
-    e.UnknownRecord: _C.FAILED_PRECONDITION,  # nothing is lost: the service is to be upgraded
+    e.UnknownRecord: _C.FAILED_PRECONDITION,  # no data is lost: upgrade the service
     e.RecordDamaged: _C.DATA_LOSS,
     e.StoreDamaged: _C.DATA_LOSS,
     e.StoreError: _C.INTERNAL,
@@ -52,15 +53,15 @@ _CODES: Mapping[type[SessionError], grpc.StatusCode] = {
 
 
 def status_code(kind: type[SessionError]) -> grpc.StatusCode:
-    """The status of an error of *kind*."""
+    """The status code of an error of class *kind*."""
     return next(
         (code for attributes, code in _CODES.items() if issubclass(kind, attributes)), _C.INTERNAL
     )
 
 
 def refusal(error: w.Error, kind: type[SessionError]) -> grpc.Status:
-    """*error*, of *kind*, as the status that ends its call: with ErrorInfo and, if waiting helps,
-    RetryInfo."""
+    """*error*, of class *kind*, as the status that ends its call. The details have an ErrorInfo,
+    and a RetryInfo if the error has a hint when to retry."""
     attributes = {name: bytes(value).decode() for name, value in error.details.items()}
     metadata = {name: value for name, value in attributes.items() if len(value) <= MAX_CHARS}
     metadata["retryable"] = json.dumps(error.retryable)
@@ -83,10 +84,10 @@ def _packed(detail: Any) -> any_pb2.Any:
 
 
 def error_of(failed: grpc.aio.AioRpcError) -> SessionError | None:
-    """The SessionError in *failed*; None for an error of gRPC itself."""
+    """The SessionError in *failed*. None for an error of gRPC itself."""
     try:
-        # Not its async twin: that one raises TypeError for the errors of grpc.aio.
-        status = rpc_status.from_call(failed)  # type: ignore[arg-type]  # it has what is needed
+        # Not the function of rpc_status for grpc.aio: it raises TypeError for an AioRpcError.
+        status = rpc_status.from_call(failed)  # type: ignore[arg-type]  # has the methods needed
     except ValueError:
         return None
     for detail in () if status is None else status.details:

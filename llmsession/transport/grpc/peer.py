@@ -1,4 +1,4 @@
-"""The wire's frames over gRPC: the server's side of one ``Connect`` call."""
+"""The server side of frames over gRPC: one ``Connect`` call."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from .decoding import decode_message
 __all__ = ["GrpcPeer"]
 
 BATCH_BYTES = 64 * 1024
-"""How much is joined into one message. Beside it gRPC holds what it is told to send: the next
-message is made when it has taken the one before."""
+"""Frames of about this size are joined into one message. gRPC buffers one message: the next one is
+made when gRPC has accepted the one before."""
 
 
 class GrpcPeer:
-    """Reads frames into a Connection, writes what it gives. ``context`` is the call's."""
+    """Passes received frames to a Connection and sends the Connection's frames. ``context`` is that
+    of the call."""
 
     def __init__(self, service: Service, context: Any, peer: str, token: str | None) -> None:
-        """Raises Overloaded past the limit of connections."""
+        """Raises Overloaded if the limit of connections is reached."""
         self._service = service
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -35,11 +36,11 @@ class GrpcPeer:
         self._finished = asyncio.Event()
         self._heard_time = self._loop.time()
         self.refused: InvalidInput | None = None
-        """Why the call ends, where the client has sent bytes that are no message."""
+        """Why the call ends, if the client has sent invalid bytes."""
         self.connection: Connection = service.connect(peer, self._woken.set, token)
 
     async def run(self) -> None:
-        """Serve until either side ends. Cancelled when the client is gone."""
+        """Serve until either side ends the call. gRPC cancels it when the client is gone."""
         await serve_peer(
             self.connection,
             self._service.admission.limits,
@@ -65,13 +66,13 @@ class GrpcPeer:
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
             self._finished.set()
             return
-        # A client that has said all it has to say may still read what is left for it.
+        # A client that sends no more frames may still read the frames that wait for it.
         connection.leave("end of input")
         await asyncio.sleep(LINGER_S)
         self._finished.set()
 
     async def _receive(self, raw: bytes) -> None:
-        """Read the frames of one message. Raises InvalidInput for bytes that are none."""
+        """Process the frames of one message. Raises InvalidInput for invalid bytes."""
         connection, left, turns = self.connection, len(raw), self._service.admission.turns
         connection.receiving(left)
         if connection.is_closing:
@@ -101,4 +102,4 @@ class GrpcPeer:
                 while frames := self.connection.outbox.take_batch(BATCH_BYTES):
                     await self._context.write(Frames(frames=frames))
         except (grpc.aio.BaseError, asyncio.InvalidStateError):
-            return  # nobody is there to read it
+            return  # the client is gone

@@ -212,9 +212,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             _check_provider(name, provider)
         if self.summariser is not None and self.summariser not in self.providers:
             known = ", ".join(sorted(self.providers)) or "none"
-            raise InvalidConfig(
-                f"summariser: there is no provider {self.summariser!r}; there is {known}"
-            )
+            raise InvalidConfig(f"summariser: unknown provider {self.summariser!r}; known: {known}")
         for name, budget in self.tenants.items():
             try:
                 budget.checked()

@@ -1,4 +1,4 @@
-"""A small HTTP endpoint for monitoring: is the service alive, is it ready, its metrics."""
+"""A small HTTP endpoint for monitoring: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from ..wire.addresses import Address
 __all__ = ["Answer", "HealthServer"]
 
 REQUEST_S = 5.0
-"""How long it may take to read a request, and to send its answer."""
+"""The timeout for reading a request and sending its answer."""
 MAX_OPEN = 64
 READ_BYTES = 16 * 1024
 
 Answer: TypeAlias = tuple[int, str, bytes]
-"""Status, media type, body."""
+"""HTTP status, media type and body."""
 
 
 class HealthServer:
-    """Answers GET and HEAD at *address* with the results of *pages*, by path. One request for each
-    connection. Use it as an async context manager, in asyncio.
+    """Serves *pages* at *address*. *pages* maps a path to the function that returns its answer. It
+    accepts GET and HEAD, and one request for each connection. Use it as an async context manager,
+    on asyncio.
 
-    Raises InvalidInput for an address that cannot be listened at.
+    Raises InvalidInput if it cannot listen at the address.
     """
 
     def __init__(self, address: Address, pages: dict[str, Callable[[], Answer]]) -> None:
@@ -39,7 +40,7 @@ class HealthServer:
 
     @property
     def address(self) -> str:
-        """``http://HOST:PORT``, with the real port."""
+        """``http://HOST:PORT``, with the actual port."""
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(Address("tcp", host=host, port=port)).replace("tcp://", "http://")
 

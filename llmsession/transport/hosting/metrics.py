@@ -1,4 +1,4 @@
-"""Metrics of a service for Prometheus. It needs the extra: ``llmsession[metrics]``."""
+"""Metrics of a service for Prometheus. They need the extra ``llmsession[metrics]``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ TURN_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 SHARES = (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MAX_NAMES = 100
-"""Clients name models and policies: further names count as "other"."""
+"""The most names in a label. Clients choose the names of models and policies, so their number has
+to be limited. Further names count as "other"."""
 MAX_OPEN = 100_000
-"""Turns whose start time is kept."""
+"""The most turns whose start time is kept."""
 FORCED = ("window", "overflow")
 """Triggers of compactions that could not wait."""
 
@@ -36,7 +37,8 @@ FORCED = ("window", "overflow")
 class Metrics:
     """An observer of a manager's sessions and of a service's commands.
 
-    ``page`` is what ``/metrics`` answers. Sessions are no labels: there may be any number.
+    ``page`` is the answer of ``/metrics``. Session ids are not labels, because their number is not
+    limited.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class Metrics:
         self._turns = self._count("turns", "Turns that ended.", "status", "reason")
         self._interrupts = self._count("interrupts", "Turns that an interrupt ended.", "result")
         self._compactions = self._count("compactions", "Compactions applied.", "policy", "trigger")
-        forced = "Compactions that were forced by a window that was full, or left messages out."
+        forced = "Compactions that a full context window forced, or that left messages out."
         self._truncations = self._count("truncations", forced)
         self._freed = self._count("compacted_tokens", "Tokens that compactions freed.")
         forgot = "Turns that retention forgot."
@@ -56,14 +58,14 @@ class Metrics:
         deleted = "Sessions that retention deleted."
         self._deleted = self._count("retention_sessions", deleted, "limit")
         self._tokens = self._count("tokens", "Tokens that were charged for.", "model", "kind")
-        self._cost = self._count("cost_usd", "What was charged, in dollars.", "model")
+        self._cost = self._count("cost_usd", "Money that was charged, in dollars.", "model")
         unpriced = "Requests to models without a price."
         self._unpriced = self._count("unpriced_requests", unpriced, "model")
-        first_delta = "From a request to its reply's first delta."
+        first_delta = "Time from a request to the first delta of its reply."
         self._first_delta = self._measure("time_to_first_delta_seconds", first_delta, LATENCY_S)
-        turn_s = "From a turn's acceptance to its end."
+        turn_s = "Time from the acceptance of a turn to its end."
         self._turn_s = self._measure("turn_seconds", turn_s, TURN_S)
-        share = "The share of its budget a request fills."
+        share = "The share of its token budget that a request fills."
         self._utilisation = self._measure("context_utilisation_ratio", share, SHARES)
         messages = "Messages included in a request."
         self._messages = self._measure("context_messages", messages, MESSAGES)
@@ -77,7 +79,7 @@ class Metrics:
     def watch(
         self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
     ) -> None:
-        """Include *statistics* and *sessions*, the number of live ones, in every page."""
+        """Include *statistics* and *sessions*, the number of live sessions, in every page."""
         self._registry.register(_Now(statistics, sessions))
 
     def page(self) -> Answer:
@@ -103,7 +105,7 @@ class Metrics:
         """See ``SessionObserver``."""
         match record:
             case r.TurnAccepted():
-                if len(self._accepted_times) >= MAX_OPEN:  # of sessions that another owner took
+                if len(self._accepted_times) >= MAX_OPEN:  # turns of lost sessions
                     del self._accepted_times[next(iter(self._accepted_times))]
                 self._accepted_times[session, record.turn] = record.at
             case r.TurnCommitted():
@@ -171,7 +173,7 @@ class Metrics:
 
 
 def _tasks() -> set[asyncio.Task[Any]]:
-    """The tasks of the running loop; none outside of one."""
+    """The tasks of the running loop. Empty outside of an event loop."""
     try:
         return asyncio.all_tasks()
     except RuntimeError:
@@ -184,11 +186,11 @@ _GAUGES = {
     "open_requests": "Commands that wait for their answers.",
     "open_turns": "Turns that were accepted and have not ended.",
     "incoming_bytes": "Bytes of frames that have not ended and of commands without an answer.",
-    "outgoing_bytes": "What waits to be sent to clients.",
+    "outgoing_bytes": "Bytes that wait to be sent to clients.",
 }
 _COUNTERS = {
-    "connected": ("connections_taken", "Connections that were taken."),
-    "refused_connections": ("connections_refused", "Connections beyond the limit."),
+    "connected": ("connections_taken", "Connections that were accepted."),
+    "refused_connections": ("connections_refused", "Connections refused because of the limit."),
     "protocol_errors": ("protocol_errors", "Connections that ended in an error."),
     "overloaded": ("overloaded", "Commands that were refused because of a limit."),
     "lagged": ("lagged", "Subscriptions that fell behind."),
@@ -197,7 +199,7 @@ _COUNTERS = {
 
 
 class _Now(Collector):
-    """The service's own statistics, read for every page."""
+    """The current statistics of the service, read for every page."""
 
     def __init__(
         self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
@@ -206,7 +208,7 @@ class _Now(Collector):
         self._sessions = sessions
 
     def describe(self) -> Iterator[Any]:
-        """Nothing, for that would walk over the sessions once more."""
+        """Describe nothing: a description would collect all statistics once more."""
         return iter(())
 
     def collect(self) -> Iterator[Any]:
@@ -214,7 +216,7 @@ class _Now(Collector):
         now = self._statistics()
         for field, text in _GAUGES.items():
             yield GaugeMetricFamily(f"llmsession_{field}", text, value=getattr(now, field))
-        lag = "How late the event loop runs what is due."
+        lag = "How late the event loop runs callbacks that are due."
         yield GaugeMetricFamily("llmsession_loop_lag_seconds", lag, value=now.loop_lag_s)
         tasks = "Tasks of the event loop."
         yield GaugeMetricFamily("llmsession_tasks", tasks, value=len(_tasks()))

@@ -1,4 +1,4 @@
-"""The providers of a service, made from its configuration and the keys in the environment."""
+"""Creates the providers of a service from its configuration and the keys in the environment."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .config import ProviderTable, ServerConfig
 __all__ = ["DEFAULT_MODELS", "default_model", "make_providers"]
 
 DEFAULT_MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4o"}
-"""The model where nobody names one. A server at another address may not know it."""
+"""The default model of each vendor's API. A server at another ``base_url`` may not know it."""
 RECORDED = "recorded"
 """The model name of a replay."""
 KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 NO_PROVIDER = (
-    "no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or write a table [providers.NAME] into"
+    "no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or add a table [providers.NAME] to"
     " the configuration"
 )
 
@@ -39,14 +39,15 @@ NO_PROVIDER = (
 def make_providers(
     config: ServerConfig, environ: Mapping[str, str], logger: Any | None = None
 ) -> tuple[Provider, Provider | None]:
-    """The provider that answers, and the one for summaries if that is another: the ``summariser``
-    of *config*, else the one that ``LLMSESSION_SUMMARY_PROVIDER`` names. Without a table of
-    providers, those that *environ* has a key for. It reads files. If the reader of a recording
-    leaves out calls, results or messages with content, *logger* gets a warning ``replay.left_out``
-    that counts them.
+    """The provider that answers, and the provider for summaries if that is another one.
 
-    Raises InvalidConfig for a key that is not there, two providers for the same models, and what
-    a provider or a recording is refused for.
+    If *config* has no providers, they are those that *environ* has a key for. The ``summariser`` of
+    *config* writes summaries, or else the provider that ``LLMSESSION_SUMMARY_PROVIDER`` names. This
+    function reads files. If the reader of a recording leaves out calls, results or messages with
+    content, *logger* gets a warning ``replay.left_out`` that counts them.
+
+    Raises InvalidConfig for a missing key, for two providers for the same models, and for a
+    provider or a recording that is invalid.
     """
     tables = config.providers or _from_keys(environ)
     if not tables:
@@ -58,7 +59,9 @@ def make_providers(
         for prefix in table.models or ("",):
             if prefix in routes:
                 models = f"models that begin with {prefix!r}" if prefix else "all models"
-                raise InvalidConfig(f"providers.{name}: another one is for {models} already")
+                raise InvalidConfig(
+                    f"providers.{name}: another provider already answers for {models}"
+                )
             routes[prefix] = providers[name]
     summariser = _summariser(config, environ, providers)
     if list(routes) == [""] and len(providers) == 1:
@@ -75,13 +78,14 @@ def _summariser(
     if name and name not in providers:
         known = ", ".join(sorted(providers))
         raise InvalidConfig(
-            f"{SUMMARY_PROVIDER_VARIABLE}: there is no provider {name!r}; there is {known}"
+            f"{SUMMARY_PROVIDER_VARIABLE}: unknown provider {name!r}; known: {known}"
         )
     return providers[name] if name else None
 
 
 def default_model(config: ServerConfig, environ: Mapping[str, str]) -> str | None:
-    """The model for users who name none: from *config*, or of the first provider that has one."""
+    """The model for clients that name none: that of *config*, or of the first provider that has
+    one."""
     if config.default_model is not None:
         return config.default_model
     for table in (config.providers or _from_keys(environ)).values():
@@ -130,7 +134,7 @@ def _make(name: str, table: ProviderTable, environ: Mapping[str, str], log: Any)
 
 
 def _replay(table: ProviderTable, file: Path, log: Any) -> Provider:
-    if file.exists() and not file.is_file():  # reading a named pipe could wait for ever
+    if file.exists() and not file.is_file():  # reading a named pipe could block for ever
         raise InvalidConfig(f"{file} is not a file")
     try:
         written = file.read_bytes()

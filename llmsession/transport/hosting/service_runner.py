@@ -2,7 +2,7 @@
 
 On SIGTERM or SIGINT it accepts no new turns, and open turns have ``grace_s`` seconds to end. Then
 every client is sent a goodbye. A turn that is still open stays in the log, and the next service
-recovers it. A second signal ends the program at once. No durable record is lost by that.
+recovers it. A second signal ends the program at once, without losing a durable record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_METRICS = b"no metrics: pip install 'llmsession[metrics]'\n"
 
 
 class ServiceRunner:
-    """The service that *config* describes. The constructor reads files: call it outside of event
+    """The service that *config* describes. The constructor reads files, so call it outside of event
     loops.
 
     *environ* contains the providers' keys. *store_key* is the key of an encrypted store. Raises
@@ -94,8 +94,8 @@ class ServiceRunner:
         self._state = "starting"
 
     async def run(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
-        """Serve until *stop* is set, then drain. *ready* is called with the addresses, with
-        their real ports. Raises InvalidInput, InvalidConfig and StoreError if it cannot start."""
+        """Serve until *stop* is set, then drain. *ready* is called with the addresses, which have
+        the actual ports. Raises InvalidInput, InvalidConfig or StoreError if it cannot start."""
         released: tuple[Closed, ...] | None = None
         try:
             async with self._manager:
@@ -103,12 +103,12 @@ class ServiceRunner:
                 await self._manager.list(limit=1)
                 try:
                     await self._serve(stop, ready)
-                    # Every client has been sent a goodbye, so subscribers come back later; without
-                    # that they would see that their sessions were closed.
+                    # Every client has been sent a goodbye, so subscribers reconnect later. Without
+                    # the goodbye they would see their sessions end.
                 finally:
                     released = await self._manager.release()
         finally:
-            # After the manager: what goes wrong when it ends is in the log before this.
+            # Logged after the manager has ended, so that errors of its end are logged before.
             if released is not None:
                 self._log.info("service.stopped", sessions=len(released))
 
@@ -150,8 +150,8 @@ class ServiceRunner:
         address = host_and_port("health", place)
         if not self._config.insecure and not address.is_local:
             raise InvalidConfig(
-                f"health: {place} can be reached from other machines, and asks nobody who they"
-                " are; set insecure if something else protects it"
+                f"health: other machines can reach {place}, which needs no token; set insecure if"
+                " something else protects it"
             )
         if self._metrics is not None:
             self._metrics.watch(self._service.statistics, lambda: len(self._manager.live))
@@ -172,7 +172,8 @@ class ServiceRunner:
         return (404, "text/plain", NO_METRICS) if self._metrics is None else self._metrics.page()
 
     async def _recover(self) -> None:
-        """Recover the turns that an earlier service left open: clients wait for their outcomes."""
+        """Recover the turns that an earlier service left open. Clients may wait for their
+        outcomes."""
         if not self._config.recover_at_once:
             return
         try:
@@ -197,8 +198,8 @@ class ServiceRunner:
             self._log.warning("service.left_open", sessions=len(left))
 
     async def reload(self) -> None:
-        """Read the tokens and the certificates again; unusable files change nothing. Clients
-        whose token was revoked are disconnected."""
+        """Read the tokens and the certificates again. Invalid files change nothing. Clients whose
+        token was revoked are disconnected."""
         if self._tokens is not None:
             try:
                 count = await asyncio.to_thread(self._tokens.reload)
@@ -231,8 +232,8 @@ def run_service(
     environ: Mapping[str, str],
     ready: Callable[[Sequence[str]], None],
 ) -> None:
-    """Run *service_runner* in an event loop of its own, in the main thread, until a signal ends
-    it. The loop is uvloop's where that is installed. Raises as ``ServiceRunner.run``."""
+    """Run *service_runner* in a new event loop, in the main thread, until a signal ends it. The
+    loop is uvloop's if uvloop is installed. Raises the errors of ``ServiceRunner.run``."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run_until_signal(service_runner, environ, ready))
 
@@ -256,14 +257,14 @@ async def _run_until_signal(
 
     def end() -> None:
         notify(environ, "STOPPING=1")
-        for signal_number in endings:  # the second one ends the program as it is
+        for signal_number in endings:  # a second signal kills the program
             loop.remove_signal_handler(signal_number)
             signal.signal(signal_number, signal.SIG_DFL)
         stop.set()
 
     async def reload() -> None:
-        # One reload after the other: an older one that ended last would bring revoked tokens
-        # back. A signal during a reload triggers one more.
+        # Reloads run one after the other. If two overlapped, the older one could finish last and
+        # bring revoked tokens back. A signal during a reload triggers one more reload.
         while True:
             await stale.wait()
             stale.clear()

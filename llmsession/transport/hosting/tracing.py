@@ -1,8 +1,8 @@
 """Traces of turns, model requests and tools. It needs the extra: ``llmsession[tracing]``.
 
-The names are those of OpenTelemetry's conventions for generative AI, copied as they stand in
-opentelemetry-semantic-conventions 0.66b2. Spans have no content. OpenTelemetry's SDK decides where
-spans go; without it they go nowhere.
+The names are those of OpenTelemetry's conventions for generative AI, copied from
+opentelemetry-semantic-conventions 0.66b2. Spans contain no text of conversations. OpenTelemetry's
+SDK exports the spans. Without the SDK they are discarded.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ NS = 1_000_000_000
 
 
 class Tracing:
-    """An observer of a manager's sessions: a span for each turn, and in it one for each request
-    to a model and for each tool call. *tracer* is OpenTelemetry's; the default is its global one.
-    """
+    """An observer of a manager's sessions. It creates a span for each turn, with a child span for
+    each request to a model and for each tool call. *tracer* is a tracer of OpenTelemetry; the
+    default is the global one."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer if tracer is not None else trace.get_tracer("llmsession")
@@ -67,7 +67,7 @@ class Tracing:
                 self._end(session, record, record.cause)
 
     def _begin(self, session: str, turn: int, time_s: float) -> Span:
-        if len(self._turns) >= MAX_OPEN:  # of sessions that another owner took
+        if len(self._turns) >= MAX_OPEN:  # turns of sessions that another owner took
             self._turns.pop(next(iter(self._turns))).end()
         span = self._turns[session, turn] = self._tracer.start_span(
             "invoke_agent",
@@ -81,7 +81,7 @@ class Tracing:
         return span
 
     def _within(self, session: str, turn: int) -> Any:
-        # A turn that goes on after a restart was accepted before this observer existed.
+        # After a restart, a recovered turn was accepted before this observer existed.
         span = self._turns.get((session, turn)) or self._begin(session, turn, time.time())
         return trace.set_span_in_context(span)
 

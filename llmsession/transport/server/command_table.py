@@ -1,8 +1,8 @@
-"""What each command does: on the handle of its session, or on the whole service.
+"""The function that performs each command, on the handle of its session or on the whole service.
 
-Queries are answered at once. A command that waits for something durable is a coroutine whose first
-step enqueues it. A command whose fields are the parameters of the handle's method of that name is
-that method's call: ``_call``.
+Queries are answered at once. A command that waits for a durable record is a coroutine, and its
+first step enqueues the command. If the fields of a command are the parameters of a method of the
+handle, ``_call`` makes its function.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .admission import Admission
 __all__ = ["ASYNC_COMMANDS", "READ_COMMANDS", "SERVICE_COMMANDS", "is_slow_to_number", "opened"]
 
 PAGE_BYTES = 1024 * 1024
-"""A page of a history ends here, or with its first message if that is larger."""
+"""The most bytes of messages in a page. A larger message has a page of its own."""
 MAX_PAGE = 1000
 QUICK_BYTES = 8_000
-"""Results up to this size are prepared without a thread, so the first step of their command
-enqueues it."""
+"""Tool results up to this size are prepared without a thread, so that the first step of their
+command enqueues it."""
 
 ReadCommand: TypeAlias = Callable[[LLMSession, Any], Any]
 AsyncCommand: TypeAlias = Callable[[LLMSession, Any], Awaitable[Any]]
@@ -39,7 +39,7 @@ _CONFIG_TYPES = {field.name: field.type for field in msgspec.structs.fields(Sess
 
 
 def _content(raw: msgspec.Raw) -> Content:
-    """Content as a handle takes it: text, or blocks with their bytes as they came.
+    """Content for a method of the handle: text, or blocks with their bytes unchanged.
 
     Raises InvalidMessage.
     """
@@ -48,7 +48,7 @@ def _content(raw: msgspec.Raw) -> Content:
             return msgspec.json.decode(raw, type=str)
         return [OpaqueBlock(block_type(block), bytes(block)) for block in split_blocks(raw)]
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidMessage(f"content is text or a list of blocks: {error}") from error
+        raise InvalidMessage(f"content must be text or a list of blocks: {error}") from error
 
 
 def opened(handle: LLMSession) -> w.Opened:
@@ -90,7 +90,7 @@ READ_COMMANDS: Mapping[type[w.Command[Any]], ReadCommand] = {
     w.WillCompact: lambda handle, _: handle.will_compact(),
     w.CompactSummaries: lambda handle, _: handle.compact_summaries(),
 }
-"""Answered at once, from the handle."""
+"""Commands that are answered at once, from the state of the handle."""
 
 
 async def _send(handle: LLMSession, command: w.Send) -> w.Accepted:
@@ -128,12 +128,14 @@ async def _configure(handle: LLMSession, command: w.Configure) -> None:
     try:
         changes = msgspec.json.decode(command.changes, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidConfig(f"changes are fields of a configuration: {error}") from error
+        raise InvalidConfig(
+            f"changes must be an object with fields of SessionConfig: {error}"
+        ) from error
     unknown = set(changes) - set(_CONFIG_TYPES)
     if unknown:
         names = ", ".join(sorted(unknown))
-        raise InvalidConfig(f"no such configuration field: {names}; see SessionConfig")
-    for name in changes.keys() - {"tools"}:  # definitions of tools are taken as they are
+        raise InvalidConfig(f"unknown configuration fields: {names}; see SessionConfig")
+    for name in changes.keys() - {"tools"}:  # the handle checks tools itself
         try:
             changes[name] = msgspec.convert(changes[name], _CONFIG_TYPES[name])
         except msgspec.ValidationError as error:
@@ -142,7 +144,8 @@ async def _configure(handle: LLMSession, command: w.Configure) -> None:
 
 
 def _call(method: Callable[..., Awaitable[Any]], **renamed: str) -> AsyncCommand:
-    """A call of the handle's *method* with the command's fields, of which some are *renamed*."""
+    """A function that calls *method* with the fields of a command as arguments. *renamed* maps a
+    field to a parameter with another name."""
 
     def call(handle: LLMSession, command: w.SessionCommand[Any]) -> Awaitable[Any]:
         arguments = {
@@ -171,7 +174,7 @@ ASYNC_COMMANDS: Mapping[type[w.Command[Any]], AsyncCommand] = {
     w.SetSummary: _call(LLMSession.set_summary),
     w.Close: _call(LLMSession.close),
 }
-"""Coroutines on the handle. A handle that comes back is answered with ``opened``."""
+"""Commands that are coroutines on the handle. If one returns a handle, the answer is ``opened``."""
 
 SERVICE_COMMANDS: Mapping[type[w.Command[Any]], ServiceCommand] = {
     w.Create: Admission.create,
@@ -181,11 +184,12 @@ SERVICE_COMMANDS: Mapping[type[w.Command[Any]], ServiceCommand] = {
     w.Export: Admission.export,
     w.Delete: Admission.delete,
 }
-"""Coroutines on the service, with the client's tenant. None of them opens its session."""
+"""Commands that are coroutines on the service, with the client's tenant. They open no session."""
 
 
 def is_slow_to_number(command: w.Command[Any]) -> bool:
-    """May the command need a thread before it is enqueued? Then the next one waits for it."""
+    """Whether the command may need a thread before it is enqueued. If so, the next command has to
+    wait for it, so that commands keep their order."""
     return (
         isinstance(command, w.Submit)
         and sum(len(result.content) for result in command.results) > QUICK_BYTES

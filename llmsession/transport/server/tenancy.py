@@ -1,8 +1,8 @@
-"""What a tenant may see: its own sessions only. Those of others seem not to exist.
+"""Limits each tenant to its own sessions. For it, the sessions of other tenants do not exist.
 
-The ids of a tenant's sessions begin with its name and a slash. A command may leave this prefix
-out; answers always have it. A command of a tenant is looked up below its prefix only, so two
-tenants may use the same id, and neither can find out what the other has.
+The ids of a tenant's sessions begin with its name and a slash. A command may omit this prefix.
+Answers always have it. The service looks only for ids with the prefix of the client's tenant. Two
+tenants can therefore use the same id, and neither can find out what sessions the other has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ANOTHER_OWNER = "another owner"
-"""What a tenant sees in place of a process, its machine and its manager."""
+"""What a tenant sees instead of the name of a process, its machine and its manager."""
 
 C = TypeVar("C", bound=w.Command[Any])
 
@@ -61,12 +61,13 @@ def in_namespace(tenant: str | None, command: C) -> C:
 
 
 def _in(space: str, session: str) -> str:
-    # An empty id stays one: it is wrong for everybody.
+    # An empty id stays empty, so that it is rejected for a tenant, too.
     return session if session.startswith(space) or not session else space + session
 
 
 def visible_rows(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[SessionRow]:
-    """What *tenant* may see of *rows*, the result of a ``list`` that was put ``in_namespace``."""
+    """Those of *rows* that *tenant* may see. They are the result of a ``list`` command that
+    ``in_namespace`` has changed."""
     if tenant is None:
         return rows
     space = namespace_of(tenant)
@@ -74,7 +75,8 @@ def visible_rows(tenant: str | None, rows: Sequence[SessionRow]) -> Sequence[Ses
 
 
 def visible_page(tenant: str | None, page: SearchPage) -> SearchPage:
-    """What *tenant* may see of *page*, the result of a ``search`` that was put ``in_namespace``."""
+    """The part of *page* that *tenant* may see. It is the result of a ``search`` command that
+    ``in_namespace`` has changed."""
     if tenant is None:
         return page
     space = namespace_of(tenant)
@@ -86,26 +88,26 @@ def visible_page(tenant: str | None, page: SearchPage) -> SearchPage:
 
 
 def visible_row(tenant: str | None, row: SessionRow) -> SessionRow:
-    """*row* as *tenant* may see it: without the name of a process and its machine."""
+    """*row* as *tenant* may see it, without the names of processes and machines."""
     if tenant is None or row.owner is None:
         return row
     return msgspec.structs.replace(row, owner=Owner(ANOTHER_OWNER))
 
 
 def is_visible(tenant: str | None, session: str) -> bool:
-    """May *tenant* see a live session of this id?"""
+    """Whether *tenant* may see a live session with this id."""
     return tenant is None or session.startswith(namespace_of(tenant))
 
 
 async def check_tenant(manager: SessionManager, session: str, tenant: str | None) -> None:
-    """Raises SessionNotFound for a session of another tenant, as for one that does not exist.
-    Without a tenant every session is visible. Acquires nothing."""
+    """Raises SessionNotFound if the session belongs to another tenant or does not exist. Without a
+    tenant every session is visible. The session is not acquired."""
     if tenant is not None and tenant_of((await manager.row(session)).labels) != tenant:
         raise SessionNotFound(session)
 
 
 def visible_error(tenant: str | None, command: w.Command[Any], error: SessionError) -> SessionError:
-    """*error* as *tenant* may see it: without names of processes, machines and files."""
+    """*error* as *tenant* may see it, without the names of processes, machines and files."""
     if tenant is None:
         return error
     match error:
@@ -114,8 +116,8 @@ def visible_error(tenant: str | None, command: w.Command[Any], error: SessionErr
         case RecordDamaged():
             return error
         case StoreDamaged():
-            return StoreDamaged("the store of the service is damaged; its log says how")
+            return StoreDamaged("the store of the service is damaged; see the service's log")
         case StoreError():
-            message = "the store of the service failed; its log says how"
+            message = "the store of the service failed; see the service's log"
             return StoreError(message, committed=error.committed)
     return error

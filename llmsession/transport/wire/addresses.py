@@ -1,4 +1,4 @@
-"""Addresses of services, as users write them."""
+"""Addresses of services: parsing and formatting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Address", "parse_address"]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a service is: ``path`` of a Unix socket, else ``host`` and ``port``."""
+    """The address of a service: ``path`` for a Unix socket, otherwise ``host`` and ``port``."""
 
     scheme: Literal["unix", "tcp", "grpc"]
     path: str = ""
@@ -29,7 +29,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Can only this machine reach it?"""
+        """Whether only this machine can reach the address."""
         if self.scheme == "unix" or self.host == "localhost":
             return True
         try:
@@ -39,7 +39,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(address: str) -> Address:
-    """``unix:PATH``, ``tcp://HOST:PORT`` or ``grpc://HOST:PORT``. Raises InvalidInput."""
+    """Parse ``unix:PATH``, ``tcp://HOST:PORT`` or ``grpc://HOST:PORT``. Raises InvalidInput."""
     if not isinstance(address, str):
         raise InvalidInput(f"an address is text, not {type(address).__name__}")
     scheme, colon, rest = address.partition(":")

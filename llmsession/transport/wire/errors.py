@@ -1,4 +1,4 @@
-"""Errors as messages of the wire and back: every SessionError has its name as code."""
+"""Converts errors to wire messages and back. The code of a SessionError is its class name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ ERRORS: dict[str, type[SessionError]] = {
     for name in errors.__all__
     if isinstance(kind := getattr(errors, name), type) and issubclass(kind, SessionError)
 }
-"""Every error that can cross the wire, by its code."""
+"""The class of each error that can be sent, by its code."""
 _RETRYABLE = (errors.Overloaded, errors.SessionBusy, errors.SessionInUse)
 
 
 def to_wire(error: SessionError, *, id: int | None = None) -> w.Error:
-    """*error* as a message. An error of a foreign class gets the code of its nearest base class."""
+    """*error* as a message. An error of a class outside this library gets the code of its nearest
+    base class."""
     code = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
     details = {
         name: msgspec.Raw(msgspec.json.encode(value, enc_hook=str))
@@ -42,7 +43,7 @@ def to_wire(error: SessionError, *, id: int | None = None) -> w.Error:
 
 
 def is_retryable(error: SessionError) -> bool:
-    """Whether the same command may succeed later, without a change."""
+    """Whether the same command may succeed later without being changed."""
     if isinstance(error, errors.ProviderError):
         return error.kind == "retryable"
     if isinstance(error, errors.StoreDamaged | errors.RecordDamaged):
@@ -59,12 +60,12 @@ def _retry_after_s(error: SessionError) -> float | None:
 
 
 def from_wire(message: w.Error) -> SessionError:
-    """The error in *message*, with the class, text and attributes that it was sent with. An unknown
-    code is a plain SessionError that names it."""
+    """The error in *message*, with the class, text and attributes of the original. For an unknown
+    code it is a plain SessionError whose text begins with the code."""
     kind = ERRORS.get(message.code)
     if kind is None:
         return SessionError(f"{message.code}: {message.message}")
-    # Not by its constructor, which would build the text: the text was sent.
+    # Bypass the constructor: it would build the text again, and the message already has it.
     error = kind.__new__(kind, message.message)
     for name, value in message.details.items():
         vars(error)[name] = _attribute(name, value)
@@ -75,5 +76,5 @@ def _attribute(name: str, value: msgspec.Raw) -> Any:
     if name == "outcome":
         return msgspec.json.decode(value, type=TurnOutcome | None)
     value = msgspec.json.decode(value)
-    # Sequences in an error's attributes are tuples, which JSON does not have.
+    # Sequences in attributes of errors are tuples. JSON has only lists, so convert them back.
     return tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Frames: the bytes of each message, and lines of a byte stream that carry them."""
+"""Frames: encoding a message as bytes, and splitting a byte stream into lines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _numbered = msgspec.json.Decoder(_Numbered)
 
 _WRONG_COMMAND = InvalidInput.__name__
 QUOTED_CHARS = 500
-"""So much of what is wrong with a frame is quoted in the answer to it."""
+"""An error answer quotes at most this many characters of what is wrong with a frame."""
 
 
 def encode(message: w.FromClient | w.FromServer) -> bytes:
@@ -61,7 +61,7 @@ def encode(message: w.FromClient | w.FromServer) -> bytes:
 
 
 def encode_reply(id: int, body: bytes) -> bytes:
-    """The frame of a ``Reply`` whose body is encoded already."""
+    """The frame of a ``Reply`` with a body that is already encoded."""
     return b'{"type":"reply","id":%d,"body":%b}' % (id, body)
 
 
@@ -79,8 +79,8 @@ def _preview_head(subscription: int, session: str, kind: type[Preview]) -> bytes
 
 
 def encode_preview(subscription: int, session: str, preview: Preview, offset: int) -> bytes:
-    """The frame of a preview's ``Event``. There is one for each delta and client, so what is the
-    same in all of a reply is encoded once."""
+    """The frame of a preview's ``Event``. Every delta is sent to every client, so the part that is
+    the same in all previews of a reply is encoded only once."""
     body = _encoder.encode(preview)
     place = b',"turn":%d,"offset":%d}' if offset else b',"turn":%d}'
     numbers = (preview.turn, offset) if offset else (preview.turn,)
@@ -88,31 +88,31 @@ def encode_preview(subscription: int, session: str, preview: Preview, offset: in
 
 
 def decode_from_client(frame: bytes) -> w.FromClient | w.Error:
-    """The message in *frame*; where a command has an id and is wrong, the answer to it.
+    """The message in *frame*. For an invalid command with an id, the error that answers it.
 
-    Raises ProtocolError for what is no message at all.
+    Raises ProtocolError if *frame* is not a message, or is an invalid one without an id.
     """
     try:
         frame.decode()
         message = _from_client.decode(frame)
     except msgspec.ValidationError as error:
-        # Anybody can send many of these, so no second exception is made.
+        # Any client can send many invalid frames, so this avoids the cost of a second exception.
         wrong = f"the command is wrong: {brief(error)}"
         return w.Error(id=_id_of(frame, wrong), code=_WRONG_COMMAND, message=wrong)
     except msgspec.DecodeError as error:
         if (replaced := _replace_surrogates(frame)) is not None:
             return decode_from_client(replaced)
-        raise ProtocolError(f"the frame is no JSON text: {error}") from error
+        raise ProtocolError(f"the frame is not valid JSON: {error}") from error
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the frame is no JSON text: {error}") from error
+        raise ProtocolError(f"the frame is not valid JSON: {error}") from error
     if isinstance(message, w.Command) and not 0 <= message.id <= w.MAX_ID:
         raise ProtocolError(f"the command's id is {message.id}, not 0 to {w.MAX_ID}")
     return message
 
 
 def command_in(frame: bytes) -> tuple[str, int] | None:
-    """The type and the id of the command in *frame*, whose other fields are not read. None where
-    ``decode_from_client`` has to say what it is."""
+    """The type and the id of the command in *frame*, without reading its other fields. None if
+    *frame* is not a command with a valid id. ``decode_from_client`` then says what it is."""
     try:
         envelope = _envelope.decode(frame)
     except (msgspec.DecodeError, RecursionError):
@@ -122,14 +122,16 @@ def command_in(frame: bytes) -> tuple[str, int] | None:
 
 
 def brief(wrong: object) -> str:
-    """*wrong* as an answer quotes it: what a peer sent is not sent back at full length."""
+    """*wrong* as text for an answer, cut off after ``QUOTED_CHARS``. A peer's own text is not sent
+    back to it at full length."""
     text = str(wrong)
     return text if len(text) <= QUOTED_CHARS else f"{text[:QUOTED_CHARS]}..."
 
 
 def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
-    """The value in *text*. A lone surrogate, which some JSON writers let through, is replaced, as
-    in every text. Raises msgspec.DecodeError, and its ValidationError for another type."""
+    """The value in *text*. Some JSON writers let lone surrogates through: they are replaced, as in
+    every text. Raises msgspec.DecodeError for invalid JSON, and its subclass ValidationError for a
+    value of another type."""
     try:
         return decoder.decode(text)
     except msgspec.ValidationError:
@@ -141,8 +143,8 @@ def decode_lenient(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
 
 
 def _replace_surrogates(text: bytes) -> bytes | None:
-    """*text*, which is no JSON as it is, without lone surrogates. None if it has none, or something
-    else is wrong with it."""
+    """*text* with its lone surrogates replaced. None if *text* has no lone surrogate, or is invalid
+    for another reason."""
     if b"\\ud" not in text and b"\\uD" not in text:
         return None
     try:
@@ -155,7 +157,7 @@ def _id_of(frame: bytes, wrong: str) -> int:
     try:
         number = _numbered.decode(frame).id
     except (msgspec.MsgspecError, RecursionError):
-        raise ProtocolError(f"the frame is no message: {wrong}") from None
+        raise ProtocolError(f"the frame is not a message: {wrong}") from None
     if not 0 <= number <= w.MAX_ID:
         raise ProtocolError(f"the command's id is {number}, not 0 to {w.MAX_ID}")
     return number
@@ -166,15 +168,15 @@ def decode_from_server(frame: bytes) -> w.FromServer:
     try:
         return _from_server.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the server sent what is no message: {error}") from error
+        raise ProtocolError(f"the server sent an invalid message: {error}") from error
 
 
 # Lines.
 
 
 def lines_of(frames: Sequence[bytes]) -> bytes:
-    """Each of *frames* as a line. A line end in JSON stands between tokens, where a space means the
-    same."""
+    """*frames* as lines. A newline in JSON can only be between tokens, so a space may replace
+    it."""
     lines = b"\n".join((*frames, b""))
     if lines.count(b"\n") > len(frames):
         lines = b"\n".join((*(frame.replace(b"\n", b" ") for frame in frames), b""))
@@ -189,17 +191,18 @@ class LineReader:
 
     @property
     def holds(self) -> int:
-        """Bytes of a line that has not ended."""
+        """The number of bytes of the unfinished line."""
         return len(self._unfinished)
 
     def clear(self) -> None:
-        """Forget the line that has not ended."""
+        """Discard the unfinished line."""
         self._unfinished = bytearray()
 
     def feed(self, received: bytes, max_bytes: int) -> list[bytes]:
-        """The lines that end in *received*, also empty ones: who counts lines counts these, too.
+        """The lines that end in *received*. Empty lines are included, because limits on the number
+        of lines count them, too.
 
-        Raises ProtocolError for a line that has more than *max_bytes*, ended or not.
+        Raises ProtocolError for a finished or unfinished line of more than *max_bytes*.
         """
         *lines, rest = received.split(b"\n")
         if lines and self._unfinished:

@@ -1,8 +1,8 @@
-"""Files that hold secrets: who else may read them, or write to them.
+"""Reads files with secrets, and checks who else may read or write them.
 
-Who may write to a file of tokens lets himself in; who may write to a key decides what it protects.
-Such a file is refused. Who may read it has the secret already, which is a warning: some systems
-mount secrets so, where nobody else is.
+A file that other users can write is refused: they could add a token of their own, or replace the
+key. A file that other users can read only causes a warning, because some systems mount secrets
+this way in containers that have no other users.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FilePath: TypeAlias = str | os.PathLike[str]
 
 
 def read_secret(path: FilePath, what: str, *, warn: Callable[[str], None] | None = None) -> bytes:
-    """The bytes of the file at *path*; *what* it is stands in messages ("token file").
+    """The bytes of the file at *path*. *what* names the kind of file in messages ("token file").
 
-    Raises InvalidConfig for a file that cannot be read, and for one that its group or everybody may
-    write to. *warn* is called with one line for a file that everybody may read; by default it is
-    logged. A pipe is read to its end.
+    If every user of the machine can read the file, *warn* is called with a line of text; by default
+    the line is logged. A pipe is read to its end. Raises InvalidConfig if the file cannot be read,
+    or if its group or every user can write to it.
     """
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            # Of the file that is open: the name may belong to another one a moment later.
+            # Check the open file, not its path: the path could name another file by now.
             status = os.fstat(file.fileno())
             fault = _fault(status)
             secret = file.read() if fault is None else b""
@@ -45,9 +45,9 @@ def read_secret(path: FilePath, what: str, *, warn: Callable[[str], None] | None
 
 
 def _fault(status: os.stat_result) -> str | None:
-    """Why a file with *status* is no place for a secret; None where it is one."""
+    """Why a file with *status* is unsafe for a secret. None if it is safe."""
     if not stat.S_ISREG(status.st_mode):
-        return None  # a pipe that a shell made, for example: it has no other reader
+        return None  # for example a pipe from a shell, which has no other reader
     for bit, who in ((stat.S_IWOTH, "every user of this machine"), (stat.S_IWGRP, "its group")):
         if status.st_mode & bit:
             return f"can be written by {who}, not by its owner alone: chmod go-w it"

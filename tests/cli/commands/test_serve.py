@@ -358,7 +358,7 @@ def test_without_a_key_it_says_what_is_missing(capsys: pytest.CaptureFixture[str
         ("listen = ['tcp://0.0.0.0:1']\n[providers.r]\nkind='replay'\nfile='none'", "none"),
         ("[providers.a]\nkind = 'anthropic'", "providers.a: no key: set ANTHROPIC_API_KEY"),
         ("tokens = 'nowhere.toml'", "nowhere.toml"),
-        ("summariser = 'x'", "summariser: there is no provider 'x'"),
+        ("summariser = 'x'", "summariser: unknown provider 'x'"),
         ("[tenants.anna]\nmax_tokens = -1", "tenants.anna: budget: max_tokens is -1"),
         ("health = 'here'", "health: 'here' is no HOST:PORT"),
         ("[limits]\nmax_lag_s = 0.0", "limits.max_lag_s is 0.0"),

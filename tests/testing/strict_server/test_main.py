@@ -66,5 +66,5 @@ def test_a_script_that_cannot_be_read_ends_it_with_one_line(tmp_path: Path) -> N
         [*COMMAND, "--script", absent], capture_output=True, text=True, timeout=150, check=False
     )
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"{absent} is no script: ")
+    assert ended.stderr.startswith(f"{absent} is not a script: ")
     assert ended.stderr.count("\n") == 1

@@ -93,7 +93,7 @@ def test_a_file_holds_a_list_of_replies_or_one_for_each_conversation(tmp_path: P
 )
 def test_a_file_that_is_no_script_is_named_with_the_place(tmp_path: Path, script: Any) -> None:
     path = written(tmp_path, script)
-    with pytest.raises(InvalidInput, match=r"script\.json is no script: "):
+    with pytest.raises(InvalidInput, match=r"script\.json is not a script: "):
         read_script(path)
     with pytest.raises(InvalidInput, match="absent"):
         read_script(tmp_path / "absent")

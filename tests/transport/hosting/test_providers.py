@@ -57,7 +57,7 @@ def test_the_environment_names_the_provider_of_summaries_where_the_file_does_not
     asked = load_server_config(None, {}, {"providers": tables, "summariser": "b"})
     _, summariser = make_providers(asked, keys | {"LLMSESSION_SUMMARY_PROVIDER": "a"})
     assert isinstance(summariser, OpenAIProvider)
-    with pytest.raises(InvalidConfig, match=r"there is no provider 'c'; .* a, b"):
+    with pytest.raises(InvalidConfig, match=r"unknown provider 'c'; known: a, b"):
         make_providers(config(**tables), keys | {"LLMSESSION_SUMMARY_PROVIDER": "c"})
 
 
@@ -94,10 +94,12 @@ def test_a_server_of_ones_own_needs_no_key_unless_one_is_named() -> None:
 
 def test_two_providers_for_the_same_models_are_refused() -> None:
     local: dict[str, Any] = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}
-    with pytest.raises(InvalidConfig, match=r"^providers\.b: another one is for all models"):
+    with pytest.raises(
+        InvalidConfig, match=r"^providers\.b: another provider already answers for all models"
+    ):
         make_providers(config(a=local, b=local), {})
     local = {**local, "models": ["x-"]}
-    with pytest.raises(InvalidConfig, match="another one is for models that begin with 'x-'"):
+    with pytest.raises(InvalidConfig, match="already answers for models that begin with 'x-'"):
         make_providers(config(a=local, b=local), {})
 
 

@@ -107,7 +107,7 @@ async def test_a_loop_that_runs_late_is_not_ready(talk: Path) -> None:
 @pytest.mark.parametrize(
     ("asked_for", "said"),
     [
-        ({"health": "0.0.0.0:0"}, "health: 0.0.0.0:0 can be reached from other machines"),
+        ({"health": "0.0.0.0:0"}, "health: other machines can reach 0.0.0.0:0"),
         ({"listen": ["tcp://0.0.0.0:0"]}, "needs TLS and tokens"),
         ({"grpc": "0.0.0.0:0"}, "needs TLS and tokens"),
     ],

@@ -1,6 +1,4 @@
-"""What a connection does with one answer, step by step, and what can go wrong with it: refused,
-stalled, cut, reset, failed in its middle. Pure.
-"""
+"""The steps in which a connection sends one answer, and the faults of these steps. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Nothing happens for so long; for ever, if it is infinite."""
+    """Nothing is sent for ``seconds``. They may be infinite."""
 
     seconds: float
 
@@ -51,10 +49,10 @@ FaultKind: TypeAlias = Literal["refuse", "stall", "cut", "reset", "error_event",
 
 
 class WireFault(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong with one answer. Made by the class methods.
+    """The fault of one answer. Create it with the class methods.
 
-    ``after_bytes`` counts bytes of the body, so that a stream can break inside of an event or of
-    a character; None is before the first byte of the answer, its status line included.
+    ``after_bytes`` counts bytes of the body, so a stream can break inside an event or a character.
+    None means before the first byte of the answer, including its status line.
     """
 
     kind: FaultKind
@@ -65,51 +63,51 @@ class WireFault(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def rate_limited(cls, retry_after_s: float | None = None) -> WireFault:
-        """429, with ``retry-after`` and ``retry-after-ms`` if a time is given."""
+        """Status 429, with ``retry-after`` and ``retry-after-ms`` if *retry_after_s* is set."""
         return cls(kind="refuse", status=429, seconds=retry_after_s)
 
     @classmethod
     def overloaded(cls) -> WireFault:
-        """529 ``overloaded_error``; chat completions say 503."""
+        """Status 529 with ``overloaded_error``. Chat completions use status 503."""
         return cls(kind="refuse", status=529)
 
     @classmethod
     def server_error(cls, status: int = 500) -> WireFault:
-        """500 ``api_error``, or another status of that kind."""
+        """Status 500 with ``api_error``, or another status of a server error."""
         return cls(kind="refuse", status=status)
 
     @classmethod
     def stall(cls, seconds: float = math.inf, *, after_bytes: int | None = None) -> WireFault:
-        """Nothing comes for so long, then all goes on."""
+        """The answer pauses for *seconds*, then continues."""
         return cls(kind="stall", seconds=seconds, after_bytes=after_bytes)
 
     @classmethod
     def cut(cls, after_bytes: int | None = None) -> WireFault:
-        """The connection is closed there, before the answer is whole."""
+        """The connection is closed there, before the answer is complete."""
         return cls(kind="cut", after_bytes=after_bytes)
 
     @classmethod
     def reset(cls, after_bytes: int | None = None) -> WireFault:
-        """The connection is reset there: the client's next read or write fails."""
+        """The connection is reset there, so the client's next read or write fails."""
         return cls(kind="reset", after_bytes=after_bytes)
 
     @classmethod
     def error_event(cls, *, after_events: int = 1) -> WireFault:
-        """After so many events of a stream one says ``overloaded_error``, and it ends."""
+        """After *after_events* events, the stream ends with an ``overloaded_error`` event."""
         return cls(kind="error_event", every=after_events)
 
     @classmethod
     def pings(cls, every: int = 1) -> WireFault:
-        """A ping after every so many events of a stream; nothing is lost by it."""
+        """The stream has a ping after each *every* events. Nothing is lost."""
         return cls(kind="pings", every=every)
 
     @property
     def loses_the_reply(self) -> bool:
-        """Does the client not get the whole of it?"""
+        """Whether the client does not get the complete reply."""
         return self.kind not in ("stall", "pings") or self.seconds == math.inf
 
     def refusal(self, api: Api) -> Refusal | None:
-        """What is answered in place of a reply, in the words of *api*; None if one is given."""
+        """The error that *api* answers instead of a reply. None if the fault is of another kind."""
         if self.kind != "refuse":
             return None
         if self.status == 429:
@@ -122,9 +120,10 @@ class WireFault(msgspec.Struct, frozen=True, kw_only=True):
 def spoiled(
     steps: Iterable[Step], fault: WireFault, *, error_event: bytes, ping: bytes
 ) -> list[Step]:
-    """*steps* with *fault* in them. *error_event* and *ping* are as the API's stream says them.
+    """*steps* with *fault* added. *error_event* and *ping* are encoded for the API's stream.
 
-    A fault after more bytes than the body has falls at its end, before it is said to be whole.
+    If the body has fewer bytes than ``after_bytes``, the fault comes after the body, before the end
+    of the answer.
     """
     match fault.kind:
         case "stall":
