@@ -593,7 +593,8 @@ class LLMSession:
             open_calls=partial(self._runtime.open_calls, self.id),
         )
         if actor.status in ("closed", "moved"):
-            subscription.end()  # the events in the log are still read; no new ones will come
+            # The events in the log are still read; no new ones will come.
+            subscription.end(moved=actor.status == "moved")
         for preview in actor.turns.runner.previews_so_far():
             subscription.offer_preview(preview)
         return subscription

@@ -104,5 +104,5 @@ def subscribe_sink(
         after = max(accepted_at - 1, after or 0)
     runtime.subscriptions.add(session.id, sink, head)
     if actor.status in ("closed", "moved"):
-        sink.end()
+        sink.end(moved=actor.status == "moved")
     return SinkSubscription(runtime, session.id, head if after is None else after, head)

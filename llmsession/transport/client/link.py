@@ -56,8 +56,8 @@ class EventSink(Protocol):
     def lag(self) -> None:
         """The service has dropped it: it read too slowly."""
 
-    def end(self) -> None:
-        """No more events come."""
+    def end(self, *, moved: bool = False) -> None:
+        """No more events come. *moved*: not from this owner of the session."""
 
     def fail(self, error: SessionError) -> None:
         """No more events come, because of *error*."""
@@ -338,8 +338,8 @@ class Link:
                 self._on_error(message)
             case w.Lagged():
                 self._end_sink(message.subscription, lambda sink: sink.lag())
-            case w.Ended():
-                self._end_sink(message.subscription, lambda sink: sink.end())
+            case w.Ended(subscription=id, moved=moved):
+                self._end_sink(id, lambda sink: sink.end(moved=moved))
             case w.Ping():
                 channel.send(encode(w.Pong()))
             case w.Goodbye():

@@ -127,10 +127,10 @@ class RemoteSubscription(Subscription):
             )
         self.offer_preview(preview)
 
-    def end(self) -> None:
+    def end(self, *, moved: bool = False) -> None:
         """No more events come; what is buffered is still read."""
         self._link_ended = True
-        super().end()
+        super().end(moved=moved)
 
     def fail(self, error: SessionError) -> None:
         """No more events come, because of *error*, which its reader meets after them."""

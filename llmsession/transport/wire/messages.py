@@ -479,9 +479,13 @@ class Lagged(_FromServer, frozen=True, kw_only=True, tag="lagged"):
 
 
 class Ended(_FromServer, frozen=True, kw_only=True, tag="ended"):
-    """No more events come: the turn has ended, or the session was closed or moved."""
+    """No more events come: the turn has ended, or the session was closed or moved. If it
+    ``moved`` to another owner, the client got everything up to ``cursor``: subscribe after it at
+    that owner."""
 
     subscription: int
+    moved: bool = False
+    cursor: int | None = None
 
 
 FromServer: TypeAlias = Welcome | Ping | Pong | Goodbye | Reply | Error | Event | Lagged | Ended
