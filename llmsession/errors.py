@@ -123,7 +123,7 @@ class InvalidInput(SessionError, ValueError):
     Cause: an argument of the wrong type, out of its bounds, or unknown, such as an invalid
     label or search query. It is a ValueError too.
 
-    Example: ``the query '...' has no word to look for``
+    Example: ``the query '...' has no word to search for``
 
     Remedy: correct the value; the message says which one and what is accepted. Do not retry.
     """
@@ -250,7 +250,7 @@ class Refused(SessionError):
     Cause: see the subclass. The class itself says that a session was used while it was to be
     deleted.
 
-    Example: ``a turn is open in it``
+    Example: ``it is in use in this process``
 
     Remedy: wait for what the message names, then repeat the call.
     """
@@ -644,8 +644,8 @@ class StoreError(SessionError):
     Cause: a full or failing disk, a lost connection to the database, a wrong key, or a file
     that is not a store.
 
-    Example: ``the store failed under session 's1': the store sessions.db cannot grow: the disk
-    is full``
+    Example: ``the store failed while session 's1' was writing: the store sessions.db cannot grow:
+    the disk is full``
 
     Remedy: repair the store, then open the session again. If ``committed`` is None, repeat the
     command with the same ``command_id``.
@@ -684,8 +684,8 @@ class UnknownRecord(RecordDamaged):
 
     Cause: a newer version of llmsession wrote to the store.
 
-    Example: ``record 12 of session 's1' cannot be read: this version of llmsession does not know the
-    kind 'turn.paused'. A newer version wrote it: upgrade llmsession``
+    Example: ``record 12 of session 's1' cannot be read: this version of llmsession does not know
+    the kind 'turn.paused'. A newer version wrote it: upgrade llmsession``
 
     Remedy: upgrade llmsession in every process that uses the store.
     """

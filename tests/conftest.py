@@ -35,11 +35,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Processes, servers, type checkers, whole recordings, and properties over many random runs.
 SLOW = (
-    "tests/benchmarks/", "tests/cli/", "tests/compaction/policies/test_balanced",
+    "tests/benchmarks/", "tests/cli/", "tests/compatibility/",
+    "tests/compaction/policies/test_balanced",
     "tests/compaction/policies/test_contract.py",
     "tests/compaction/rules/test_check.py",
     "tests/compaction/rules/test_repair_properties.py",
-    "tests/compaction/summaries/test_code_outline.py", "tests/lab/",
+    "tests/compaction/summaries/test_code_outline.py", "tests/documents/test_code_blocks.py",
+    "tests/lab/",
     "tests/providers/counting/test_tiktoken",
     "tests/providers/counting/test_vocabulary_sources.py",
     "tests/providers/test_behaviour_over_http.py", "tests/providers/test_many_conversations.py",
@@ -118,6 +120,7 @@ def nothing_of_ours_blocks_the_event_loop(request: pytest.FixtureRequest) -> Ite
         for function in blocked.functions.values():
             # The loop of a store's own thread holds nobody up.
             function.can_block_in("llmsession/store/postgres/thread.py", "_run")
+            function.can_block_in("coverage/collector.py", "lock_data")  # make coverage
         yield
 
 

@@ -72,6 +72,14 @@ def test_the_page_of_promises_has_each_invariant_and_each_promise_of_the_readme(
         assert named[0] in tests, row
 
 
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/contributing/release.md"])
+def test_every_file_that_a_page_for_contributors_names_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:docs|examples|llmsession|proto|tests|tools)/[\w./-]*)`", text)
+    assert len(named) >= 3
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_every_threat_in_the_security_page_names_a_test_that_exists() -> None:
     page = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ") and "::" in line]

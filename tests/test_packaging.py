@@ -201,6 +201,14 @@ def test_all_takes_in_every_other_extra() -> None:
     assert USES.keys() == EXTRAS.keys()
 
 
+def test_the_readme_names_every_extra_and_no_other() -> None:
+    table = README.partition("| extra | for |\n")[2].partition("\n\n")[0]
+    named = [
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    ]
+    assert sorted(named) == sorted(EXTRAS)
+
+
 # What is installed.
 
 

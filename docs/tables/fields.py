@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,30 +22,39 @@ class Field(NamedTuple):
     default: str
     """As it would be written; "" where a value is required."""
     words: str
+    module: str
+    """Where the annotation is written."""
 
 
 def fields(kind: type[msgspec.Struct]) -> tuple[Field, ...]:
     """The fields of *kind*, those of its bases included."""
-    written: dict[str, tuple[str, str]] = {}
+    written: dict[str, tuple[str, str, str]] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
             written.update(_written(base))
     return tuple(
-        Field(field.name, written[field.name][0], _default(field), written[field.name][1])
+        Field(field.name, written[field.name][0], _default(field), *written[field.name][1:])
         for field in msgspec.structs.fields(kind)
     )
 
 
-def _written(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
+def _written(kind: type) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """The annotation and the text of each field in the source of *kind*."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
+    body = _classes(kind.__module__).get(kind.__name__, [])
+    for statement, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             words = ""
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 words = text(inspect.cleandoc(str(after.value.value)))
-            yield statement.target.id, (ast.unparse(statement.annotation), words)
+            annotation = ast.unparse(statement.annotation)
+            yield statement.target.id, (annotation, words, kind.__module__)
+
+
+@cache
+def _classes(module: str) -> dict[str, list[ast.stmt]]:
+    """The bodies of the classes of *module*."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _default(field: Any) -> str:

@@ -1,7 +1,7 @@
 """One append-only, fenced log per session.
 
-In: records as bytes, with the writer's epoch and the head it expects. Out: the same bytes.
-Absent: turns in flight, and any idea of what a record means.
+In: records as bytes, with the writer's epoch and the head that it expects. Out: the same bytes.
+Absent: turns in flight, and any knowledge of what a record means.
 """
 
 from typing import TYPE_CHECKING
@@ -69,13 +69,13 @@ __all__ = [
 def open_store(address: str, *, key: bytes | str | None = None) -> Store:
     """The store at *address*: ``sqlite:PATH``, ``postgresql://...`` or ``memory:``.
 
-    *key* is that of an encrypted store. Nothing is opened yet: what is wrong with the place is
-    said at first use, as StoreError. Raises InvalidInput for an address of another kind.
+    *key* is the key of an encrypted store. Nothing is opened yet; if the place cannot be used, the
+    first use raises StoreError. Raises InvalidInput for any other address.
     """
     scheme, colon, rest = address.partition(":")
     if colon and scheme == "sqlite":
         if not rest or rest.startswith("//"):
-            raise InvalidInput(f"{address!r} names no file; write sqlite:PATH")
+            raise InvalidInput(f"{address!r} has no file path; write sqlite:PATH")
         return SqliteStore(rest, key=key)
     if colon and scheme in ("postgresql", "postgres"):
         from .postgres.store import PostgresStore

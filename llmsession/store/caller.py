@@ -1,4 +1,4 @@
-"""Back from a store's thread into the event loop that asked, whichever backend runs it."""
+"""Calls from a store's thread back into the event loop of the caller, on either backend."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Caller"]
 
 
 class Caller:
-    """The event loop of the thread in which this is made. Equal for the same loop."""
+    """The event loop of the thread in which this object is made. Equal for the same loop."""
 
     __slots__ = ("loop",)
 
     loop: Any
-    """The loop itself, as its library knows it; one object for one loop."""
+    """The loop object of the backend; one object per loop."""
 
     def __init__(self) -> None:
         try:
@@ -28,12 +28,12 @@ class Caller:
             self.loop = current_token().native_token
             return
         if asyncio.current_task(loop) is None:
-            # Outside every task of asyncio's: trio may run as its guest here. Where it does not,
-            # this is a callback of asyncio's own, which anyio does not recognise.
+            # Outside of every asyncio task. Either trio runs here as asyncio's guest, or this is a
+            # callback of asyncio itself, which anyio does not recognise.
             with suppress(NoEventLoopError):
                 self.loop = current_token().native_token
                 return
-        self.loop = loop  # as anyio would say; asking anyio takes ten times as long
+        self.loop = loop  # the same answer as anyio's, in a tenth of the time
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Caller) and self.loop is other.loop
@@ -42,9 +42,11 @@ class Caller:
         return hash(id(self.loop))
 
     def call(self, body: Callable[[], None]) -> None:
-        """Run *body* in the loop, soon; does not wait for it. A loop that is gone runs nothing:
-        whoever asked is gone with it. May be called in any thread."""
-        # anyio's own way waits until the call was made, and a writer has more to write.
+        """Run *body* in the loop soon, without waiting for it. May be called in any thread.
+
+        If the loop has ended, nothing is run: the caller has ended with it.
+        """
+        # anyio's own function waits until the call was made, and the writer has more to write.
         soon = getattr(self.loop, "call_soon_threadsafe", None) or self.loop.run_sync_soon
         with suppress(RuntimeError):  # asyncio: closed; trio's RunFinishedError is one, too
             soon(body)

@@ -1,4 +1,4 @@
-"""A store whose answers were checked: a store may be anybody's code."""
+"""A store whose answers are checked, because a store may be foreign code."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ T = TypeVar("T")
 
 
 def checked_store(store: Store) -> CheckedStore:
-    """*store*, whose answers are checked. The result is a ``WordIndex`` where *store* is one."""
+    """*store* with checked answers. The result is a ``WordIndex`` if *store* is one."""
     return _CheckedWordIndex(store) if isinstance(store, WordIndex) else CheckedStore(store)
 
 
 class CheckedStore(Store):
-    """*store*, as the sessions of a manager use it. What its methods raise beside the errors that a
-    store may raise is a StoreError, and so is an answer of another type than it has to be. The
-    answer to an append is checked by the journal.
+    """A store as the sessions of a manager use it.
 
-    Rows have to come as they were asked for: by id, behind the id that was named, and no more than
-    the limit. Who reads a store page by page would read one page for ever otherwise."""
+    If a method raises an error that a store may not raise, or returns a value of the wrong type,
+    that becomes a StoreError. The answer to an append is checked by the journal. Rows must come as
+    they were asked for: by id, after the named id, and no more than the limit. Otherwise a caller
+    that reads page by page might read one page for ever.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -103,12 +104,12 @@ class CheckedStore(Store):
         return await _answer(self._store.check, _are_texts)
 
     async def aclose(self) -> None:
-        """See ``Store``. Raises what the store raises."""
+        """See ``Store``. Raises whatever the store raises."""
         await self._store.aclose()
 
 
 class _CheckedWordIndex(CheckedStore):
-    """A store that has an index of words as well."""
+    """A store that has a word index as well."""
 
     _store: Any  # a Store and a WordIndex
 
@@ -140,7 +141,7 @@ async def _answer(
         error = contained_in_task(raised)
         raise StoreError(f"the store failed: {error_text(error)}", committed=None) from error
     if not right:
-        message = f"the store answered with {type(answer).__name__}, which is no answer"
+        message = f"the store returned an invalid answer: {type(answer).__name__}"
         raise StoreError(message, committed=None)
     return answer
 

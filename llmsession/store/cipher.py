@@ -1,12 +1,12 @@
-"""What a store keeps of a body: the bytes themselves, or sealed with the user's key.
+"""How a store keeps a body: the bytes themselves, or encrypted with the user's key.
 
 AES-256-GCM with a random nonce for each body, by the library ``cryptography``. A sealed body is
-bound to its place, so that one cannot be put in another's place unseen. A key is 32 bytes of
-the user's own making, or a passphrase, from which scrypt makes them. The key itself is
-kept nowhere; a store keeps a *note*, which tells a right key from a wrong one.
+bound to its place, so that nobody can put one in another's place unnoticed. A key is 32 bytes that
+the user made, or a passphrase from which scrypt derives them. The key itself is stored nowhere. A
+store keeps a *note* that tells a right key from a wrong one.
 
-One key is good for 2**32 bodies: after so many, two random nonces of 96 bits are equal with a
-chance of 2**-32 (NIST SP 800-38D, 8.3).
+One key is good for 2**32 bodies: after that many, two random nonces of 96 bits are equal with a
+probability of 2**-32 (NIST SP 800-38D, 8.3).
 """
 
 from __future__ import annotations
@@ -38,45 +38,46 @@ __all__ = [
 ]
 
 Key = bytes | str
-"""32 bytes as they are, or a passphrase."""
+"""32 bytes, or a passphrase."""
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _SALT_BYTES = 16
-# OWASP's Password Storage Cheat Sheet for scrypt: 128 MiB and some 0.4 s, once for each opening.
+# Parameters from OWASP's Password Storage Cheat Sheet for scrypt: 128 MiB and about 0.4 s, once
+# each time a store is opened.
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 2**17, 8, 1
 _MAX_BYTES = 2**31 - 1  # of one body, by AESGCM
 _CHECK, _CHECK_PLACE = b"llmsession", b"key check"
-# Says that each row of the store has its seals: one without them was changed. A store that was
-# made before there were any gets them, and this note, when it is first opened.
+# This text in the note says that every row of the store has seals, so a row without them was
+# changed. A store from before there were seals gets them, and this note, when it is first opened.
 _CHECK_WITH_SEALS = b"llmsession with sealed rows"
 
 
 class Unreadable(Exception):
-    """These bytes were not sealed with this key for this place, or have been changed."""
+    """The bytes were not sealed with this key for this place, or they were changed."""
 
 
 class Cipher(Protocol):
     """Seals what a store keeps. May be used by several threads at once."""
 
     def seal(self, body: bytes, place: bytes) -> bytes:
-        """*body* as it is kept at *place*."""
+        """*body* in the form in which it is kept at *place*."""
 
     def unseal(self, sealed: bytes, place: bytes) -> bytes:
         """The body that was sealed for *place*. Raises Unreadable."""
 
     def name(self, content: bytes) -> bytes:
-        """32 bytes that name *content*: equal for equal contents only."""
+        """32 bytes that name *content*. They are equal only for equal contents."""
 
     def matches(self, content: bytes, name: bytes) -> bool:
-        """Is *content*, which was unsealed for the place *name*, the one that has that name?"""
+        """Is *content*, which was unsealed for the place *name*, the content with that name?"""
 
     def sign(self, facts: bytes) -> bytes | None:
-        """What only somebody with the key can compute from *facts*; None without a key."""
+        """A signature of *facts* that only a holder of the key can compute; None without a key."""
 
 
 class _Plain:
-    """Seals nothing; a content is named by its SHA-256."""
+    """Seals nothing. A content is named by its SHA-256."""
 
     def seal(self, body: bytes, place: bytes) -> bytes:
         return body
@@ -95,12 +96,15 @@ class _Plain:
 
 
 PLAIN: Cipher = _Plain()
-"""For a store without a key."""
+"""The cipher of a store without a key."""
 
 
 class _Sealing:
-    """Seals with keys made from one *key* of 32 bytes. A content is named by an HMAC: who has no
-    key cannot find out whether a store has a content that they know."""
+    """Seals with keys that are derived from one *key* of 32 bytes.
+
+    A content is named by an HMAC, so that nobody without the key can find out whether a store has a
+    content that they know.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._aead = _aesgcm()(_subkey(key, b"seal"))
@@ -133,8 +137,10 @@ class _Sealing:
 
 
 def unseal_block(cipher: Cipher, sealed: bytes | None, name: bytes) -> bytes:
-    """The large block that is called *name*; *sealed* is None if a store has it no more. Raises
-    Unreadable."""
+    """The large block with the name *name*. *sealed* is None if the store no longer has it.
+
+    Raises Unreadable.
+    """
     if sealed is None:
         raise Unreadable("a large block of it is missing")
     content = cipher.unseal(sealed, name)
@@ -144,8 +150,9 @@ def unseal_block(cipher: Cipher, sealed: bytes | None, name: bytes) -> bytes:
 
 
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a store keeps in the open about its key. There is a ``salt``, and what scrypt cost,
-    for a passphrase alone."""
+    """What a store keeps in plain text about its key. ``salt`` and scrypt's costs are set for a
+    passphrase.
+    """
 
     check: str
     salt: str = ""
@@ -155,28 +162,32 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_key(key: Key | None) -> None:
-    """Raises InvalidConfig for what is no key. Nothing of the key is in the message."""
+    """Raises InvalidConfig for an invalid key. The message contains nothing of the key."""
     if key is None:
         return
     if isinstance(key, bytes):
         if len(key) != KEY_BYTES:
-            raise InvalidConfig(f"a key of bytes has {KEY_BYTES} of them, this one {len(key)}")
+            raise InvalidConfig(f"a key of bytes must have {KEY_BYTES} bytes, not {len(key)}")
     elif not isinstance(key, str):
-        raise InvalidConfig(f"a key is bytes or text, not {type(key).__name__}")
+        raise InvalidConfig(f"a key must be bytes or a text, not {type(key).__name__}")
     elif not key:
         raise InvalidConfig("a key that is a passphrase cannot be empty")
 
 
 def check_installed(key: Key | None) -> None:
-    """Raises InvalidConfig if there is a key, and ``cryptography``, which uses it, is not
-    installed. May read files: not for an event loop."""
+    """Raises InvalidConfig if there is a key but ``cryptography`` is not installed.
+
+    It may read files, so do not call it in an event loop.
+    """
     if key is not None:
         _aesgcm()
 
 
 def lock(key: Key) -> tuple[Cipher, str]:
-    """A cipher for a new store, and the note that the store is to keep. Takes some 0.4 s for a
-    passphrase. Raises InvalidConfig if ``cryptography`` is not installed."""
+    """A cipher for a new store, and the note that the store must keep.
+
+    Takes about 0.4 s for a passphrase. Raises InvalidConfig if ``cryptography`` is not installed.
+    """
     draft = _Note("")
     if isinstance(key, str):
         salt = base64.b64encode(os.urandom(_SALT_BYTES)).decode()
@@ -191,8 +202,10 @@ def _note_text(cipher: Cipher, draft: _Note) -> str:
 
 
 def note_of_sealed_rows(cipher: Cipher, note: str | None) -> str | None:
-    """The note that is to replace *note*, of *cipher*, once all rows of the store are sealed; None
-    if they are, or if the store has no key."""
+    """The note that replaces *note* once all rows of the store are sealed.
+
+    None if they are sealed already, or if the store has no key.
+    """
     if note is None:
         return None
     kept = msgspec.json.decode(note, type=_Note)
@@ -202,17 +215,17 @@ def note_of_sealed_rows(cipher: Cipher, note: str | None) -> str | None:
 
 
 def unlock(key: Key | None, note: str | None, where: str) -> Cipher:
-    """The cipher of the store *where* (as it is called in messages), which kept *note*.
+    """The cipher of the store *where* (its name in messages), which kept *note*.
 
     Raises StoreError if a key is missing, wrong, or given for a store that is not encrypted, and
-    InvalidConfig if ``cryptography`` is not installed. Takes some 0.4 s for a passphrase.
+    InvalidConfig if ``cryptography`` is not installed. Takes about 0.4 s for a passphrase.
     """
     if note is None:
         if key is not None:
-            raise StoreError(f"{where} is not encrypted, and a key was given", committed=False)
+            raise StoreError(f"{where} is not encrypted, but a key was given", committed=False)
         return PLAIN
     if key is None:
-        raise StoreError(f"{where} is encrypted, and no key was given", committed=False)
+        raise StoreError(f"{where} is encrypted, but no key was given", committed=False)
     try:
         sealed = msgspec.json.decode(note, type=_Note)
         check = base64.b64decode(sealed.check)
@@ -244,7 +257,7 @@ def _key_bytes(key: Key, note: _Note) -> bytes:
 
 
 def _subkey(key: bytes, use: bytes) -> bytes:
-    """A key for one use alone: HMAC as a key derivation (NIST SP 800-108)."""
+    """A key for one use only: HMAC as a key derivation function (NIST SP 800-108)."""
     return hmac.digest(key, b"llmsession " + use, "sha256")
 
 

@@ -1,8 +1,8 @@
-"""Large blocks, cut out of a record's body so that a store keeps each content once.
+"""Cuts large blocks out of a record's body, so that a store keeps each content once.
 
-A base64 image is a long string literal in the JSON of its record, and comes again in every session
-that it is sent to. Pure, and lossless for any bytes: what is cut out is put back at the same
-places, whether the body is JSON or not.
+A base64 image is a long string literal in the JSON of its record, and it comes again in every
+session that it is sent to. Pure, and lossless for any bytes: what is cut out is put back at the
+same places, whether the body is JSON or not.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ __all__ = [
 ]
 
 LARGE_BYTES = 16 * 1024
-"""From this length on a literal is cut out. Four pages of SQLite: below that, the row of its own
-costs more than a repeated block does."""
+"""A literal of at least this length is cut out. It is four pages of SQLite: below that, a row of
+its own costs more than a repeated block.
+"""
 NAME_BYTES = 32
-"""How long the name of a content is: SHA-256."""
+"""The length of a content's name: SHA-256."""
 
 _PLACE_BYTES = 8
-# A literal, or what is left of one at the end. It never fails once it has begun, so that the
-# search is linear in any bytes: possessive, and the end will do for a closing quote.
+# A literal, or the rest of one at the end. The pattern is possessive, and the end of the bytes
+# counts as a closing quote. So it never fails once it has begun, and the search is linear for any
+# bytes.
 _LITERAL = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"|\\?\Z)', re.DOTALL)
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A body without its large *parts*. Each belongs at its place in *rest*; places grow."""
+    """A body without its large *parts*. Each part belongs at its place in *rest*; places ascend."""
 
     rest: bytes
     places: tuple[int, ...]
@@ -43,8 +45,11 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split_large(body: bytes, *, large_bytes: int = LARGE_BYTES) -> Split | None:
-    """*body* and the string literals in it that have *large_bytes* or more, without their quotes
-    and with their escapes; None if there are none."""
+    """*body* and its string literals of at least *large_bytes*, without quotes and with their
+    escapes.
+
+    None if there are none.
+    """
     if len(body) < large_bytes:
         return None
     pieces: list[bytes] = []
@@ -67,8 +72,11 @@ def split_large(body: bytes, *, large_bytes: int = LARGE_BYTES) -> Split | None:
 
 
 def join_large(rest: bytes, places: Sequence[int], parts: Sequence[bytes]) -> bytes:
-    """The body that was split, byte for byte. Raises ValueError for places that are not in
-    *rest*, or as many as there are parts."""
+    """The original body, byte for byte.
+
+    Raises ValueError if places are outside of *rest*, or if their number differs from that of the
+    parts.
+    """
     pieces: list[bytes] = []
     end = 0
     for place, part in zip(places, parts, strict=True):
@@ -89,7 +97,7 @@ def pack_places(places: Sequence[int], names: Sequence[bytes]) -> bytes:
 
 
 def unpack_places(packed: bytes) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-    """Places and names out of ``pack_places``. Raises ValueError for other bytes."""
+    """The places and names that ``pack_places`` packed. Raises ValueError for other bytes."""
     step = _PLACE_BYTES + NAME_BYTES
     if len(packed) % step:
         raise ValueError(f"{len(packed)} bytes are no places of large blocks")

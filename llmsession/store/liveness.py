@@ -1,10 +1,11 @@
-"""Is the process that held a session still there? The operating system is asked.
+"""Does the process that held a session still exist? The operating system is asked.
 
-A pid alone is not enough. Pids are reused, after a while or after a restart, and in another
-container the same pid is another process. So a process is identified by three things: its pid,
-where that pid is valid (the boot of the machine and the pid namespace), and when the process
-started, in ticks since that boot, which a change of the clock does not move. On Linux /proc has
-all three. On other systems nothing is known here, and a store relies on the owner's lease.
+A pid alone is not enough. Pids are used again, after a while or after a restart, and in another
+container the same pid is another process. So a process is identified by three things: its pid, the
+place where that pid is valid (the boot of the machine and the pid namespace), and the time when the
+process started, in ticks since that boot. A change of the clock does not move these ticks. On
+Linux, /proc has all three. On other systems nothing is known here, and a store relies on the
+owner's lease.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ _STATE_FIELD = 3
 
 
 def this_host() -> str:
-    """Where this process's pid counts: equal for two processes that see each other's pids under
-    the same numbers; "" if the system does not say."""
+    """The place in which this process's pid is valid; "" if the system does not say.
+
+    It is equal for two processes that see each other's pids under the same numbers.
+    """
     return _us.host
 
 
@@ -38,8 +41,9 @@ def our_start() -> str:
 
 
 class _Us:
-    """This process, looked up once: at import, when no event loop waits for it, and in the child
-    after a fork."""
+    """This process, looked up at import, when no event loop waits, and again in the child after a
+    fork.
+    """
 
     def __init__(self) -> None:
         self.look()
@@ -58,13 +62,15 @@ def _host() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """When process *pid* started; None if it is not there, or dead and not waited for yet, or if
-    the system does not say."""
+    """When process *pid* started.
+
+    None if it does not exist, is dead and not waited for yet, or if the system does not say.
+    """
     try:
         stat = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
-    # The name of the program is in parentheses and may hold anything, also ")".
+    # The name of the program is in parentheses and may contain anything, also ")".
     fields = stat[stat.rindex(b")") + 2 :].split()
     if fields[_STATE_FIELD - 3] in (b"Z", b"X"):
         return None
@@ -72,7 +78,7 @@ def start_of(pid: int) -> str | None:
 
 
 def owner_is_dead(pid: int, started: str, host: str) -> bool | None:
-    """Has the process ended? None if that cannot be told from here."""
+    """Has the process ended? None if that cannot be known from here."""
     if not started or not host or host != this_host():
         return None
     return start_of(pid) != started

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and for sessions that need not survive their process."""
+"""A store in memory, for tests and for sessions that need not survive their process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ __all__ = ["MemoryStore"]
 
 
 class _Log:
-    """One session's row and records. A fork's list begins with its parent's records, the same
-    bytes objects."""
+    """One session's row and records.
+
+    A fork's list begins with its parent's records, which are the same bytes objects.
+    """
 
     __slots__ = ("bodies", "epochs", "row")
 
@@ -45,18 +47,20 @@ class _Log:
 
 
 class MemoryStore:
-    """Keeps every log in this process; nothing survives it. Fenced like every other store: each
-    method does what ``Store`` promises of it, and none of them waits.
+    """Keeps every log in this process. Nothing survives the process.
 
-    An owner in memory is alive as long as it holds the session: there is no lease to run out.
-    Not for several threads.
+    It is fenced like every other store: each method does what ``Store`` promises, and none of them
+    waits. An owner is alive as long as it holds the session, because in memory no lease can run
+    out. Do not use it from several threads.
     """
 
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._names: list[str] = []
         self._highest_epoch = 0
-        """Of all sessions that were deleted: a new one with such an id must not let them write."""
+        """The highest epoch of all deleted sessions. A new session with a deleted one's id starts
+        above it, so that old owners stay fenced.
+        """
 
     def _log(self, session: str) -> _Log:
         log = self._logs.get(session)
@@ -168,12 +172,12 @@ class MemoryStore:
         self._names.remove(session)
 
     async def vacuum(self) -> int:
-        """Nothing is left to give back: returns 0."""
+        """Returns 0: there is no space to free."""
         return 0
 
     async def check(self) -> Sequence[str]:
-        """Nothing can be wrong: returns ()."""
+        """Returns (): nothing can be damaged."""
         return ()
 
     async def aclose(self) -> None:
-        """Nothing to release; the logs stay readable."""
+        """Does nothing. The logs stay readable."""

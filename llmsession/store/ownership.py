@@ -1,5 +1,4 @@
-"""Does the owner in a session's row still hold the session? All stores that several processes use
-decide it here."""
+"""Does the owner in a session's row still hold the session? All shared stores decide it here."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from .protocol import Owner
 __all__ = ["IsDead", "still_holds"]
 
 IsDead = Callable[[int, str, str], bool | None]
-"""As ``liveness.owner_is_dead``: pid, start and host of a process; None if it cannot be told."""
+"""A function like ``liveness.owner_is_dead``: pid, start and host of a process; None if unknown."""
 
 
 def still_holds(
@@ -22,11 +21,11 @@ def still_holds(
     now: float,
     owner_is_dead: IsDead = liveness.owner_is_dead,
 ) -> bool:
-    """Is the session kept from *taker* by *holder*, whose lease runs until *lease_until*?
+    """Does *holder*, whose lease runs until *lease_until*, keep the session from *taker*?
 
-    A process that is seen to live keeps its sessions, even if its lease ran out, as it does when
-    a computer sleeps or a vacuum takes long. Where the process cannot be seen, the lease decides.
-    Both times are in seconds since the epoch.
+    A process that is seen to be alive keeps its sessions even if its lease has run out. That
+    happens when a computer sleeps, or when a vacuum takes long. If the process cannot be seen from
+    here, the lease decides. Both times are in seconds since the epoch.
     """
     if holder is None or holder == taker:
         return False

@@ -1,8 +1,9 @@
 """What every store promises. One contract suite runs against all of them.
 
-A session is a row (epoch, head, owner) and a log of records with seq 1, 2, 3, ... Taking a
-session raises its epoch; an append names the epoch and the head it was made for, and is written
-only if both still hold. Leases shorten an overlap of two owners; this fence is what is correct.
+A session is a row (epoch, head, owner) and a log of records with seq 1, 2, 3, ... Taking a session
+increases its epoch. An append names the epoch and the head that it was made for, and it is written
+only if both still hold. Leases shorten the time in which two owners believe that they have the
+session; this fence makes it correct.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ __all__ = [
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who holds a session: a manager in a process. ``name`` is unique to the manager.
+    """Who holds a session: a manager in a process.
 
-    ``started`` and ``host`` distinguish the process from another one with its ``pid``: see
-    ``liveness``. Both are "" where the system does not say. Then only the owner's lease counts.
+    ``name`` is unique to the manager. ``started`` and ``host`` distinguish the process from another
+    one with the same ``pid``: see ``liveness``. Both are "" if the system does not say; then only
+    the owner's lease counts.
     """
 
     name: str
@@ -57,7 +59,7 @@ def this_process(name: str) -> Owner:
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A session that was taken: appends carry ``epoch`` and continue at ``head``."""
+    """A session that was taken. Appends carry its ``epoch`` and continue at its ``head``."""
 
     session: str
     epoch: int
@@ -65,32 +67,38 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """A session as the store lists it. ``owner`` is None while nobody holds it.
-
-    Times are those of the first and of the last record, in seconds since the epoch, by the
-    writer's clock; 0.0 before the first record. ``labels`` are those of the last batch that had
-    some. ``parent`` is the session that it was forked from.
-    """
+    """A session as the store lists it."""
 
     session: str
     epoch: int
     head: int
     owner: Owner | None = None
+    """The owner that holds it; None if nobody does."""
     created_at: float = 0.0
+    """The time of the first record by the writer's clock, in seconds since the epoch; 0.0 before
+    it.
+    """
     touched_at: float = 0.0
+    """The time of the last record, likewise."""
     labels: dict[str, str] = {}
+    """The labels of the last batch that set any."""
     parent: str | None = None
+    """The session that it was forked from."""
     title: str = ""
-    """Where it was asked for, as in ``SessionManager.list``: stores know no titles."""
+    """Set only if it was asked for, as in ``SessionManager.list``. Stores know no titles."""
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions to find: those that have all of ``labels`` (None as a value matches any
-    value) and no label named in ``without``, with times at or after ``..._after`` and before
-    ``..._before``. None is no limit."""
+    """Which sessions to find. None means no limit.
+
+    ``..._after`` includes the time itself, ``..._before`` does not. Times are in seconds since the
+    epoch.
+    """
 
     labels: dict[str, str | None] = {}
+    """Labels that the session must have. None as a value matches any value."""
     without: tuple[str, ...] = ()
+    """Names of labels that the session must not have."""
     created_after: float | None = None
     created_before: float | None = None
     touched_after: float | None = None
@@ -114,12 +122,14 @@ def _between(time: float, after: float | None, before: float | None) -> bool:
 
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""Stands in an index of words for those of a record that could not be read, and is no word."""
+"""Stands in a word index for the words of a record that cannot be read. It is not a word."""
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word that a record must have, or with ``is_prefix`` the beginning of one: letters, digits
-    and underscores, as a store is given them for its index."""
+    """A word that a record must have or, with ``is_prefix``, the beginning of one.
+
+    It consists of letters, digits and underscores, in the form in which words are indexed.
+    """
 
     text: str
     is_prefix: bool = False
@@ -134,46 +144,51 @@ class StoredRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Records to append, whole or not at all. The first gets seq ``head + 1``.
-
-    ``at`` is the time of the last one, in seconds since the epoch. ``labels``, where given, are
-    the session's from now on; they are written with the records.
-    """
+    """Records to append, all or none. The first one gets seq ``head + 1``."""
 
     session: str
     epoch: int
     head: int
     bodies: tuple[bytes, ...]
     at: float = 0.0
+    """The time of the last record, in seconds since the epoch."""
     labels: dict[str, str] | None = None
+    """The session's labels from now on, if not None. They are written together with the records."""
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """The batch is durable; the log's head is ``head`` now."""
+    """The batch is durable. The log's head is now ``head``."""
 
     head: int
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Nothing was written: epoch or head differ, or (``row`` None) there is no such session."""
+    """Nothing was written, because epoch or head differ or, if ``row`` is None, there is no such
+    session.
+    """
 
     row: SessionRow | None
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The write failed. ``committed`` is False if certainly nothing was written, None if that is
-    unknown."""
+    """The write failed.
+
+    ``committed`` is False if certainly nothing was written, and None if that is not known.
+    """
 
     error: str
     committed: Literal[False] | None = None
 
 
 AppendResult: TypeAlias = Appended | Conflict | Lost
+"""What became of an append."""
 
 
 def checked_result(result: Any, batch: Batch) -> AppendResult:
-    """*result* of an append of *batch* to a store, which may be anybody's. What is no answer to it
-    is ``Lost``."""
+    """*result* of appending *batch*, checked, because a store may be foreign code.
+
+    An invalid answer becomes ``Lost``.
+    """
     if result.__class__ is Appended and result.head == batch.head + len(batch.bodies):
         return result
     match result:
@@ -182,96 +197,100 @@ def checked_result(result: Any, batch: Batch) -> AppendResult:
         case Lost(error=str(), committed=None | False):
             return result
         case _:
-            return Lost(f"the store's answer is {type(result).__name__}, and wrong")
+            return Lost(f"the store returned an invalid answer: {type(result).__name__}")
 
 
 EVERYTHING = SessionFilter()
-"""Finds every session."""
+"""The filter that finds every session."""
 
 
 class Store(Protocol):
-    """A fenced log per session. All but ``append`` may wait and may raise StoreError."""
+    """A fenced log per session. Every method except ``append`` may wait and may raise
+    StoreError.
+    """
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        """A new session, held by *owner*, with head 0. Raises SessionExists.
+        """Create a session with head 0, held by *owner*. Raises SessionExists.
 
-        Its epoch is 1, or greater than that of any deleted session with its id: an owner from
-        before the deletion stays fenced.
+        Its epoch is 1, or greater than that of any deleted session with its id, so that an owner
+        from before the deletion stays fenced.
         """
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-        """Take the session: its epoch grows by one, and every earlier holder is fenced.
+        """Take the session. Its epoch grows by one, and every earlier holder is fenced.
 
-        A dead owner holds nothing. An owner is dead if its process has ended, or, where that
-        cannot be seen from here, if its lease has run out. Raises SessionNotFound, and SessionInUse
-        while another live owner holds it, unless *takeover*.
+        A dead owner holds nothing. An owner is dead if its process has ended or, if that cannot be
+        seen from here, if its lease has run out. Raises SessionNotFound, and SessionInUse while
+        another live owner holds it, unless *takeover* is True.
         """
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        """A new session, held by *owner*, whose log begins with the records 1 to *upto* of
-        *parent*'s; its own follow. Nothing is copied, and *parent* is not acquired.
+        """Create a session, held by *owner*, whose log begins with the records 1 to *upto* of
+        *parent*'s log.
 
-        The records that they share stay until neither has them any more, whatever becomes of
-        *parent*. The fork's epoch is greater than *parent*'s and than that of any deleted
-        session with its id; its row has *parent*, and the time of *parent*'s last record until
-        it gets one of its own. Raises SessionNotFound (no *parent*), SessionExists, and
-        InvalidInput for an *upto* that *parent*'s log has not reached.
+        Its own records follow. Nothing is copied, and *parent* is not acquired. The shared records
+        stay until neither session has them any more, whatever happens to *parent*. The fork's epoch
+        is greater than *parent*'s and than that of any deleted session with its id. Its row names
+        *parent*, and has the time of *parent*'s last record until it gets a record of its own.
+        Raises SessionNotFound (no *parent*), SessionExists, and InvalidInput if *parent*'s log has
+        not reached *upto*.
         """
 
     async def release(self, lease: Lease) -> None:
-        """Give the session back. Without effect if the epoch is no longer the lease's."""
+        """Give the session back. Has no effect if its epoch is no longer the lease's."""
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        """Append *batch*, and call *done* once with what became of it.
+        """Append *batch*, and call *done* once with the result.
 
         Returns at once and raises nothing. *done* is called in the event loop's thread, perhaps
-        before this returns. Because nobody waits in here, no cancellation can interrupt a write,
+        before this returns. Nobody waits in this method, so no cancellation can interrupt a write,
         and a store may commit the batches of many sessions together.
         """
 
     async def read(
         self, session: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[StoredRecord]:
-        """Records with seq > *after*, oldest first, at most *limit*. Acquires nothing.
+        """Records with seq > *after*, oldest first, at most *limit*. Acquires no lease.
 
-        A record that the store cannot give as it was appended ends what is returned; if it is
-        the first, RecordDamaged is raised. Raises SessionNotFound.
+        The result ends before a record that the store cannot return as it was appended. If that is
+        the first one, RecordDamaged is raised. Raises SessionNotFound.
         """
 
     async def row(self, session: str) -> SessionRow:
-        """The session's row. Acquires nothing. Raises SessionNotFound."""
+        """The session's row. Acquires no lease. Raises SessionNotFound."""
 
     async def rows(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """The sessions that match *filter*, ordered by id, with ids greater than *after*; at most
-        *limit*."""
+        """The sessions that match *filter* and have an id greater than *after*, by id; at most
+        *limit*.
+        """
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
-        """Put *bodies*, by seq, in place of what the session's records say: all or none.
+        """Replace the records with the seqs of *bodies*, all or none.
 
-        Every other record, the head and the epochs stay. A fork that shares the records keeps
-        them as they were. Raises SessionMoved if the epoch is no longer the lease's,
-        SessionNotFound, and InvalidInput for a seq that is not in the log; nothing is changed.
+        Every other record, the head and the epochs stay. A fork that shares the records keeps them
+        unchanged. Raises SessionMoved if the session's epoch is no longer the lease's,
+        SessionNotFound, and InvalidInput for a seq that is not in the log. Then nothing is changed.
         """
 
     async def delete(self, session: str) -> None:
-        """Delete the session and its log; records that a fork shares stay the fork's.
+        """Delete the session and its log. Records that a fork shares stay the fork's.
 
         Raises SessionNotFound.
         """
 
     async def vacuum(self) -> int:
-        """Free the space of deleted and rewritten records. Returns how many bytes came free.
+        """Free the space of deleted and rewritten records. Returns how many bytes were freed.
 
-        Afterwards none of those records can be found in the store's file or tables. May take long,
-        and writes wait for it.
+        Afterwards none of those records can be found in the store's file or tables. It may take
+        long, and writes wait for it.
         """
 
     async def check(self) -> Sequence[str]:
-        """The faults of the store as a whole, a line each; () if there are none. Reads much.
+        """The faults of the store as a whole, one line each; () if there are none. Reads much.
 
-        It does not check that every record can be read: ``read`` does.
+        It does not check that every record can be read; ``read`` does.
         """
 
     async def aclose(self) -> None:
@@ -280,8 +299,10 @@ class Store(Protocol):
 
 @runtime_checkable
 class WordIndex(Protocol):
-    """What a store may have beside ``Store``: it knows which sessions have which words. Of a store
-    that has it not, a search reads every session."""
+    """What a store may have in addition to ``Store``: it knows which sessions have which words.
+
+    For a store without it, a search reads every session.
+    """
 
     async def rows_with(
         self,
@@ -292,13 +313,13 @@ class WordIndex(Protocol):
         limit: int = 1000,
         filter: SessionFilter = EVERYTHING,
     ) -> Sequence[SessionRow]:
-        """As ``Store.rows``, without sessions that surely lack one of *words*.
+        """``Store.rows`` without the sessions that certainly lack one of *words*.
 
-        *words_of* gives the words of a record, or UNREADABLE: a session with such a record is
-        not left out. It is called in any thread, once for each record
-        that is new to the index. A word that is rewritten or deleted leaves the index with its
-        record. An encrypted store has no index, and leaves out nothing: words would lie in it in
-        the open. Raises StoreError.
+        *words_of* returns the words of a record, or UNREADABLE; a session with such a record is not
+        left out. It is called in any thread, once for each record that is new to the index. A word
+        that is rewritten or deleted leaves the index together with its record. An encrypted store
+        has no index and leaves out nothing, because an index would hold the words in plain text.
+        Raises StoreError.
         """
 
 

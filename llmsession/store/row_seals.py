@@ -1,13 +1,13 @@
-"""What binds the row of an encrypted session to its records: two seals that need the key.
+"""Seals that bind the row of an encrypted session to its records. They need the key.
 
-A record's own seal says where it lies, and nothing says which session may read that place: that
-is in the row, in the open. So the row has an *origin seal* (its id, its parent, and where its
-records lie), which changes with forks and rewriting, and a *head seal* (how many records there
-are), which changes with every append. A row that was swapped, renamed, cut or pointed at another
-session's records has no seal that fits. A store without a key has neither. Pure.
+A record's own seal says where the record lies. Which session may read that place is in the row,
+which is plain text. So the row has an *origin seal* (its id, its parent, and where its records
+lie), which changes with forks and rewriting, and a *head seal* (the number of records), which
+changes with every append. A row that was swapped, renamed, cut, or pointed at another session's
+records has no matching seal. A store without a key has neither seal. Pure.
 
-Not covered: who has an earlier copy of a store can put back a session's row together with its
-records as they were then, and nobody without the key can be kept from deleting.
+Not covered: somebody with an earlier copy of a store can put back a session's row together with the
+records of that time. And nobody without the key can be kept from deleting.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .cipher import PLAIN, Cipher
 __all__ = ["Part", "check_row", "seal_head", "seal_origin"]
 
 Part = tuple[int, int, int | str]
-"""Records from the first to the second seq, and where they lie: as the store names the place."""
+"""Records from the first to the second seq, and the place where they lie, as the store names it."""
 
 
 def seal_origin(
     cipher: Cipher, session: str, place: int | str, parent: str | None, parts: Sequence[Part]
 ) -> bytes | None:
-    """The seal of a row: *session* appends at *place*, and *parts* are what it has elsewhere."""
+    """The origin seal of a row. *session* appends at *place*; *parts* are its records elsewhere."""
     if cipher is PLAIN:
         return None
     return cipher.sign(msgspec.json.encode(["origin", session, place, parent, parts]))
 
 
 def seal_head(cipher: Cipher, place: int | str, head: int) -> bytes | None:
-    """The seal of *head*, the number of records of the session that appends at *place*."""
+    """The head seal: *head* is the number of records of the session that appends at *place*."""
     if cipher is PLAIN:
         return None
     return cipher.sign(b"head" + msgspec.json.encode([place, head]))
@@ -53,7 +53,7 @@ def check_row(
     head: int,
     seals: tuple[bytes | None, bytes | None],
 ) -> None:
-    """Raises RecordDamaged if *seals*, of the origin and of the head, do not fit the row."""
+    """Raises RecordDamaged if *seals*, of the origin and of the head, do not match the row."""
     origin, end = seals
     if not _fits(seal_origin(cipher, session, place, parent, parts), origin):
         why = "the session's row was changed without the store's key: these are not its records"

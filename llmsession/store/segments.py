@@ -1,8 +1,8 @@
-"""Where a session's records lie, when it shares some with others.
+"""Where a session's records lie if it shares some with other sessions.
 
-A session appends to a log of its own. A fork's first records lie in its parent's log, under the
-same seqs. So the records of a session are a list of segments: ranges of seqs that lie in other
-logs, and at the end the range in its own. Pure.
+A session appends to a log of its own. The first records of a fork lie in its parent's log under the
+same seqs. So the records of a session are a list of segments: ranges of seqs in other logs, and at
+the end a range in its own. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def layout(segments: Sequence[Segment], own: int, head: int) -> list[Segment]:
-    """All segments of the records 1 to *head*: those that were *stored*, then the log *own*."""
+    """All segments of the records 1 to *head*: the stored *segments*, then the log *own*."""
     last = segments[-1].upto if segments else 0
     if last >= head:
         return list(segments)
@@ -34,7 +34,7 @@ def layout(segments: Sequence[Segment], own: int, head: int) -> list[Segment]:
 
 
 def stored(segments: Iterable[Segment], own: int) -> list[Segment]:
-    """What is to be stored of *segments*: all but the range in *own* that they end with."""
+    """The part of *segments* that must be stored: all but the last range, which is in *own*."""
     parts = _joined(segments)
     if parts and parts[-1].source == own:
         parts.pop()
@@ -56,7 +56,7 @@ def cut(segments: Iterable[Segment], upto: int) -> list[Segment]:
 
 
 def moved(segments: Iterable[Segment], seqs: Iterable[int], source: int) -> list[Segment]:
-    """*segments* with the records *seqs* lying in the log *source* instead."""
+    """*segments* with the records *seqs* in the log *source* instead."""
     ordered = sorted(seqs)
     parts: list[Segment] = []
     index = 0
@@ -74,7 +74,7 @@ def moved(segments: Iterable[Segment], seqs: Iterable[int], source: int) -> list
 
 
 def unused(used: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges of seqs that are in none of *used*; each range with both its ends."""
+    """The ranges of seqs that are in none of *used*, with both ends included."""
     first = 1
     for start, end in sorted(used):
         if first < start:
@@ -85,7 +85,7 @@ def unused(used: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _joined(segments: Iterable[Segment]) -> list[Segment]:
-    """*segments* with neighbours in one log joined."""
+    """*segments* with neighbours in the same log joined."""
     joined: list[Segment] = []
     for part in segments:
         if joined and joined[-1].source == part.source and joined[-1].upto + 1 == part.first:

@@ -1,7 +1,7 @@
-"""A thread with a queue: it performs all items that wait at once, and answers into event loops.
+"""A thread with a queue: it performs all waiting items at once, and answers into event loops.
 
-A store writes in such a thread. Batches that are put while it writes are the next group, and are
-written together (group commit).
+Stores write in such a thread. Batches that arrive while it writes form the next group and are
+written together (group commit). So under load the groups grow and the cost of a commit is shared.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ T = TypeVar("T")
 _Call: TypeAlias = tuple[Callable[[Any], None], Any]
 
 MAX_GROUP = 4096
-"""Items of one group. Without a limit, a group to which items are put fast would never end."""
+"""The largest number of items in one group. Without a limit, a group to which items are added fast
+would never end.
+"""
 
 
 class CallbackBatch:
-    """Answers for callers in event loops. Each loop is called once, with all of its answers."""
+    """Answers for callers in event loops. Each loop is called once with all of its answers."""
 
     def __init__(self) -> None:
         self._calls: dict[Any, tuple[Caller, list[_Call]]] = {}  # by loop
 
     def add(self, caller: Caller, done: Callable[[Any], None], result: object) -> None:
-        """Have *done(result)* called in *caller*'s loop, by ``deliver``."""
+        """Let ``deliver`` call *done(result)* in *caller*'s loop."""
         entry = self._calls.get(caller.loop)
         if entry is None:
             entry = self._calls[caller.loop] = (caller, [])
         entry[1].append((done, result))
 
     def deliver(self) -> None:
-        """Make every call that was added, in order, and forget them."""
+        """Make every call that was added, in order, and forget the calls."""
         calls, self._calls = self._calls, {}
         for caller, answers in calls.values():
             caller.call(partial(_call_all, answers))
@@ -52,7 +54,7 @@ def _call_all(answers: Sequence[_Call]) -> None:
     for done, result in answers:
         try:
             done(result)
-        except Exception as error:  # one caller's fault: the others get their answers
+        except Exception as error:  # the fault of one caller; the others still get their answers
             failed = failed or error
     if failed is not None:
         raise failed
@@ -64,23 +66,23 @@ class QueuedCall(Generic[T]):
     def __init__(self) -> None:
         self.caller = Caller()
         self.is_dropped = False
-        """The task waits no more. A call that was not begun need not be performed."""
+        """The task waits no more. A call that has not begun need not be performed."""
         self._event = anyio.Event()
         self._value: T | None = None
         self._error: BaseException | None = None
 
     def set(self, value: T) -> None:
-        """The answer. Called in the task's event loop, by ``CallbackBatch``."""
+        """Set the answer. Called in the task's event loop by ``CallbackBatch``."""
         self._value = value
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have ``wait`` raise *error*. Called in the task's event loop."""
+        """Let ``wait`` raise *error*. Called in the task's event loop."""
         self._error = error
         self._event.set()
 
     async def wait(self) -> T:
-        """Wait for the answer. Returns it, or raises what ``fail`` was given."""
+        """Wait for the answer. Returns it, or raises the error that ``fail`` was given."""
         try:
             await self._event.wait()
         except BaseException:
@@ -92,11 +94,12 @@ class QueuedCall(Generic[T]):
 
 
 class BatchingThread(Generic[T]):
-    """Hands what was ``put``, in order, to *perform*, in a thread that the first ``put`` starts.
+    """Passes items that were ``put`` to *perform*, in order, in a thread that the first ``put``
+    starts.
 
     While the queue is empty, *on_idle* is called every *idle_s()* seconds, or never if that is
-    None. After ``stop``, *on_end* is called in the thread. An item that is put later goes to
-    *reject*, with the reason, in the thread that puts it. *perform* and *on_idle* raise nothing.
+    None. After ``stop``, *on_end* is called in the thread. Items that are put later go to *reject*
+    with the reason, in the thread that puts them. *perform* and *on_idle* must raise nothing.
     """
 
     def __init__(
@@ -121,9 +124,9 @@ class BatchingThread(Generic[T]):
         self._ended = False
 
     def put(self, item: T) -> None:
-        """Have *item* performed. Returns at once."""
+        """Queue *item*. Returns at once."""
         if self._thread is not None and self._pid != os.getpid():
-            self._reject(item, "was opened before this process was forked; make one here")
+            self._reject(item, "was opened before this process was forked; create another one here")
             return
         self._queue.put(item)
         if self._thread is None and not self._ended:
@@ -133,12 +136,12 @@ class BatchingThread(Generic[T]):
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        # A daemon: a program that forgets to close its store must be able to end.
+        # A daemon thread, so that a program that forgets to close its store can still end.
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Perform what was put, then end. Returns at once."""
+        """Perform what was put, then end the thread. Returns at once."""
         self._queue.put(None)
         if self._thread is None:
             self._ended = True
@@ -147,7 +150,7 @@ class BatchingThread(Generic[T]):
 
     def _reject_queued(self) -> None:
         # The thread sets ``_ended`` before it empties the queue for the last time. ``put`` reads
-        # ``_ended`` after it has put its item. So one of the two finds every item.
+        # ``_ended`` after it has added its item. So one of the two always finds the item.
         while True:
             try:
                 item = self._queue.get_nowait()
@@ -169,7 +172,7 @@ class BatchingThread(Generic[T]):
         self._on_end()
 
     def _next(self) -> tuple[list[T], bool]:
-        """Wait for an item. Returns it and all that wait behind it, and whether to stop."""
+        """Wait for an item. Returns it with all items behind it, and whether to stop."""
         group: list[T] = []
         try:
             item = self._queue.get(timeout=self._idle_s())

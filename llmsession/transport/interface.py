@@ -58,7 +58,9 @@ class TurnInterface(Protocol):
     """See ``Turn``."""
 
     @property
-    def id(self) -> TurnId: ...
+    def id(self) -> TurnId:
+        """The turn's id."""
+
     def __aiter__(self) -> EventStream: ...
     def stream_text(self) -> AsyncIterator[TextPiece]: ...
     async def outcome(self) -> TurnOutcome: ...
@@ -69,7 +71,9 @@ class SessionInterface(Protocol):
     """See ``LLMSession``. ``turn`` raises for a turn that never was, remote when it is used."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The session's id."""
+
     async def send(
         self,
         content: Content,

@@ -15,6 +15,7 @@ from .usage import Usage
 __all__ = ["Message", "Role", "count_turns", "message_id", "message_name"]
 
 Role: TypeAlias = Literal["user", "assistant"]
+"""Who a message is from."""
 
 
 class Message(

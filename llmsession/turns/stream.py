@@ -90,6 +90,7 @@ class ReplyEnded(msgspec.Struct, frozen=True, gc=False):
 StreamEvent: TypeAlias = (
     ReplyStarted | BlockStarted | BlockDelta | BlockStopped | UsageReported | ReplyEnded
 )
+"""What a provider's stream gives."""
 
 _DELTA_KINDS = frozenset(get_args(DeltaKind))
 

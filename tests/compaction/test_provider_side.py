@@ -105,7 +105,7 @@ def test_edits_are_said_in_one_place_only() -> None:
         options={"context_management": {"edits": []} | {"x": 1}},
         compaction=CompactionConfig(provider_side=ProviderSideConfig(compact=CompactAtThreshold())),
     )
-    with pytest.raises(InvalidConfig, match="a context_management of its own"):
+    with pytest.raises(InvalidConfig, match="has a context_management"):
         both.checked()
 
 

@@ -70,7 +70,8 @@ def key_of(frame: dict[str, Any]) -> Key | None:
             # Pieces are merged as they come: the first one stands for all.
             return ("preview", frame["subscription"], frame["kind"], frame["turn"])
         case "event":
-            return ("event", frame["subscription"], frame["kind"], frame.get("seq"))
+            # Not by its seq: records that do not wait for each other may change places.
+            return ("event", frame["subscription"], frame["kind"], frame.get("turn"))
         case "ended" | "lagged":
             return (frame["type"], frame["subscription"])
         case "ping":
@@ -130,6 +131,9 @@ async def say(lines: Sequence[Line], folder: Path) -> list[Line]:
                 continue
             if line["from"] == "server":
                 key = key_of(line["frame"])
+                if line["frame"].get("seq"):  # previews before a durable event may be lost
+                    turn = line["frame"].get("turn")
+                    before = [k for k in before if k[0] != "preview" or k[-1] != turn]
                 if key is not None:
                     before.append(key)
                 continue

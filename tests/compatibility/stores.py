@@ -208,7 +208,8 @@ async def summary_of(make: Callable[[], Store]) -> dict[str, Any]:
         log = await store.read(found.session)
         sessions[found.session] = {
             "why_damaged": found.why,
-            "kinds": [msgspec.json.decode(stored.body)["kind"] for stored in log],
+            # Sorted: records that do not wait for each other may change places where it is made.
+            "kinds": sorted(msgspec.json.decode(stored.body)["kind"] for stored in log),
             "open_turns": found.open_turns,
             "labels": row.labels,
             "parent": row.parent,

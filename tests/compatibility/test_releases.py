@@ -104,7 +104,10 @@ async def test_a_client_of_an_earlier_release_reads_the_answers_of_this_one(
     answers = frames_by_key(today)
     wrong = []
     for key, frame in frames_by_key(recorded).items():
-        wrong += differences(frame, answers[key], f"{key}") if key in answers else [f"no {key}"]
+        if key in answers:
+            wrong += differences(frame, answers[key], f"{key}")
+        elif key[0] != "preview":  # a preview may be lost
+            wrong.append(f"no {key}")
     assert wrong == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import msgspec
 import pytest
@@ -43,10 +44,11 @@ def test_every_struct_that_a_configuration_holds_has_a_table_of_its_own() -> Non
 
 def _structs(kind: type[msgspec.Struct]) -> set[type]:
     """The structs in the annotations of the fields of *kind*."""
-    names = re.findall(r"\w+", " ".join(field.annotation for field in fields(kind)))
-    # Another test may have loaded a struct of the testing package that bears such a name.
-    structs = [s for s in msgspec.Struct.__subclasses__() if ".testing." not in s.__module__]
-    return {found for found in structs if found.__name__ in names}
+    found = set()
+    for field in fields(kind):
+        names = vars(sys.modules[field.module])
+        found |= {names.get(name) for name in re.findall(r"\w+", field.annotation)}
+    return {one for one in found if isinstance(one, type) and issubclass(one, msgspec.Struct)}
 
 
 def test_every_parameter_of_a_manager_says_what_it_does() -> None:

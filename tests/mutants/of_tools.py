@@ -181,7 +181,7 @@ a plan is applied that no log can hold (docs/how-to/handle-errors.md)
 
 in store/protocol.py, by session/test_foreign_code.py
 an answer that is none counts as a batch that was written (docs/how-to/handle-errors.md)
-    -             return Lost(f"the store's answer is {type(result).__name__}, and wrong")
+    -             return Lost(f"the store returned an invalid answer: {type(result).__name__}")
     +             return Appended(batch.head + len(batch.bodies))
     test_an_answer_of_a_store_that_cannot_be_loses_one_session_s_turn
 """)

@@ -582,7 +582,7 @@ async def test_rows_that_cannot_be_are_one_clear_error_of_every_operation_that_l
         ):
             if name == "a row that was before" and listing.keywords.get("after") != "x":
                 continue  # the first page may have it
-            with pytest.raises(StoreError, match=r"which is no answer|answered with rows"):
+            with pytest.raises(StoreError, match=r"invalid answer|answered with rows"):
                 await listing()
         assert store.asked < MAX_ASKED
 
@@ -632,9 +632,9 @@ async def outcome_of(reply: Callable[[], AsyncGenerator[Any, None]]) -> TurnOutc
     [
         (ReplyEnded("end_turn", Usage(output_tokens=2.5)), "output_tokens is 2.5"),  # type: ignore[arg-type]
         (ReplyEnded("end_turn", Usage(input_tokens=None)), "input_tokens is None"),  # type: ignore[arg-type]
-        (ReplyEnded("end_turn", {"output_tokens": 1}), "usage is dict, not Usage"),  # type: ignore[arg-type]
+        (ReplyEnded("end_turn", {"output_tokens": 1}), "usage must be a Usage, not dict"),  # type: ignore[arg-type]
         (ReplyEnded(5), "stop_reason of ReplyEnded is int, not text"),  # type: ignore[arg-type]
-        ("the end", "the provider's stream holds str, no event"),
+        ("the end", "str is not a stream event"),
     ],
 )
 async def test_a_turn_whose_report_cannot_be_logged_fails_and_says_what_is_wrong(

@@ -74,9 +74,9 @@ def test_the_right_key_opens_and_every_other_is_refused_without_being_told() -> 
     assert caught.value.committed is False
     with pytest.raises(StoreError, match="the key is not that of the store x"):
         unlock("a passphrase", note, "the store x")
-    with pytest.raises(StoreError, match="is encrypted, and no key was given"):
+    with pytest.raises(StoreError, match="is encrypted, but no key was given"):
         unlock(None, note, "the store x")
-    with pytest.raises(StoreError, match="is not encrypted, and a key was given"):
+    with pytest.raises(StoreError, match="is not encrypted, but a key was given"):
         unlock(KEY, None, "the store x")
     assert unlock(None, None, "the store x") is PLAIN
 

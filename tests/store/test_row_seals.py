@@ -185,7 +185,7 @@ async def test_a_row_with_the_label_of_another_tenant_is_damaged(place: Place) -
     place.tamper(unlabelled)
     assert not any(result.is_whole for result in await place.examined())
     async with place.managing() as manager:
-        with pytest.raises(RecordDamaged, match="another tenant"):
+        with pytest.raises(RecordDamaged, match="tenant label of its row"):
             await manager.open(ANNA)
 
 

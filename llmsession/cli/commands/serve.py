@@ -33,7 +33,7 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A TOML file; docs/reference/configuration.md lists its keys."
+            metavar="FILE", help="A TOML file; docs/reference/configuration.md lists its settings."
         ),
     ] = None,
     store: Annotated[

@@ -81,7 +81,7 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to swap now; None if nothing old is left to swap.
 
-        The frontier never goes back. Where a tool loop must start with thinking, nothing is
+        ``compacted_before`` never goes back. Where a tool loop must start with thinking, nothing is
         swapped while that would take the thinking of the open turn away.
         """
         profile = budget.profile

@@ -108,7 +108,7 @@ def _with_values(config: SessionConfig, values: Mapping[str, Any]) -> SessionCon
 
 
 def table_markdown() -> str:
-    """The variables as the Markdown table in docs/explanation/compaction.md."""
+    """The variables as the Markdown table in docs/reference/configuration.md."""
     rows = [
         (variable, f"compaction.{field}") for variable, (field, _) in COMPACTION_VARIABLES.items()
     ]

@@ -1,4 +1,4 @@
-"""One PostgreSQL for many machines. Its driver is imported only by those who use it."""
+"""A store in PostgreSQL, for several machines. Only those who use it import its driver."""
 
 from llmsession.errors import need_package
 

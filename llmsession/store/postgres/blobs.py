@@ -1,5 +1,7 @@
-"""Large parts of records on their way into the tables: each content once, with how often it is
-referred to. Pure."""
+"""Large parts of records on their way into the tables: each content once, with its reference count.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ __all__ = ["Blobs"]
 
 
 class Blobs:
-    """The large parts of what is written at once. A *unit* may be left out of it, so each unit
-    has its own."""
+    """The large parts of the records that are written together.
+
+    A *unit* may turn out not to be written, so each unit has its own entries.
+    """
 
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
@@ -21,7 +25,7 @@ class Blobs:
         return bool(self._contents)
 
     def cut(self, body: bytes, unit: int = 0) -> tuple[bytes, bytes]:
-        """*body* without its large parts, and where they belong; b"" if it has none."""
+        """*body* without its large parts, and their places; b"" if it has none."""
         split = split_large(body) if len(body) >= LARGE_BYTES else None
         if split is None:
             return body, b""
@@ -35,8 +39,10 @@ class Blobs:
         return name
 
     def columns(self) -> tuple[list[int], list[bytes], list[bytes], list[int]]:
-        """Units, names, contents as they are kept, and references; by name: two that wait for
-        each other's blobs would wait for ever."""
+        """Units, names, stored contents and reference counts, ordered by name.
+
+        The order matters: two transactions that lock blobs in different orders would deadlock.
+        """
         entries = sorted(self._contents.items())
         return (
             [unit for (_, unit), _ in entries],

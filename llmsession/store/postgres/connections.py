@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: opened, lost, opened again; and its errors in our words.
+"""Connections to PostgreSQL: opening, losing, opening again; and its errors as our own.
 
 All of this runs in the store's own loop.
 """
@@ -32,17 +32,17 @@ __all__ = [
 T = TypeVar("T")
 
 CONNECT_S = 10.0
-"""How long one attempt to connect may take."""
+"""How many seconds one attempt to connect may take."""
 BACKOFF_S, MAX_BACKOFF_S = 0.02, 1.0
 DEAD_S = 30
-"""A server whose machine was not heard of for so long is considered gone."""
+"""A server that was not heard of for this many seconds is regarded as gone."""
 IDLE_S = 60.0
-"""After so long without use a connection for reading is closed."""
+"""A shared connection is closed after this many seconds without use."""
 
-# A role or a database may have other defaults. What a store promises must not depend on them:
-# an append is durable, a statement sees what was committed before it, and a vacuum takes its time.
-# What is looked for is found by an index, row by row, however few there are: a plan that reads a
-# whole table would stay when the table grows, and meets every page that is damaged.
+# A role or a database may have other defaults, and a store's promises must not depend on them: an
+# append is durable, a statement sees what was committed before it, and a vacuum may take long.
+# Rows are found by an index, however few there are. A plan that reads a whole table would be kept
+# when the table grows, and it would meet every damaged page.
 SETTLE = """
 SELECT set_config('synchronous_commit', 'on', false)
  WHERE current_setting('synchronous_commit') = 'off';
@@ -59,7 +59,7 @@ SET jit = off
 
 
 class Connection(Protocol):
-    """The part of asyncpg's connections that is used."""
+    """The part of asyncpg's connections that is used here."""
 
     async def fetch(self, query: str, *args: object) -> Sequence[Any]: ...
     async def fetchrow(self, query: str, *args: object) -> Any: ...
@@ -78,7 +78,7 @@ class Connection(Protocol):
 
 
 FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What asyncpg raises; a TimeoutError is an OSError."""
+"""The errors of asyncpg. (A TimeoutError is an OSError.)"""
 
 _GONE = (
     OSError,
@@ -97,25 +97,26 @@ _DAMAGE = (
 
 
 def is_lost(error: BaseException, *, closed: bool) -> bool:
-    """Was it the connection, or the server, that failed, and may come back? *closed*: the
-    connection is."""
+    """Did the connection or the server fail, so that it may come back? *closed*: the connection is
+    closed.
+    """
     if isinstance(error, asyncpg.QueryCanceledError):
         return False
     return closed or isinstance(error, _GONE)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Was everything undone, and may the same thing succeed at once?"""
+    """Was everything rolled back, and may the same thing succeed at once?"""
     return isinstance(error, _PASSING)
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Did the server meet something of its own that it cannot read?"""
+    """Did the server meet data of its own that it cannot read?"""
     return isinstance(error, _DAMAGE)
 
 
 class RetryPolicy:
-    """How long a temporary failure is retried: *retry_s* from the first one on."""
+    """How long a temporary failure is retried: *retry_s* seconds from the first one on."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
@@ -136,7 +137,9 @@ class RetryPolicy:
 
 
 class Connections:
-    """Connections to the database at *dsn*: at most *max_shared* that are shared, and own ones."""
+    """Connections to the database at *dsn*: at most *max_shared* shared ones, and others that are
+    not shared.
+    """
 
     def __init__(self, dsn: str, *, max_shared: int, retry_s: float) -> None:
         self._dsn = dsn
@@ -146,7 +149,7 @@ class Connections:
         self._pool: Any = None
 
     async def open(self) -> Connection:
-        """A connection that is not shared. Raises FAILURES."""
+        """Open a connection that is not shared. Raises FAILURES."""
         connection: Connection = await asyncpg.connect(
             self._dsn, timeout=CONNECT_S, server_settings={"application_name": "llmsession"}
         )
@@ -158,16 +161,19 @@ class Connections:
         return connection
 
     async def run(self, act: Callable[[Connection], Awaitable[T]]) -> T:
-        """What *act* returns, with a connection. *act* must be safe to repeat: if the connection
-        fails, it is called again as long as the RetryPolicy allows.
+        """Call *act* with a connection, and return its result.
 
-        Raises StoreError in place of asyncpg's errors.
+        *act* must be safe to repeat: if the connection fails, it is called again as long as the
+        RetryPolicy allows. Raises StoreError instead of asyncpg's errors.
         """
         return await self._run(lambda connection, _: act(connection), changes=False)
 
     async def change(self, act: Callable[[Connection, bool], Awaitable[T]]) -> T:
-        """As ``run``, for an *act* that changes something. Its second argument says whether an
-        earlier attempt may have done it, because the connection was lost before the answer."""
+        """The same as ``run``, for an *act* that changes something.
+
+        Its second argument says whether an earlier attempt may have succeeded, because the
+        connection was lost before the answer.
+        """
         return await self._run(act, changes=True)
 
     async def _run(self, act: Callable[[Connection, bool], Awaitable[T]], *, changes: bool) -> T:
@@ -189,16 +195,19 @@ class Connections:
                     raise self.failed(error, None if in_doubt else False) from error
 
     async def execute(self, statement: str, *values: object) -> None:
-        """Run *statement*, which must be safe to repeat. Raises as ``run``."""
+        """Run *statement*, which must be safe to repeat. Raises the errors of ``run``."""
         await self.run(lambda connection: connection.execute(statement, *values))
 
     async def fetchrow(self, statement: str, *values: object) -> Any:
-        """The first row of *statement*, which must be safe to repeat. Raises as ``run``."""
+        """The first row of *statement*, which must be safe to repeat. Raises the errors of
+        ``run``.
+        """
         return await self.run(lambda connection: connection.fetchrow(statement, *values))
 
     async def begin(self) -> None:
-        """Make the pool that ``run`` needs. Connects to nothing yet. Raises StoreError for an
-        address that cannot be used."""
+        """Make the pool that ``run`` needs, without connecting. Raises StoreError for an unusable
+        address.
+        """
         if self._pool is not None:
             return
         try:
@@ -223,11 +232,13 @@ class Connections:
             self._pool.terminate()
 
     def failed(self, error: BaseException, committed: Literal[False] | None) -> StoreError:
-        """*error* in our words: where, and what the server said in its first line."""
+        """*error* as a StoreError: where it happened, and the first line of what the server
+        said.
+        """
         return StoreError(f"{self.where}: {self.error_line(error)}", committed=committed)
 
     def error_line(self, error: BaseException) -> str:
-        """What *error* says; never the password, nor details, which quote what was stored."""
+        """The text of *error*, without the password and without details that quote stored data."""
         text = (str(error).strip() or "no answer").splitlines()[0]
         for secret in self._secrets:
             text = text.replace(secret, "***")
@@ -238,18 +249,18 @@ def _is_closed(connection: Connection) -> bool:
     try:
         return connection.is_closed()
     except asyncpg.InterfaceError:
-        return True  # the pool has taken it back already: it does so once it is closed
+        return True  # the pool has already taken it back, which it does with closed connections
 
 
 async def _settle(connection: Any) -> None:
-    # Without keepalive a statement waits for ever where a network drops every packet. asyncpg has
-    # neither an option for keepalive nor a public way to its socket.
+    # Without keepalive a statement would wait for ever if the network drops every packet. asyncpg
+    # has no option for keepalive and no public access to its socket.
     _keep_alive(connection._transport.get_extra_info("socket"))
     await connection.execute(SETTLE)
 
 
 def _keep_alive(connected: Any) -> None:
-    """Have the connection fail once the other side has not been heard of for DEAD_S."""
+    """Let the connection fail once the other side was not heard of for DEAD_S seconds."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if connected.family == getattr(socket, "AF_UNIX", None):
         return
@@ -264,19 +275,21 @@ def _keep_alive(connected: Any) -> None:
 
 
 async def _leave(connection: Connection) -> None:
-    """Nothing is to be reset: what we set holds for all, and asyncpg ends open transactions."""
+    """Nothing must be reset: our settings are the same for all, and asyncpg ends open
+    transactions.
+    """
 
 
 def _place(dsn: str) -> tuple[str, list[str]]:
-    """How the database at *dsn* is called in messages, and what must not be in them.
+    """The name of the database at *dsn* for messages, and the texts that must not appear in them.
 
-    Raises InvalidConfig for what is no address of PostgreSQL; nothing of it is in the message.
+    Raises InvalidConfig if it is not an address of PostgreSQL; the message contains nothing of it.
     """
     try:
         parts = urlsplit(dsn)
         _, _, hosts = parts.netloc.rpartition("@")
         for host in hosts.split(","):
-            _ = urlsplit(f"//{host}").port  # raises for what is none
+            _ = urlsplit(f"//{host}").port  # raises ValueError for an invalid port
         query = parse_qs(parts.query, keep_blank_values=True)
         written = [parts.password or "", *re.findall(r"(?:^|&)password=([^&]*)", parts.query)]
     except (ValueError, AttributeError, TypeError):

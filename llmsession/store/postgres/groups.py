@@ -1,4 +1,4 @@
-"""Which batches go into one commit, and what they look like on the way. Pure."""
+"""Which batches go into one commit, and the form in which they are sent. Pure."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from .sql import body_place, label_marks, seal_labels
 __all__ = ["Entry", "Unit", "arguments", "form_group"]
 
 MAX_BYTES = 4 * 2**20
-"""Of one group, unless one batch has more: what it takes to be sent and written stays short."""
+"""The size of one group, unless a single batch is larger, so that sending and writing it stays
+short.
+"""
 MAX_BATCHES = 256
-"""Of one group. While the server writes a group, the next one is made and the callers of the last
-one are answered. Larger groups wait for each other: with 1,000 sessions, a limit of 2,000 is a
-fifth slower."""
+"""The number of batches in one group. While the server writes a group, the next one is made and the
+callers of the last one are answered. Larger groups wait for each other: with 1,000 sessions, a
+limit of 2,000 is a fifth slower.
+"""
 
 
 class Entry(msgspec.Struct, eq=False):
-    """A batch that waits, and who gets its result.
-
-    ``doubtful``: it was sent before, and it is unknown whether it was written. ``alone``: its group
-    failed, and it is now written in a group of its own.
-    """
+    """A batch that waits, and the caller who gets its result."""
 
     batch: Batch
     caller: Caller
     done: Callable[[AppendResult], None]
     doubtful: bool = False
+    """It was sent before, and it is not known whether it was written."""
     alone: bool = False
+    """Its group failed, so it is now written in a group of its own."""
 
 
 class Unit:
-    """Batches of one session that follow each other: written together or not at all."""
+    """Batches of one session that follow each other. They are written together or not at all."""
 
     __slots__ = ("entries", "first", "head")
 
@@ -49,18 +50,18 @@ class Unit:
         self.first = entry.batch
         """The batch whose epoch and head the session must have."""
         self.head = entry.batch.head + len(entry.batch.bodies)
-        """Where the session is when the unit is written."""
+        """The head of the session when the unit has been written."""
 
     @property
     def bodies(self) -> Sequence[bytes]:
-        """Of all of its batches."""
+        """The bodies of all its batches."""
         if len(self.entries) == 1:
             return self.first.bodies
         return [body for entry in self.entries for body in entry.batch.bodies]
 
     @property
     def labels(self) -> dict[str, str] | None:
-        """The last that a batch gave, if any did."""
+        """The last labels that a batch set, if any did."""
         if len(self.entries) == 1:
             return self.first.labels
         return next(
@@ -68,7 +69,7 @@ class Unit:
         )
 
     def takes(self, entry: Entry) -> bool:
-        """Add *entry* if its batch follows at once."""
+        """Add *entry* if its batch follows directly. Returns whether it does."""
         batch = entry.batch
         if entry.alone or batch.epoch != self.first.epoch or batch.head != self.head:
             return False
@@ -84,9 +85,11 @@ def form_group(
     max_bytes: int = MAX_BYTES,
     max_batches: int = MAX_BATCHES,
 ) -> list[Unit]:
-    """Take the next group from *waiting*: of each session only batches that follow each other, and
-    none of the sessions that are *busy*. The others keep their order. Meanwhile other threads may
-    append to *waiting*."""
+    """Take the next group from *waiting*.
+
+    Of each session it takes only batches that follow each other, and none of the sessions that are
+    *busy*. The others keep their order. Other threads may append to *waiting* at the same time.
+    """
     units: dict[str, Unit] = {}
     later: list[Entry] = []
     held_back = set(busy)
@@ -109,12 +112,13 @@ def form_group(
         count += 1
         size += sum(map(len, batch.bodies))
     waiting.extendleft(reversed(later))
-    # Ordered by id: two groups that lock the same sessions in different orders would deadlock.
+    # Ordered by id, because two groups that lock the same sessions in different orders would
+    # deadlock.
     return [units[session] for session in sorted(units)]
 
 
 def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequence[object], ...]]:
-    """Is the group plain, and the arguments of its statement: see ``Statements.append``.
+    """Whether the group is plain, and the arguments of its statement: see ``Statements.append``.
 
     Raises Unreadable for a body that cannot be sealed.
     """
@@ -166,8 +170,9 @@ _NOTHING: _Cut = (None, None, None)
 
 
 def _cut(pieces: Sequence[bytes]) -> _Cut:
-    """One piece as it is; more, or none, joined, and where each begins, from 1, and its length, as
-    texts of arrays."""
+    """A single piece as it is; otherwise the joined pieces, and their starts (from 1) and lengths
+    as array texts.
+    """
     if len(pieces) == 1:
         return pieces[0], None, None
     starts: list[str] = []

@@ -1,4 +1,4 @@
-"""Who holds a session: leases, and taking and giving back. Runs in the store's own loop."""
+"""Owners and their leases: taking sessions and giving them back. Runs in the store's own loop."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from .sql import Statements, check_seals, owner_of, owner_values
 __all__ = ["Owners"]
 
 VALID_SHARE = 0.9
-"""Of a lease's time: the rest is for clocks that do not run alike."""
+"""The share of a lease's time for which its owner relies on it, because clocks differ a little."""
 RETRY_S = 0.5
-"""After so long a lease that could not be renewed is tried again."""
+"""The pause in seconds after a renewal that failed."""
 NOTIFY = "SELECT pg_notify($1::text, $2::text)"
 
 
 class Owners:
-    """The owners that live in this store: their leases are renewed while ``renew`` runs.
+    """The owners that live in this store. Their leases are renewed while ``renew`` runs.
 
-    The connection that renews them listens, too: whoever takes a session notifies its owner.
+    The connection that renews them listens, too, because whoever takes a session notifies the owner
+    that held it.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class Owners:
         self._schema = schema
         self._lease_s = lease_s
         self._leased: dict[str, float] = {}
-        """Until when each lease is valid, by ``lease_clock``."""
+        """By owner: the time by ``lease_clock`` until which the lease is valid."""
         self._listeners: dict[str, tuple[OwnerListener, Caller]] = {}
         self._due = asyncio.Event()
-        """Something is to be done before the next renewal."""
+        """Set when something has to be done before the next renewal."""
 
     def watch(self, owner: Owner, listener: OwnerListener) -> None:
         """See ``LeasingStore.watch_owner``. Called in the listener's loop, as is the next."""
@@ -58,7 +59,7 @@ class Owners:
         return until is None or lease_clock() < until
 
     async def lease(self, owner: Owner) -> None:
-        """From now on *owner* lives, by the database's clock."""
+        """Begin the lease of *owner*, by the database's clock."""
         if owner.name not in self._leased:
             begun = lease_clock()
             await self._connections.execute(self._statements.lease, [owner.name], self._lease_s)
@@ -66,8 +67,11 @@ class Owners:
             self._due.set()  # to listen
 
     async def renew(self) -> None:
-        """Renew the leases, for ever, on a connection of their own: the others may all be waiting
-        for a long vacuum. What fails is tried again soon."""
+        """Renew the leases for ever, on a connection of their own.
+
+        The shared connections may all be waiting for a long vacuum. After an error it is tried
+        again soon.
+        """
         connection: Connection | None = None
         listening: set[str] = set()
         cut_off: set[str] = set()
@@ -97,7 +101,7 @@ class Owners:
                 connection.terminate()
 
     async def _renew_all(self, connection: Connection, cut_off: set[str]) -> None:
-        """Renew all leases. The owners of *cut_off* were not listening for a while."""
+        """Renew all leases. The connection of the owners in *cut_off* was lost meanwhile."""
         begun, names = lease_clock(), sorted(self._leased)
         await connection.execute(self._statements.lease, names, self._lease_s)
         until = begun + VALID_SHARE * self._lease_s
@@ -134,9 +138,9 @@ class Owners:
         return {row["id"]: row["epoch"] for row in rows}
 
     async def end(self) -> None:
-        """Give up the leases: what these owners still hold is free."""
+        """Give up the leases, so that the sessions that these owners still hold are free."""
         if self._leased:
-            with suppress(StoreError):  # they run out
+            with suppress(StoreError):  # then the leases run out by themselves
                 await self._connections.execute(self._statements.end_leases, sorted(self._leased))
 
     async def create(self, session: str, owner: Owner, cipher: Cipher) -> Lease:
@@ -162,14 +166,16 @@ class Owners:
         return await self._connections.change(act)
 
     async def acquire(self, session: str, owner: Owner, takeover: bool, cipher: Cipher) -> Lease:
-        """See ``Store.acquire``. Looks, decides, and takes what is still as it was seen."""
+        """See ``Store.acquire``. Reads the row, decides, and takes the session if the row is
+        unchanged.
+        """
         await self.lease(owner)
         while True:
             row = await self._connections.fetchrow(self._statements.holder, session)
             if row is None:
                 raise SessionNotFound(session)
             holder, until = owner_of(row), row["lease_until"]
-            # Without a lease: its store was closed, and gave up what it had.
+            # An owner without a lease: its store was closed and gave up its sessions.
             is_kept = until is not None and still_holds(holder, until, taker=owner, now=row["now"])
             if is_kept and holder is not None and not takeover:
                 raise SessionInUse(session, _holder_text(holder))

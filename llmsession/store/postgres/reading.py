@@ -1,4 +1,4 @@
-"""Records and rows, read. Runs in the store's own loop."""
+"""Reads records and rows. Runs in the store's own loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """Reads with connections that are shared."""
+    """Reads with the shared connections."""
 
     def __init__(self, connections: Connections, statements: Statements) -> None:
         self._connections = connections
@@ -27,7 +27,7 @@ class Reading:
         self, session: str, after: int, limit: int | None, cipher: Cipher
     ) -> list[StoredRecord]:
         """See ``Store.read``."""
-        if after == 0:  # whoever reads further on has seen the beginning, or taken the session
+        if after == 0:  # a reader that starts later has read the beginning or taken the session
             await self.check_seals(session, cipher)
         upto = OPEN if limit is None else after + limit
         try:
@@ -39,8 +39,9 @@ class Reading:
         return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
 
     async def check_seals(self, session: str, cipher: Cipher) -> None:
-        """Raises RecordDamaged if the session's row is not what was sealed, and
-        SessionNotFound."""
+        """Raises RecordDamaged if the session's row is not the one that was sealed, and
+        SessionNotFound.
+        """
         if cipher is PLAIN:
             return
         row = await self._connections.fetchrow(self._statements.seals, session)
@@ -59,7 +60,9 @@ class Reading:
     async def _up_to_damage(
         self, session: str, after: int, upto: int, cipher: Cipher
     ) -> list[StoredRecord]:
-        """Read record by record. The server cannot read one of them, and so it returned none."""
+        """Read record by record, because the server could not read one of them and returned
+        none.
+        """
         records: list[StoredRecord] = []
         seq = after
         while seq < upto:
@@ -88,7 +91,7 @@ class Reading:
         return row_of(row, cipher)
 
     async def rows_of(self, sessions: Sequence[str], cipher: Cipher) -> dict[str, SessionRow]:
-        """The rows of those of *sessions* that there are."""
+        """The rows of those of *sessions* that exist."""
         rows = await self._connections.run(lambda it: it.fetch(self._statements.rows_of, sessions))
         return {row["id"]: row_of(row, cipher) for row in rows}
 
@@ -101,7 +104,7 @@ class Reading:
         *,
         sessions: Sequence[str] | None = None,
     ) -> list[SessionRow]:
-        """See ``Store.rows``. None but *sessions*, where they are given."""
+        """See ``Store.rows``. With *sessions*, only rows of these."""
         marks = label_marks(filter.labels, cipher) if filter.labels else None
         without = label_marks(dict.fromkeys(filter.without), cipher) if filter.without else None
         rows = await self._connections.run(
@@ -121,8 +124,11 @@ class Reading:
         return [row_of(row, cipher) for row in rows]
 
     async def is_written(self, batch: Batch, cipher: Cipher) -> bool:
-        """Is *batch* in the log, at its place and in its epoch? Then our write succeeded, because
-        nobody else writes in that epoch. Raises StoreError if that cannot be found out."""
+        """Is *batch* in the log, at its place and in its epoch?
+
+        Then our write succeeded, because nobody else writes in that epoch. Raises StoreError if it
+        cannot be found out.
+        """
         try:
             records = await self.records(batch.session, batch.head, len(batch.bodies), cipher)
         except SessionNotFound:
@@ -135,8 +141,11 @@ class Reading:
 def _whole(
     session: str, after: int, upto: int, rows: Sequence[Any], cipher: Cipher
 ) -> list[StoredRecord]:
-    """The records after *after* and up to *upto* in *rows*, or those before the first that cannot
-    be had. Raises RecordDamaged if that is the first one."""
+    """The records in *rows* with seqs from *after* + 1 to *upto*, up to the first that cannot be
+    read.
+
+    Raises RecordDamaged if that is the first one.
+    """
     records: list[StoredRecord] = []
     rows_by_seq = {row["seq"]: row for row in rows}
     for seq in range(after + 1, upto + 1):

@@ -1,9 +1,9 @@
-"""The tables in PostgreSQL, and how they came to be: one script for each version.
+"""The tables in PostgreSQL, and one script per version that makes or upgrades them.
 
-A session is a row, and *spans*: its records from ``first`` to ``last`` are in the log ``log``. The
-last span is open: what is appended goes into its log. A fork copies the spans of its parent up to
-where it begins, so both have the same records; a record stays as long as some span covers it.
-``born`` is the session whose owner wrote a log's records: what is encrypted is bound to it.
+A session is a row and *spans*: its records from ``first`` to ``last`` are in the log ``log``. The
+last span is open: appended records go into its log. A fork copies the spans of its parent up to the
+point where it begins, so both have the same records. A record stays as long as a span covers it.
+``born`` is the session whose owner wrote a log's records; encrypted records are bound to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .connections import Connection
 __all__ = ["FIRST_VERSION", "MIGRATIONS", "OPEN", "check_schema", "lock_structure", "migrate"]
 
 OPEN = 2**62
-"""The last seq of a span that grows."""
+"""The last seq of a span that still grows."""
 
 _LOCK_CLASS = 0x6C6C6D73  # "llms": keeps our advisory locks apart from other programs'
 
@@ -101,24 +101,27 @@ SELECT EXISTS (
 """
 
 FIRST_VERSION = 2
-"""The oldest version that is read. Records of version 1 had other names for their fields."""
+"""The oldest version that can be read. Records of version 1 had other names for their fields."""
 MIGRATIONS: tuple[str, ...] = (_FIRST,)
-"""The first script makes tables of ``FIRST_VERSION``, each later one brings them to the next."""
+"""The first script makes tables of ``FIRST_VERSION``. Each later one upgrades them to the next
+version.
+"""
 
 
 def check_schema(schema: str) -> None:
-    """Raises InvalidConfig for what is no plain name of a schema."""
+    """Raises InvalidConfig if *schema* is not a plain name."""
     if not isinstance(schema, str) or not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
         raise InvalidConfig(
-            f"schema {schema!r} is not 1 to 63 of the characters a to z, 0 to 9 and _"
+            f"schema {schema!r} must have 1 to 63 of the characters a to z, 0 to 9 and _, and not"
+            " begin with a digit"
         )
 
 
 async def migrate(connection: Connection, schema: str, key: Key | None, where: str) -> Cipher:
-    """Bring the tables up to date, and return the cipher of what they keep.
+    """Make the tables or upgrade them, and return the cipher of their content.
 
-    Raises StoreError for tables of a newer version or of one before ``FIRST_VERSION``, a database
-    that is not in UTF-8, and a key that is missing or not the store's.
+    Raises StoreError for tables of a newer version or of one before ``FIRST_VERSION``, for a
+    database that is not in UTF-8, and for a key that is missing or wrong.
     """
     newest = FIRST_VERSION + len(MIGRATIONS) - 1
     encoding = await connection.fetchval("SHOW server_encoding")
@@ -144,9 +147,9 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
         )
     if version < FIRST_VERSION:
         raise StoreError(
-            f"{where} has tables of version {version}, and this llmsession reads {FIRST_VERSION}"
-            " and later: export its sessions with the earlier one, and import them into another"
-            " schema",
+            f"{where} has tables of version {version}, but this llmsession reads {FIRST_VERSION}"
+            " and later: export its sessions with the earlier llmsession, and import them into"
+            " another schema",
             committed=False,
         )
     return unlock(key, note, where)
@@ -155,8 +158,11 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
 async def _add_seals(
     connection: Connection, schema: str, cipher: Cipher, note: str | None
 ) -> Cipher:
-    """Add the columns of the seals (see ``row_seals``), which the tables of this version did not
-    have at first, and seal what is there. Returns *cipher*."""
+    """Add the columns of the seals (see ``row_seals``), and seal the existing rows. Returns
+    *cipher*.
+
+    The tables of this version did not have the columns at first.
+    """
     s = f'"{schema}"'
     for column in ("origin_seal", "head_seal"):
         await connection.execute(f"ALTER TABLE {s}.session ADD COLUMN IF NOT EXISTS {column} bytea")
@@ -176,8 +182,10 @@ async def _add_seals(
 
 
 async def lock_structure(connection: Connection, schema: str) -> None:
-    """Be the only one, until the transaction ends, who changes the tables or what of them several
-    sessions share."""
+    """Take the lock on the structure until the transaction ends.
+
+    Its holder is the only one who changes the tables, or records that several sessions share.
+    """
     await connection.execute(
         "SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))", _LOCK_CLASS, schema
     )
@@ -185,7 +193,8 @@ async def lock_structure(connection: Connection, schema: str) -> None:
 
 async def _tables_version(connection: Connection, schema: str) -> tuple[int, str | None] | None:
     """The version of the tables and the note of their key; None if there are none."""
-    # Asked of the catalogs themselves: to_regclass would answer from what it knew before the lock.
+    # The catalogs are asked directly, because to_regclass would answer with what it knew before the
+    # lock.
     if not await connection.fetchval(_HAS_TABLES, schema):
         return None
     row = await connection.fetchrow(f'SELECT version, key_note FROM "{schema}".store')

@@ -1,8 +1,9 @@
-"""What several sessions share: forks, rewriting, deletion. Each is one transaction.
+"""Changes of records that several sessions share: forks, rewriting, deletion. Each is one
+transaction.
 
-Rewriting and deleting ask who else has a record, so only one of them is at work at a time (an
-advisory lock). The order of locks is the same everywhere: that lock, sessions, blobs, the store's
-own row.
+Rewriting and deleting ask which other sessions have a record, so only one of them runs at a time
+(an advisory lock). Locks are taken in the same order everywhere: that lock, sessions, blobs, the
+store's own row. So they cannot deadlock.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["SharedRecords"]
 
 
 class SharedRecords:
-    """Acts on the tables in *schema*."""
+    """Changes shared records in the tables in *schema*."""
 
     def __init__(self, schema: str, statements: Statements, words: WordIndex) -> None:
         self._schema = schema
@@ -86,7 +87,8 @@ class SharedRecords:
             UPDATE {s}.blob b SET refs = b.refs - n.refs
               FROM unnest($1::bytea[], $2::bigint[]) AS n(name, refs) WHERE b.name = n.name"""
         self._drop_blobs = f"DELETE FROM {s}.blob WHERE name = ANY($1::bytea[]) AND refs <= 0"
-        # The store's row first: who makes a session with this id waits for it.
+        # The store's row is locked first, so that a session with the same id cannot be created at
+        # the same time.
         self._raise_epoch = f"""
             UPDATE {s}.store SET highest_epoch = greatest(highest_epoch, $1)"""
         self._drop_session = f"DELETE FROM {s}.session WHERE id = $1"
@@ -102,7 +104,7 @@ class SharedRecords:
         cipher: Cipher,
         in_doubt: bool,
     ) -> Lease:
-        """See ``Store.fork``. *in_doubt*: an earlier attempt may have done it."""
+        """See ``Store.fork``. *in_doubt*: an earlier attempt may have succeeded."""
         async with connection.transaction():
             row = await connection.fetchrow(self._statements.parent, parent)
             if row is None:
@@ -139,8 +141,10 @@ class SharedRecords:
     async def rewrite(
         self, connection: Connection, lease: Lease, bodies: Mapping[int, bytes], cipher: Cipher
     ) -> None:
-        """See ``Store.rewrite``. A record that a fork has, too, is written into a new log. Twice
-        is as good as once: an earlier attempt that is still on its way has the lock."""
+        """See ``Store.rewrite``. A record that a fork shares is written into a new log.
+
+        Doing it twice is harmless: an earlier attempt that is still running holds the lock.
+        """
         session = lease.session
         async with connection.transaction():
             await lock_structure(connection, self._schema)
@@ -175,7 +179,7 @@ class SharedRecords:
             await self._words.remove_from(connection, replaced)
 
     async def delete(self, connection: Connection, session: str, *, in_doubt: bool) -> None:
-        """See ``Store.delete``. *in_doubt*: an earlier attempt may have done it."""
+        """See ``Store.delete``. *in_doubt*: an earlier attempt may have succeeded."""
         async with connection.transaction():
             await lock_structure(connection, self._schema)
             row = await connection.fetchrow(self._lock_session, session)
@@ -200,7 +204,7 @@ class SharedRecords:
         log: int,
         cipher: Cipher,
     ) -> None:
-        """From now on the records *seqs* of *session* are in its new *log*."""
+        """Let the records *seqs* of *session* be in its new *log* from now on."""
         spans = await connection.fetch(self._spans, session)
         born = {span["log"]: span["born"] for span in spans} | {log: session}
         parts = moved([Segment(s["first"], s["last"], s["log"]) for s in spans], seqs, log)
@@ -225,7 +229,7 @@ class SharedRecords:
             check_seals(row, session, cipher)
 
     async def _let_go(self, connection: Connection, larges: Sequence[bytes | None]) -> None:
-        """The blobs that *larges* name have as many references less."""
+        """Reduce the reference counts of the blobs that *larges* name, and drop unused ones."""
         counted = Counter(
             name for large in larges if large is not None for name in unpack_places(large)[1]
         )
@@ -243,8 +247,10 @@ def _rows(
     cipher: Cipher,
     blobs: Blobs,
 ) -> tuple[list[object], ...]:
-    """The columns of records with their new bodies; each place is a record, a log, and who it is
-    sealed for."""
+    """The columns of records with their new bodies.
+
+    Each place is a record, a log, and the session that it is sealed for.
+    """
     sealed_bodies: list[object] = []
     larges: list[object] = []
     for record, _, born in places:

@@ -1,4 +1,4 @@
-"""The statements of a store in PostgreSQL, and what their rows mean."""
+"""The SQL statements of a PostgreSQL store, and the meaning of their rows."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Statements:
 
     def __init__(self, schema: str) -> None:
         s = f'"{schema}"'
-        # A row that is locked is read as it is then, not as it was when the statement began: who
-        # waits here for a deletion gets an epoch above the deleted session's.
+        # A locked row is read as it is at that moment, not as it was when the statement began. So a
+        # creator that waits here for a deletion gets an epoch above that of the deleted session.
         highest = f"SELECT highest_epoch FROM {s}.store FOR SHARE"
         inserted = f"""
             INSERT INTO {s}.session (
@@ -67,7 +67,8 @@ class Statements:
                 INSERT INTO {s}.span (session, first, last, log, born)
                 SELECT $1, 1, {OPEN}, log, $1 FROM made)
             SELECT epoch FROM made"""
-        # Nobody but its owner has touched it: then an attempt whose answer was lost has made it.
+        # If the row is still as its owner made it, an earlier attempt whose answer was lost has
+        # made it.
         self.just_made = f"""
             SELECT epoch FROM {s}.session
              WHERE id = $1 AND ({OWNER_COLUMNS}) = ($2, $3, $4, $5)
@@ -115,7 +116,8 @@ class Statements:
                    array_agg(p.born ORDER BY p.first) AS borns
               FROM {s}.session s LEFT JOIN {s}.span p ON p.session = s.id
              WHERE s.id = $1 GROUP BY s.id"""
-        # A key share lock: the parent cannot be deleted or rewritten meanwhile, only appended to.
+        # A key share lock: until the fork is made, the parent can be appended to, but not deleted
+        # or rewritten.
         self.parent = f"SELECT epoch, head, touched_at FROM {s}.session WHERE id = $1 FOR KEY SHARE"
         self.fork = f"""
             WITH made AS (
@@ -249,7 +251,7 @@ def row_of(row: Mapping[str, Any], cipher: Cipher) -> SessionRow:
 
 
 def owner_of(row: Mapping[str, Any]) -> Owner | None:
-    """Who holds the session in *row*."""
+    """The owner in *row*; None if nobody holds the session."""
     if row["owner"] is None:
         return None
     return Owner(row["owner"], row["owner_pid"], row["owner_started"], row["owner_host"])
@@ -264,19 +266,21 @@ _LABELS = msgspec.json.Decoder(dict[str, str])
 
 
 def seal_labels(labels: Mapping[str, str], session: str, cipher: Cipher) -> bytes:
-    """*labels* of *session* as they are kept. Not as text: PostgreSQL has none with a NUL in it."""
+    """*labels* of *session* as they are stored: as bytes, because PostgreSQL's texts cannot hold a
+    NUL.
+    """
     return cipher.seal(msgspec.json.encode(labels), _labels_place(session))
 
 
 def label_marks(labels: Mapping[str, str | None], cipher: Cipher) -> list[bytes]:
-    """What *labels* are searched by: a mark of each name, and one of each name with its value."""
+    """The marks by which *labels* are searched: one per name, and one per name with its value."""
     marks = [cipher.name(msgspec.json.encode([name])) for name in labels]
     pairs = ([name, value] for name, value in labels.items() if value is not None)
     return marks + [cipher.name(msgspec.json.encode(pair)) for pair in pairs]
 
 
 def check_seals(row: Mapping[str, Any], session: str, cipher: Cipher) -> None:
-    """Raises RecordDamaged if *row*, of ``Statements.seals``, is not what was sealed."""
+    """Raises RecordDamaged if *row*, of ``Statements.seals``, is not the one that was sealed."""
     parts = list(zip(row["firsts"], row["lasts"], row["borns"], strict=True))
     check_row(
         cipher,
@@ -290,7 +294,7 @@ def check_seals(row: Mapping[str, Any], session: str, cipher: Cipher) -> None:
 
 
 def body_place(born: str, epoch: int, seq: int) -> bytes:
-    """What a record's body is sealed for: no two records of a store have one place."""
+    """The place that a record's body is sealed for. No two records of a store have the same one."""
     return msgspec.json.encode([born, epoch, seq])
 
 
@@ -299,7 +303,9 @@ def _labels_place(session: str) -> bytes:
 
 
 def record_of(row: Mapping[str, Any], cipher: Cipher) -> StoredRecord:
-    """The record in *row* as it was appended. Raises Unreadable, saying why it is not."""
+    """The record in *row* as it was appended. Raises Unreadable with the reason if it cannot be
+    read.
+    """
     seq, epoch = row["seq"], row["epoch"]
     body = cipher.unseal(row["body"], body_place(row["born"], epoch, seq))
     if row["large"] is None:

@@ -42,22 +42,27 @@ T = TypeVar("T")
 
 
 class PostgresStore:
-    """Keeps sessions in the schema *schema* of the database at *dsn*; makes the schema and its
-    tables where they are missing. Each method does what ``Store`` promises of it.
+    """Keeps sessions in the schema *schema* of the database at *dsn*.
 
-    It works in a thread of its own, on asyncio and trio alike; one store may be used by several
-    event loops. Batches that wait are committed together. With *key* (32 bytes, or a passphrase)
-    what sessions say and their labels are encrypted; ids, owners and times are not. A session's
-    owner has a lease of *lease_s* by the database's clock, renewed while the store is open: so
-    long after a machine was lost its sessions are free; those of a process that died on
-    this machine are free at once. *retry_s* is how long a call waits for a server that cannot be
-    reached; an append that was on its way when the server went is settled if it is back in that
-    time, and otherwise Lost. *readers* is how many connections there are at most, beside up to
-    three for appends and one for leases.
+    The schema and its tables are made if they are missing. Each method does what ``Store``
+    promises.
 
-    Raises InvalidConfig for what cannot be used at all. Nothing is connected to before the first
-    use; what is wrong then is a StoreError, which names the place and never the password.
-    Cancelling a call stops what only reads; what changes something goes on without its caller.
+    - **Threads.** The store works in a thread of its own, on asyncio and trio alike. Several event
+      loops may use one store. Waiting batches are committed together.
+    - **Encryption.** With *key*, 32 bytes or a passphrase, the content of sessions and their labels
+      are encrypted. Ids, owners and times are not.
+    - **Leases.** A session's owner has a lease of *lease_s* seconds by the database's clock, which
+      is renewed while the store is open. After a machine is lost, its sessions are free once their
+      lease has run out. The sessions of a process that died on this machine are free at once.
+    - **Lost servers.** *retry_s* is how many seconds a call waits for a server that cannot be
+      reached. An append that was being sent when the server went away is settled if the server is
+      back within that time, and otherwise answered ``Lost``.
+    - **Connections.** *readers* is the largest number of shared connections. In addition there are
+      up to three for appends and one for leases.
+
+    Raises InvalidConfig for invalid arguments. Nothing is connected before the first use. Errors
+    then are StoreErrors, which name the place and never the password. Cancelling a call stops it if
+    it only reads; a call that changes something continues without its caller.
     """
 
     def __init__(
@@ -73,7 +78,10 @@ class PostgresStore:
         check_key(key)
         check_schema(schema)
         if not lease_s > 0 or not retry_s >= 0 or readers < 1:
-            raise InvalidConfig("a store needs lease_s > 0, retry_s >= 0 and readers >= 1")
+            raise InvalidConfig(
+                f"lease_s is {lease_s}, retry_s is {retry_s} and readers is {readers}; a store"
+                " needs lease_s > 0, retry_s >= 0 and readers >= 1"
+            )
         self._key = key
         self._schema = schema
         statements = Statements(schema)
@@ -143,8 +151,10 @@ class PostgresStore:
         limit: int = 1000,
         filter: SessionFilter = EVERYTHING,
     ) -> Sequence[SessionRow]:
-        """As ``WordIndex.rows_with``, by PostgreSQL's text search. The first search makes tables,
-        and each brings them up to date: it writes."""
+        """See ``WordIndex.rows_with``. Uses PostgreSQL's text search.
+
+        The first search makes tables, and each search brings them up to date, so a search writes.
+        """
         if not _is_text(after):
             raise InvalidInput(f"no session can have an id like {after!r}")
 
@@ -175,8 +185,11 @@ class PostgresStore:
         await self._change(lambda _: self._delete(session))
 
     async def vacuum(self) -> int:
-        """See ``Store``. Raises StoreError if somebody's transaction, older than this call and
-        open for a minute more, may still see what was deleted."""
+        """See ``Store.vacuum``.
+
+        Raises StoreError if a transaction of another program, older than this call and still open a
+        minute later, might see what was deleted.
+        """
         return await self._look(lambda _: self._vacuum())
 
     async def check(self) -> Sequence[str]:
@@ -195,7 +208,7 @@ class PostgresStore:
                 await self._thread.end()
 
     async def _take(self, work: Callable[[Cipher], Coroutine[Any, Any, Lease]]) -> Lease:
-        """The lease that *work* takes. Wakes the writer, so that it is ready for its appends."""
+        """The lease that *work* takes. Wakes the writer, so that it is ready for appends."""
 
         async def take(cipher: Cipher) -> Lease:
             lease = await work(cipher)
@@ -205,11 +218,11 @@ class PostgresStore:
         return await self._change(take)
 
     async def _look(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
-        """What *work* returns in the store's loop. It only reads: a cancelled caller ends it."""
+        """Run *work*, which only reads, in the store's loop. Cancelling the caller ends it."""
         return await self._run(work, ends=True)
 
     async def _change(self, work: Callable[[Cipher], Coroutine[Any, Any, T]]) -> T:
-        """What *work* returns in the store's loop. It goes on if its caller is cancelled."""
+        """Run *work* in the store's loop. It continues if its caller is cancelled."""
         return await self._run(work, ends=False)
 
     async def _run(self, work: Callable[[Cipher], Coroutine[Any, Any, T]], *, ends: bool) -> T:
@@ -224,7 +237,7 @@ class PostgresStore:
     # In our own loop.
 
     async def _begin(self) -> Cipher:
-        """The cipher, once the tables are there. Raises StoreError; the next call tries again."""
+        """The cipher, once the tables exist. Raises StoreError; then the next call tries again."""
         async with self._starting:
             if self._cipher is None:
                 await self._connections.begin()
@@ -269,7 +282,7 @@ class PostgresStore:
 
 
 def _is_text(*texts: str) -> bool:
-    """Can PostgreSQL keep *texts*? It has no NUL, and no half of a surrogate pair."""
+    """Can PostgreSQL store *texts*? It stores no NUL and no lone surrogate."""
     try:
         return all(text.isprintable() or b"\0" not in text.encode() for text in texts)
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """An asyncio event loop in a thread of its own.
 
-The driver of PostgreSQL speaks asyncio; sessions may run on trio, and what is encoded or
-encrypted on the way must not hold up their loop. So a store has a loop beside theirs, and this
-is the only place where the two meet.
+The driver of PostgreSQL needs asyncio, but sessions may run on trio. And encoding and encrypting
+must not block the sessions' loop. So a store has a loop beside theirs. This is the only place where
+the two meet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLOSED = "the store is closed"
 
 
 class LoopThread:
-    """Runs coroutines for callers in other threads. Begins with its first one.
+    """Runs coroutines for callers in other threads. The first call starts it.
 
     A thread that nobody ends does not keep its process alive.
     """
@@ -39,11 +39,11 @@ class LoopThread:
 
     @property
     def has_begun(self) -> bool:
-        """Did anybody ask for anything?"""
+        """Has anything been run?"""
         return self._loop is not None
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Call *call* in the loop, soon. May be called in any thread."""
+        """Call *call* in the loop soon. May be called in any thread."""
         loop = self._loop
         if loop is None:
             loop = self._begin()
@@ -60,7 +60,7 @@ class LoopThread:
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The runner cancels what is left, and ends the loop's own threads.
+        # The runner cancels remaining tasks and ends the loop's own threads.
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             self._stop = asyncio.Event()
             runner.run(self._until_stopped())
@@ -71,17 +71,17 @@ class LoopThread:
         await self._stop.wait()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]], *, ends: bool = False) -> T:
-        """What ``work()`` returns or raises in the loop, for a caller in any other one.
+        """Run ``work()`` in the loop for a caller in any other loop, and return its result.
 
-        Cancelling the wait cancels the work if it *ends* with its caller; otherwise it goes on.
-        Raises StoreError if the thread ends before it does.
+        Cancelling the wait cancels the work if *ends* is True; otherwise the work continues. Raises
+        StoreError if the thread ends first.
         """
         caller, finished = Caller(), anyio.Event()
         running: list[asyncio.Task[T]] = []
 
         def done(task: asyncio.Task[T]) -> None:
             if not task.cancelled():
-                task.exception()  # marks it as retrieved: perhaps nobody waits any more
+                task.exception()  # marks it as retrieved, because perhaps nobody waits any more
             caller.call(finished.set)
 
         def begin() -> None:
@@ -101,7 +101,9 @@ class LoopThread:
         return running[0].result()
 
     async def end(self) -> None:
-        """End the thread and its loop, and what still runs there. Nothing may follow."""
+        """End the thread, its loop, and everything that still runs there. Nothing may be run after
+        it.
+        """
         if self._loop is None:
             return
         caller, ended = Caller(), anyio.Event()

@@ -1,4 +1,4 @@
-"""Freeing space, and checking the tables as a whole."""
+"""Frees space, and checks the tables as a whole."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TABLES = """
 SELECT tablename FROM pg_tables WHERE schemaname = $1::text AND tablename = ANY($2::text[])
 """
 TABLES = ("store", "session", "span", "record", "blob", "owner", "word", "indexed")
-"""All of a store; the last two are made by the first search."""
+"""All tables of a store. The first search makes the last two."""
 OLD_READERS_S = 60.0
-"""How long a vacuum waits for transactions that began before it."""
+"""How many seconds a vacuum waits for transactions that began before it."""
 LOOK_S = 0.05
 MAX_LINES = 100
-"""Of one kind of fault."""
+"""The largest number of lines about one kind of fault."""
 
-# What a transaction that is open may still see is copied, not given back. A transaction holds the
-# lock on its own virtual id until it ends, and everybody may look at locks.
+# A vacuum copies rows that an open transaction may still see, and does not free them. A transaction
+# holds the lock on its own virtual id until it ends, and everybody may read the locks.
 _OPEN = """
 SELECT l.virtualxid, l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
  WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid()
@@ -35,9 +35,9 @@ SELECT l.virtualxid, l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 
 
 async def vacuum(connection: Connection, schema: str, where: str) -> int:
-    """Write the tables anew, without what was deleted; how many bytes came free.
+    """Write the tables anew without deleted rows. Returns how many bytes were freed.
 
-    Raises StoreError if a transaction that might still see it does not end in time.
+    Raises StoreError if a transaction that might still see deleted rows does not end in time.
     """
     await _wait_for_readers(connection, where)
     before = await _size(connection, schema)
@@ -55,8 +55,8 @@ async def _wait_for_readers(connection: Connection, where: str) -> None:
         if old and time.monotonic() > until:
             pids = ", ".join(str(still[one]) for one in sorted(old))
             raise StoreError(
-                f"{where}: what was deleted cannot be given back while older transactions are"
-                f" open (server processes {pids}); vacuum again when they have ended",
+                f"{where}: the space of deleted records cannot be freed while older transactions"
+                f" are open (server processes {pids}); vacuum again when they have ended",
                 committed=False,
             )
         if old:
@@ -76,11 +76,11 @@ async def _size(connection: Connection, schema: str) -> int:
 
 
 async def check(connection: Connection, schema: str) -> list[str]:
-    """What does not fit together, a line each, as of one moment."""
+    """The inconsistencies of the tables at one moment, one line each."""
     s = f'"{schema}"'
     faults: list[str] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        for plan in ("seqscan", "hashjoin", "mergejoin"):  # here everything is read
+        for plan in ("seqscan", "hashjoin", "mergejoin"):  # this reads everything anyway
             await connection.execute(f"SET LOCAL enable_{plan} = on")
         for question, sentence in _questions(s):
             rows = await connection.fetch(f"{question} LIMIT {MAX_LINES}")
@@ -136,7 +136,7 @@ def _questions(s: str) -> Sequence[tuple[str, str]]:
 
 
 async def _wrong_counts(connection: Connection, s: str) -> list[str]:
-    """Blobs that are missing, or are referred to as often as they do not say."""
+    """Blobs that are missing or whose reference count is wrong."""
     rows = await connection.fetch(f"SELECT large FROM {s}.record WHERE large IS NOT NULL")
     try:
         counted = Counter(name for row in rows for name in unpack_places(row["large"])[1])

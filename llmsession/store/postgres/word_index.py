@@ -1,8 +1,8 @@
-"""Which records have which words: PostgreSQL's text search, without the texts themselves.
+"""The word index of a PostgreSQL store: its text search, without the texts themselves.
 
 The first search makes the tables. Appends do not touch them. A search first brings the index up to
-date, in short transactions. They hold the lock of those that rewrite and delete, which take records
-out of the index in their own transactions. So a word goes from the index when it goes from the log.
+date, in short transactions. These hold the same lock as rewriting and deleting, which remove
+records from the index in their own transactions. So a word leaves the index when it leaves the log.
 Runs in the store's own loop.
 """
 
@@ -22,10 +22,13 @@ __all__ = ["WordIndex"]
 
 SLICE_BYTES = 256 * 1024
 SLICE_RECORDS = 200
-"""Of one transaction: what is rewritten or deleted meanwhile waits for it, and for as long as the
-words are found, the store's loop."""
+"""The size of one transaction. Rewriting and deleting wait for it, and while the words are
+extracted the store's loop waits, too.
+"""
 MAX_WORDS = 5_000
-"""Of one row. PostgreSQL takes 1 MiB, and a word has at most 100 characters."""
+"""The number of words in one row. PostgreSQL allows 1 MiB, and a word has at most 100
+characters.
+"""
 
 WordsOf = Callable[[bytes], Iterable[str]]
 
@@ -75,7 +78,9 @@ class WordIndex:
                 SELECT FROM {s}.span p WHERE p.log = i.log)"""
 
     async def sessions_with(self, words: Sequence[Word], words_of: WordsOf) -> list[str]:
-        """The sessions that have records with each of *words*; the index is up to date first."""
+        """The sessions that have records with each of *words*. Brings the index up to date
+        first.
+        """
         await self._bring_up_to_date(words_of)
         sessions: set[str] | None = None
         for word in words:
@@ -104,7 +109,7 @@ class WordIndex:
     async def _index_next(
         self, behind: Sequence[Any], words_of: WordsOf, connection: Connection
     ) -> Sequence[Any]:
-        """Index some of the records of *behind*. What is left of it."""
+        """Index some of the records of *behind*. Returns the rest."""
         records = size = 0
         async with connection.transaction():
             await lock_structure(connection, self._schema)
@@ -135,8 +140,9 @@ class WordIndex:
     # In the transactions of others, who hold the lock.
 
     async def remove_from(self, connection: Connection, places: Iterable[tuple[int, int]]) -> None:
-        """Records of these logs, from these seqs on, say something else: a search indexes them
-        anew."""
+        """Records of these logs, from these seqs on, have changed, so a search indexes them
+        anew.
+        """
         if await connection.fetchval(self._exists):
             firsts: dict[int, int] = {}
             for log, seq in places:
@@ -146,14 +152,14 @@ class WordIndex:
                 await connection.execute(self._lower_mark, log, seq)
 
     async def remove_deleted(self, connection: Connection, logs: Sequence[int]) -> None:
-        """Records of *logs* were deleted, and perhaps all of a log."""
+        """Records of *logs* were deleted, perhaps all of a log."""
         if await connection.fetchval(self._exists):
             await connection.execute(self._remove_gone, logs)
             await connection.execute(self._forget_logs, logs)
 
 
 def _text(word: Word) -> str:
-    """*word* as a tsquery. It has no quote and no backslash."""
+    """*word* as a tsquery. It contains no quote and no backslash."""
     text = f"'{word.text}':*" if word.is_prefix else f"'{word.text}'"
     return f"{text} | '{UNREADABLE}'"
 

@@ -1,8 +1,8 @@
-"""Appends: batches that wait are committed together, one statement a group, by a few connections.
+"""Appends to PostgreSQL: waiting batches are committed together, one statement per group.
 
-A group whose answer was lost is sent again when the server is back. The fence makes that safe. Of
-two equal batches at most one is written, and a batch that is found in the log in its own epoch is
-ours. A caller gets "unknown" only if the server does not come back in time.
+A few connections do that. A group whose answer was lost is sent again when the server is back. The
+fence makes that safe: of two equal batches at most one is written, and a batch that is in the log
+in its own epoch is ours. A caller gets "unknown" only if the server does not come back in time.
 """
 
 from __future__ import annotations
@@ -26,25 +26,28 @@ from .thread import CLOSED, LoopThread
 
 __all__ = ["Writer"]
 
-# The statement is always the same, so its plan is made once.
+# The statement is always the same, so its plan is made only once.
 _SETTLE = """
 SET plan_cache_mode = force_generic_plan; SET work_mem = '64MB'
 """
 
 
 CLOSE_S = 5.0
-"""How long closing a connection may take."""
+"""How many seconds closing a connection may take."""
 
 
 WORKERS = 3
-"""While one worker waits for its commit, another makes and sends the next group, and their commits
-share the server's flush. A worker connects when there is a group for it that no connected worker
-can take. Most stores need one."""
+"""While one worker waits for its commit, another one makes and sends the next group, and their
+commits share the server's flush. A worker connects when there is a group for it that no connected
+worker can take. Most stores need only one.
+"""
 
 
 class Writer:
-    """Takes batches in any thread. Its workers write them in the store's loop. *begin* makes the
-    tables where they are missing, and returns the cipher."""
+    """Takes batches in any thread. Its workers write them in the store's loop.
+
+    *begin* makes the tables if they are missing, and returns the cipher.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,8 @@ class Writer:
         self.statements = statements
         self.reading = reading
         self.begin = begin
-        # Other threads append while a worker takes. Each step is one call of the deque, which is
-        # atomic, so there is no lock.
+        # Other threads append while a worker takes entries. Each step is one call of the deque,
+        # which is atomic, so no lock is needed.
         self._waiting: deque[Entry] = deque()
         self._busy: set[str] = set()
         self._calls_for_us = True
@@ -70,7 +73,7 @@ class Writer:
         self._serving: list[asyncio.Task[None]] = []
 
     def put(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        """Write *batch* in its turn. Called in the event loop in which *done* is to be called."""
+        """Queue *batch*. Called in the event loop in which *done* is to be called."""
         if self._closing:
             done(Lost(CLOSED, False))
             return
@@ -78,11 +81,11 @@ class Writer:
         if self._calls_for_us:
             self._calls_for_us = False
             self._thread.soon(self.wake)
-        if self._ended:  # it ended after ``_closing`` was read above
+        if self._ended:  # the writer ended after ``_closing`` was read above
             self.give_up(CLOSED)
 
     def close(self) -> None:
-        """Take no more batches. May be called in any thread."""
+        """Accept no more batches. May be called in any thread."""
         self._closing = True
 
     # In the store's loop.
@@ -95,8 +98,10 @@ class Writer:
         self.give_up(CLOSED)
 
     def wake(self) -> None:
-        """Start the workers if they are not running, and have them look at the queue. Also called
-        when a session was taken: appends will follow, and should find a connection."""
+        """Start the workers if they are not running, and let them check the queue.
+
+        Also called when a session was taken: appends will follow and should find a connection.
+        """
         if not self._workers:
             self._workers = [CommitWorker(self) for _ in range(WORKERS)]
             self._serving = [asyncio.create_task(worker.serve()) for worker in self._workers]
@@ -107,8 +112,10 @@ class Writer:
         return worker is self._workers[0]
 
     async def take(self, worker: CommitWorker) -> list[Unit]:
-        """The next group for *worker*, once there is one; none when all is done. Until they are
-        ``freed`` nobody else gets batches of these sessions."""
+        """The next group for *worker*, once there is one; () when everything is done.
+
+        Until ``release`` nobody else gets batches of these sessions.
+        """
         prepared = False
         while True:
             self._wake.clear()
@@ -127,13 +134,13 @@ class Writer:
             await self._wake.wait()
 
     def release(self, units: Iterable[Unit], retried: Sequence[Entry] = ()) -> None:
-        """*units* are done with, but for *retried*, which come before all others."""
+        """*units* are done, except for *retried*, which come before all other batches."""
         self._waiting.extendleft(reversed(retried))
         self._busy.difference_update(unit.first.session for unit in units)
         self._wake.set()
 
     def give_up(self, message: str) -> None:
-        """Answer Lost to all batches that wait now. Later ones are tried again."""
+        """Answer ``Lost`` to all batches that wait now. Later ones are tried again."""
         entries: list[Entry] = []
         with suppress(IndexError):
             while True:
@@ -156,8 +163,10 @@ class CommitWorker:
         return self._connection is not None and not self._connection.is_closed()
 
     async def prepare(self) -> None:
-        """Connect before there is a group that would wait for it. Raises nothing: an error is
-        reported to the callers of the group that meets it."""
+        """Connect before there is a group that would have to wait for it.
+
+        Raises nothing. An error is reported to the callers of the group that meets it.
+        """
         with suppress(SessionError, *FAILURES):
             await self._writer.begin()
             await self._connected()
@@ -197,7 +206,7 @@ class CommitWorker:
         except SessionError as error:  # the store cannot be used
             _answer((entry, _lost(entry, str(error))) for entry in entries)
             self._writer.give_up(str(error))
-        except Exception as error:  # a bug of ours: the callers are answered all the same
+        except Exception as error:  # a bug of ours; the callers must be answered nevertheless
             message = Lost(error_text(error))
             _answer((entry, message) for entry in entries)
         self._writer.release(units, retried)
@@ -213,8 +222,11 @@ class CommitWorker:
     async def _answer_written(
         self, units: list[Unit], numbers: frozenset[int], cipher: Cipher
     ) -> tuple[list[Unit], list[Entry]]:
-        """Tell of the units *numbers*, which are durable, and of the others, which met another
-        epoch or head. Returns what is not freed yet, and what waits again."""
+        """Answer the units *numbers*, which are durable, and the others, which met another epoch or
+        head.
+
+        Returns the units that are not released yet, and the entries that wait again.
+        """
         done = [unit for number, unit in enumerate(units, 1) if number in numbers]
         _answer((entry, _appended(entry)) for unit in done for entry in unit.entries)
         if len(done) == len(units):
@@ -226,14 +238,16 @@ class CommitWorker:
             _answer(await self._explain(firsts, cipher))
         except SessionError as error:
             _answer((entry, _lost(entry, str(error))) for entry in firsts)
-        # Without the first one the next may have its place.
+        # Without the rejected first batch, the batch after it may fit.
         return rejected, [entry for unit in rejected for entry in unit.entries[1:]]
 
     async def _explain(
         self, entries: list[Entry], cipher: Cipher
     ) -> list[tuple[Entry, AppendResult]]:
-        """What *entries* met; or, where the answer to a first attempt was lost, that they are
-        written."""
+        """The results of *entries*, which met another epoch or head.
+
+        If the answer to a first attempt was lost, the batch may have been written after all.
+        """
         reading = self._writer.reading
         were_written = [
             entry.doubtful and await reading.is_written(entry.batch, cipher) for entry in entries
@@ -247,8 +261,10 @@ class CommitWorker:
     async def _handle_failure(
         self, entries: list[Entry], error: BaseException, sent: bool
     ) -> list[Entry]:
-        """Nothing of *entries* was written; or, if the connection was lost, nobody knows. Returns
-        those that are to be written again, when it is time."""
+        """Nothing of *entries* was written; or, if the connection was lost, that is not known.
+
+        Returns the entries that must be written again, when it is time.
+        """
         message = f"{self._connections.where}: {self._connections.error_line(error)}"
         connection = self._connection
         lost = is_lost(error, closed=connection is not None and connection.is_closed())
@@ -268,7 +284,7 @@ class CommitWorker:
 
     @staticmethod
     def _separated(entries: list[Entry], message: str) -> list[Entry]:
-        """One of *entries* cannot be written: try each alone, so that it stays the only one."""
+        """One of *entries* cannot be written. Try each alone, so that only that one fails."""
         if len(entries) == 1:
             _answer([(entries[0], _lost(entries[0], message))])
             return []
@@ -286,7 +302,7 @@ def _lost(entry: Entry, message: str) -> Lost:
 
 
 def _answer(results: Iterable[tuple[Entry, AppendResult]]) -> None:
-    """Answer, with one call into each event loop."""
+    """Answer all callers, with one call per event loop."""
     answers = CallbackBatch()
     for entry, result in results:
         answers.add(entry.caller, entry.done, result)

@@ -1,1 +1,1 @@
-"""One file, one writer thread."""
+"""A store in one SQLite file, written by one thread."""

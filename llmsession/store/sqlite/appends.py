@@ -1,7 +1,7 @@
-"""The appends of one transaction: fenced against what the sessions' rows say, written together.
+"""The appends of one transaction: fenced against the sessions' rows, and written together.
 
-The transaction holds the write lock, so a row that was read stays as it is until it is changed
-here: each session's row is read once and written once, however many of its batches are together.
+The transaction holds the write lock, so a row that was read cannot change until it is written here.
+Each session's row is read once and written once, however many of its batches are in the group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHERE id = ?
 
 
 class _Position:
-    """Where a session's log stands, after what was appended so far; and when that began."""
+    """The end of a session's log after the appends so far."""
 
     __slots__ = ("began_at", "epoch", "head", "is_written", "log", "touched_at")
 
@@ -40,8 +40,10 @@ class _Position:
 
 
 def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[AppendResult]:
-    """Append *batches*, in order, each if its epoch and head are its session's. Their results,
-    which hold once the transaction is committed."""
+    """Append *batches* in order, each if its epoch and head are those of its session.
+
+    Returns their results, which are valid once the transaction is committed.
+    """
     positions = _read(sessions, {batch.session for batch in batches})
     results: list[AppendResult] = []
     rows: list[RecordRow] = []
@@ -49,12 +51,12 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
     for batch in batches:
         position = positions.get(batch.session)
         if position is None or position.epoch != batch.epoch or position.head != batch.head:
-            _write(sessions, positions)  # the Conflict has the row as it is now
+            _write(sessions, positions)  # the Conflict must hold the row as it is now
             results.append(_conflict(sessions, batch.session))
             continue
         head = batch.head + len(batch.bodies)
         if head > LAST_SEQ:
-            raise OverflowError(f"a log has room for {LAST_SEQ} records")
+            raise OverflowError(f"a log can hold at most {LAST_SEQ} records")
         keep(position.log, batch.head + 1, batch.epoch, batch.bodies, rows)
         position.head = head
         position.touched_at = batch.at

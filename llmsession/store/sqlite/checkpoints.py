@@ -1,8 +1,9 @@
-"""Out of the WAL into the file, beside the writer: it would stand still for as long as the disk
-takes for thousands of pages, and the slowest percent of the appends would be those that wait.
+"""Checkpoints: copies the WAL into the file, in a thread beside the writer.
 
-Passes beside it copy what the WAL has by then, a few pages at a time, and have them written to the
-disk. When the WAL is long the writer itself copies what is left, so that it begins anew.
+If the writer did it, it would stand still while the disk writes thousands of pages, and the appends
+of that time would be the slowest percent. Instead, passes beside the writer copy what is in the
+WAL, a few pages at a time, and have them written to the disk. When the WAL is long, the writer
+itself copies the rest, so that the WAL starts again from its beginning.
 """
 
 from __future__ import annotations
@@ -21,31 +22,38 @@ from .sync import sync_file
 __all__ = ["CHECKPOINT_PAGES", "PASS_PAGES", "Checkpoints", "next_step"]
 
 CHECKPOINT_PAGES = 32_000
-"""From so many pages in the WAL on, 128 MiB, it begins anew. Each time the writer waits for the
-disk, so it is seldom."""
+"""The WAL starts again from its beginning when it has this many pages (128 MiB). The writer waits
+for the disk then, so it is seldom.
+"""
 PASS_PAGES = 1_000
-"""So many more pages in the WAL are copied at a time, 4 MiB. While they are written to the disk,
-what is appended waits for it, too: with all 32,000 at once 10 ms and more, with a thousand busy
-sessions every 0.8 s. That was the slowest percent: 16 medians, and 4.5 so."""
+"""A pass copies the WAL when it has this many new pages (4 MiB). While they are written to the
+disk, appends wait for it, too. Copying all 32,000 at once takes 10 ms and more, and with a thousand
+busy sessions that happens every 0.8 s. That made the slowest percent of appends 16 times the
+median; with passes it is 4.5 times.
+"""
 
 Standing: TypeAlias = Literal["rest", "copying", "copied"]
 Step: TypeAlias = Literal["nothing", "copy", "finish"]
 
 
 def next_step(standing: Standing, wal_pages: int, copied_pages: int) -> Step:
-    """What the writer is to do after a group, with *wal_pages* in the WAL, of which the first
-    *copied_pages* are copied or being copied."""
+    """What the writer must do after a group.
+
+    The WAL has *wal_pages*. The first *copied_pages* are copied or being copied.
+    """
     if standing == "copying":
         return "nothing"
     if standing == "copied" and wal_pages >= CHECKPOINT_PAGES:
         return "finish"
-    # Another process may have begun the WAL anew.
+    # Another process may have started the WAL again from its beginning.
     new = wal_pages - copied_pages if wal_pages >= copied_pages else wal_pages
     return "copy" if new >= PASS_PAGES else "nothing"
 
 
 class Checkpoints:
-    """Of the WAL of *file*. All but the copying itself happens in the writer's thread."""
+    """The checkpoints of *file*'s WAL. Everything but the copying happens in the writer's
+    thread.
+    """
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
@@ -54,10 +62,10 @@ class Checkpoints:
         self._standing: Standing = "rest"
         self._copying: threading.Thread | None = None
         self._db: apsw.Connection | None = None
-        """The one that copies; used by one thread at a time."""
+        """The connection that copies. Only one thread uses it at a time."""
 
     def watch(self, db: apsw.Connection) -> None:
-        """Look at what the writer's connection *db* commits."""
+        """Follow the commits of the writer's connection *db*."""
         db.set_wal_hook(self._grown)
 
     def _grown(self, _db: apsw.Connection, _name: str, pages: int) -> int:
@@ -65,7 +73,7 @@ class Checkpoints:
         return apsw.SQLITE_OK
 
     def step(self, db: apsw.Connection) -> None:
-        """Begin a pass or finish a checkpoint, if it is time. *db* is the writer's."""
+        """Begin a pass or finish a checkpoint if it is time. *db* is the writer's connection."""
         match next_step(self._standing, self._wal_pages, self._copied_pages):
             case "copy":
                 self._standing = "copying"
@@ -84,15 +92,15 @@ class Checkpoints:
                 self._db = self._file.writer()[0]
             self._file.check_place(committed=False)
             _checkpoint(self._db)
-            # Whether it could is not asked: the last pass syncs by the writer's connection.
+            # The result is not needed: the last pass syncs through the writer's connection.
             sync_file(self._db)
-        except (SessionError, apsw.Error):  # the writer will meet it, too, and say so
+        except (SessionError, apsw.Error):  # the writer will meet the same error and report it
             pass
         finally:
             self._standing = "copied"
 
     def wait(self) -> None:
-        """Until nothing is copied beside the writer; no connection stays open for it."""
+        """Wait until no pass is running, and close the connection of the passes."""
         if self._copying is not None:
             self._copying.join()
             self._copying = None
@@ -102,6 +110,7 @@ class Checkpoints:
 
 
 def _checkpoint(db: apsw.Connection) -> None:
-    # It failed, or another process is at it: what was committed is in the WAL; another time.
+    # It may fail, or another process may be doing it. The commits are safe in the WAL, so it can be
+    # done another time.
     with suppress(apsw.Error):
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

@@ -1,4 +1,4 @@
-"""The file of a SQLite store: what it may be, how it is opened, and what its errors mean."""
+"""The file of a SQLite store: how it is made and opened, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ from .session_tables import seal_rows
 __all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
 
 RETRY_S = 0.01
-"""Between two tries of what SQLite does not wait for by itself: the change to WAL, while another
-process is making the file, and another one's checkpoint."""
-# A commit is on the disk when it is answered; on macOS only with fullfsync. Checkpoints
-# are made beside the writer: see there.
+"""The pause between two attempts where SQLite does not wait by itself: for the change to WAL while
+another process is making the file, and for another process's checkpoint.
+"""
+# A commit is on the disk when it is answered; on macOS only with fullfsync. Checkpoints are made
+# beside the writer: see ``checkpoints``.
 _WRITING = (
     ("synchronous", "FULL"),
     ("fullfsync", True),
     ("checkpoint_fullfsync", True),
     ("wal_autocheckpoint", 0),
-    # KiB: a group of thousands of sessions changes a page of each, and what has no room is written
-    # twice. Measured at 3,000 sessions: a fifth faster than SQLite's own 2 MiB.
+    # In KiB. A group of thousands of sessions changes a page of each, and a page that has no room
+    # in the cache is written twice. Measured with 3,000 sessions: a fifth faster than with SQLite's
+    # default of 2 MiB.
     ("cache_size", -16_384),
 )
-# A log is read once, from its beginning to its end: pages that are kept are not asked for again,
-# and memory for each costs more than the system's own cache does. Measured at 2,000 records: with
-# SQLite's 2 MiB a first read took half as long again.
+# A log is read once from its beginning to its end, so cached pages are not read again, and memory
+# for them costs more than the system's own cache. Measured with 2,000 records: with SQLite's
+# default of 2 MiB a first read took half as long again.
 _READING = (("cache_size", -256),)
 _SETTINGS = {apsw.SQLITE_OPEN_READWRITE: _WRITING, apsw.SQLITE_OPEN_READONLY: _READING}
 
 
 def has_wal_reset_fault(version: str) -> bool:
-    """Has SQLite *version* ("3.51.2") the WAL-reset fault, which can destroy a file that several
-    connections write or checkpoint?
+    """Does SQLite *version* ("3.51.2") have the WAL-reset fault?
 
-    In all from 3.7.0 to 3.51.2, repaired in 3.51.3 and, of the older ones, in 3.50.7 and 3.44.6
+    The fault can destroy a file that several connections write or checkpoint. All versions from
+    3.7.0 to 3.51.2 have it. It was repaired in 3.51.3 and, for older branches, in 3.50.7 and 3.44.6
     (https://sqlite.org/wal.html#walresetbug).
     """
     numbers = tuple(int(number) for number in version.split(".")[:3])
@@ -55,29 +57,29 @@ def has_wal_reset_fault(version: str) -> bool:
 
 
 def check_sqlite(version: str) -> None:
-    """Raises InvalidConfig for a SQLite that would endanger what it stores, by name."""
+    """Raises InvalidConfig for a version of SQLite that would endanger the stored data."""
     if has_wal_reset_fault(version):
         raise InvalidConfig(
             f"SQLite {version} has the WAL-reset fault, which can destroy a store:"
-            " install apsw 3.53 or newer, with a SQLite of its own"
+            " install apsw 3.53 or newer, which brings its own SQLite"
         )
 
 
 def surely_unwritten(error: apsw.Error) -> bool:
-    """A COMMIT failed with *error*: is it sure that nothing of the transaction stays?
+    """A COMMIT failed with *error*: is it certain that nothing of the transaction stays?
 
-    A lock that was not had, or a write that found no room: then the frame that makes the
-    transaction count is not in the WAL. A failed sync or write says nothing: the frame may be
-    there all the same, and count after the next recovery.
+    It is if a lock was not obtained or a write found no room: then the frame that makes the
+    transaction count is not in the WAL. After a failed sync or write it is not certain: the frame
+    may be there and count after the next recovery.
     """
     return isinstance(error, apsw.BusyError | apsw.FullError)
 
 
 class SqliteFile:
-    """Opens connections to the file *path*, and makes or upgrades it before the first. May be
-    used by several threads; every method may block.
+    """Opens connections to the file *path*, and makes or upgrades the file before the first.
 
-    *busy_s* is how long a connection waits for another process's lock.
+    May be used by several threads. Every method may block. *busy_s* is how many seconds a
+    connection waits for another process's lock.
     """
 
     def __init__(
@@ -90,28 +92,33 @@ class SqliteFile:
         self._vfs = vfs
         self._cipher: Cipher | None = None
         self._inodes: dict[str, _Inode] = {}
-        """Of the file, and of its WAL while the writer has it open."""
+        """The inodes of the file, and of its WAL while the writer has it open."""
         self._held: weakref.finalize[..., SqliteFile] | None = None
-        """Closes a descriptor of the file, where the system has one that neither reads nor locks.
-        While it is open, no other file gets the number (inode) of this one, also where SQLite has
-        no connection: after an error all may be closed. macOS, which has no such descriptor, gives
-        no number twice."""
+        """Closes a descriptor of the file that neither reads nor locks, on systems that have such
+        descriptors. While it is open, no other file gets the inode number of this one. That holds
+        also while SQLite has no connection, because after an error all may be closed. macOS has no
+        such descriptor, but it uses no number twice.
+        """
         self._is_lost = False
         self._lock = threading.Lock()
 
     def writer(self) -> tuple[apsw.Connection, Cipher]:
-        """A connection that writes durably, and the cipher of what it writes. Raises StoreError
-        and InvalidConfig."""
+        """A connection that writes durably, and the cipher of what it writes.
+
+        Raises StoreError and InvalidConfig.
+        """
         return self._open(apsw.SQLITE_OPEN_READWRITE)
 
     def reader(self) -> tuple[apsw.Connection, Cipher]:
-        """A connection that only reads, and the cipher of what it reads. Raises as ``writer``."""
+        """A connection that only reads, and the cipher of what it reads. Raises the errors of
+        ``writer``.
+        """
         return self._open(apsw.SQLITE_OPEN_READONLY)
 
     def _open(self, flags: int) -> tuple[apsw.Connection, Cipher]:
         with self._lock:
             if self._cipher is None:
-                # It stays the same file when the process changes its folder.
+                # An absolute path stays valid when the process changes its working directory.
                 self.path = os.path.abspath(self.path)
                 self._cipher = self._prepare()
         self.check_place(committed=False)
@@ -120,7 +127,7 @@ class SqliteFile:
         except apsw.Error as error:
             raise self.error(error, committed=False) from error
         try:
-            self.check_place(committed=False)  # it was opened by its path
+            self.check_place(committed=False)  # another file may have been opened at the path
         except StoreError:
             db.close(True)
             raise
@@ -129,35 +136,41 @@ class SqliteFile:
     # Is it still there?
 
     def check_place(self, *, committed: Literal[False] | None) -> None:
-        """Raises StoreError if another file is at the path now, or none, or another WAL beside it:
-        then what is written goes where nobody will find it. From then on it always raises, because
-        an owner in the new file may have the epochs of one in the old file."""
+        """Raises StoreError if the file or its WAL was replaced or deleted.
+
+        Then writes go to a place where nobody will find them. From then on it always raises: an
+        owner in the new file may have the same epochs as one in the old file.
+        """
         if not self._is_lost:
             if all(_inode(path) == inode for path, inode in tuple(self._inodes.items())):
                 return
             self._is_lost = True
         raise StoreError(
-            f"the store {self.path} was replaced or deleted while it was open, so what is written"
-            " to it would be lost: restart whatever uses it",
+            f"the store {self.path} was replaced or deleted while it was open, so new writes"
+            " would be lost: restart the programs that use it",
             committed=committed,
         )
 
     def close(self, db: apsw.Connection) -> None:
-        """Close a connection that writes, and roll back what is open. Raises nothing."""
+        """Close a connection that writes, and roll back an open transaction. Raises nothing."""
         with suppress(apsw.Error):
             if self._is_lost:
-                # SQLite would delete the WAL by its name, and it may be the new file's.
+                # SQLite would delete the WAL by its name, and that may be the new file's WAL.
                 db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             db.close(True)
 
     def release(self) -> None:
-        """Nobody opens another connection: the file need not be told from a later one any more."""
+        """No other connection will be opened, so the file need not be told from a later one any
+        more.
+        """
         if self._held is not None:
             self._held()
 
     def note_wal(self) -> None:
-        """The WAL that is beside the file now is the one to be there until ``forget_wal``. To be
-        called after a commit, by whoever keeps the connection that made it."""
+        """Expect the present WAL to stay beside the file until ``forget_wal``.
+
+        Call it after a commit, and keep the connection that made the commit.
+        """
         wal = f"{self.path}-wal"
         if wal not in self._inodes and self._vfs is None:
             inode = _inode(wal)
@@ -165,7 +178,7 @@ class SqliteFile:
                 self._inodes[wal] = inode
 
     def forget_wal(self) -> None:
-        """The connection is closed: SQLite may delete the WAL, and make a new one."""
+        """The connection is closed, so SQLite may delete the WAL and make a new one."""
         self._inodes.pop(f"{self.path}-wal", None)
 
     def _connect(self, flags: int) -> apsw.Connection:
@@ -185,7 +198,7 @@ class SqliteFile:
     def _prepare(self) -> Cipher:
         """Make the file, or bring an older one up to date."""
         check_sqlite(apsw.sqlite_lib_version())
-        check_installed(self._key)  # before there is a file
+        check_installed(self._key)  # checked before the file is made
         deadline = time.monotonic() + self._busy_s
         while True:
             try:
@@ -205,7 +218,7 @@ class SqliteFile:
             except Older as error:
                 raise self._refusal(
                     f"was written by an earlier llmsession ({error}): export its sessions with that"
-                    " one, and import them into a new file"
+                    " version, and import them into a new file"
                 ) from error
 
     def _prepare_once(self) -> Cipher:
@@ -213,7 +226,7 @@ class SqliteFile:
             self._make_private()
         db = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
-            is_empty(db)  # or another program's, which is left as it is
+            is_empty(db)  # raises for a file of another program, which must stay unchanged
             if db.pragma("journal_mode", "wal") != "wal":
                 raise self._refusal("is on a file system without shared memory, which WAL needs")
             locked: tuple[Cipher, str] | None = None
@@ -222,9 +235,9 @@ class SqliteFile:
                     if not is_empty(db) or self._key is None or locked is not None:
                         cipher = self._bring_up(db, locked)
                         break
-                # Outside of the transaction: a passphrase takes a while.
+                # Outside of the transaction, because deriving a key from a passphrase takes long.
                 locked = lock(self._key)
-            if self._vfs is None:  # else a file system of tests
+            if self._vfs is None:  # otherwise it is a file system of tests
                 self._hold()
             return cipher
         finally:
@@ -232,7 +245,8 @@ class SqliteFile:
 
     def _hold(self) -> None:
         if self._held is None and _ONLY_HOLD:
-            # Closing any other descriptor of a file frees the locks that SQLite has on it.
+            # Closing any other kind of descriptor of the file would release SQLite's locks on it
+            # (POSIX).
             with suppress(OSError):
                 held = os.open(self.path, _ONLY_HOLD | os.O_CLOEXEC)
                 self._held = weakref.finalize(self, os.close, held)
@@ -258,35 +272,39 @@ class SqliteFile:
         return cipher
 
     def _make_private(self) -> None:
-        """A new file is for its owner alone; SQLite would go by the umask. It gives the rights of
-        the file to those that it puts beside it."""
-        with suppress(OSError):  # it is there, or SQLite will say what is wrong
+        """Make a new file readable by its owner only.
+
+        SQLite itself would use the umask. It gives the files beside it the same rights.
+        """
+        with suppress(OSError):  # the file exists, or SQLite will report the error
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def empty_wal(self, db: apsw.Connection) -> None:
-        """Put all that is in the WAL into the file, by the connection *db*, and cut the WAL to
-        nothing. Raises BusyError if another program keeps it for longer than *busy_s*."""
+        """Move everything in the WAL into the file, by the connection *db*, and truncate the WAL.
+
+        Raises BusyError if another program uses the WAL for longer than *busy_s*.
+        """
         deadline = time.monotonic() + self._busy_s
         while True:
             try:
                 db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 return
-            except apsw.BusyError:  # for a checkpoint of another process SQLite does not wait
+            except apsw.BusyError:  # SQLite does not wait for another process's checkpoint
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_S)
 
     def size_bytes(self) -> int:
-        """How large the file and its WAL are."""
+        """The size of the file and its WAL together."""
         files = (self.path, f"{self.path}-wal")
         return sum(os.path.getsize(file) for file in files if os.path.exists(file))
 
     # What went wrong.
 
     def error(self, error: Exception, *, committed: Literal[False] | None) -> StoreError:
-        """What SQLite's *error* means to a user, with the path; to be raised ``from`` it."""
+        """What SQLite's *error* means to a user, with the path. Raise it ``from`` that error."""
         message = f"the store {self.path} {self._reason(error)}"
-        # Where a write may have gone through it is not said that it did not.
+        # If a write may have succeeded, the error must not say that it did not.
         if isinstance(error, apsw.CorruptError) and committed is False:
             return StoreDamaged(message)
         return StoreError(message, committed=committed)
@@ -297,19 +315,19 @@ class SqliteFile:
     def _reason(self, error: Exception) -> str:
         match error:
             case apsw.CantOpenError() if not os.path.isdir(os.path.dirname(self.path)):
-                return "cannot be opened: its folder is not there"
+                return "cannot be opened: its folder does not exist"
             case apsw.CantOpenError() if os.path.isdir(self.path):
                 return "cannot be opened: it is a folder"
             case apsw.CantOpenError():
-                return "cannot be opened: is it yours to read and write?"
+                return "cannot be opened: check that you may read and write it"
             case apsw.NotADBError():
-                return "is no SQLite database, or its beginning is damaged"
+                return "is not a SQLite database, or its beginning is damaged"
             case apsw.ReadOnlyError() | apsw.PermissionsError():
                 return "cannot be written: it is read-only"
             case apsw.FullError():
                 return "cannot grow: the disk is full"
             case apsw.BusyError() | apsw.LockedError():
-                return f"is held by another program; {self._busy_s:g} s were waited"
+                return f"is locked by another program; gave up after {self._busy_s:g} s"
             case apsw.CorruptError():
                 return f"is damaged: {error}"
             case apsw.IOError():
@@ -336,16 +354,20 @@ def _io_text(error: apsw.Error) -> str:
 
 
 class _RetryPolicy:
-    """Waits for a lock, at most *most_s*. SQLite's own waiting grows to 100 ms between two looks,
-    and finds the lock taken again by whoever writes all the time: with three processes the last
-    one waited ten times as long."""
+    """Waits for a lock, at most *max_s* seconds.
+
+    SQLite's own waiting grows to 100 ms between two attempts, and then a program that writes all
+    the time has taken the lock again. With three processes, the last one waited ten times as long.
+    """
 
     def __init__(self, max_s: float) -> None:
         self._max_s = max_s
         self._since = 0.0
 
     def waits(self, looks: int) -> bool:
-        """The lock was not free for the time number *looks*, from 0: was waited for the next?"""
+        """The lock was not free at attempt number *looks*, from 0. Waits; False if the time is
+        over.
+        """
         now = time.monotonic()
         if looks == 0:
             self._since = now
@@ -357,7 +379,7 @@ class _RetryPolicy:
 
 
 class _transaction:
-    """Holds the write lock; commits at its end, or rolls back what failed."""
+    """Holds the write lock. Commits at its end, or rolls back after an error."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db

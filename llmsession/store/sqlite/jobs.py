@@ -1,7 +1,7 @@
 """What waits for the writer of a SQLite store: batches to append, and calls that change something.
 
-The writer treats all of them alike: it performs a run of items of one kind at once, in its
-transaction, and has their outcomes answered after the COMMIT.
+The writer treats all of them alike. It performs a run of items of one kind at once, in its
+transaction, and lets their outcomes be answered after the COMMIT.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["ITEM_ERRORS", "Append", "Item", "Job", "LoneJob", "Outcome"]
 T = TypeVar("T")
 
 ITEM_ERRORS = (apsw.ConstraintError, apsw.TooBigError, apsw.MismatchError, apsw.RangeError)
-"""What SQLite raises where one item is at fault. Everything else is wrong with the file."""
+"""Errors of SQLite for which a single item is to blame. Any other error concerns the file."""
 
 
 class Outcome(NamedTuple):
-    """What became of an item: *callback* is to be called with *value* in the caller's loop."""
+    """The result of an item: *callback* is to be called with *value* in the caller's loop."""
 
     callback: Callable[[Any], None]
     value: object
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class Item(Protocol):
-    """Something for the writer to do, and who waits for it."""
+    """Something for the writer to do, and the caller who waits for it."""
 
     alone: ClassVar[bool]
     """Must it run outside of any transaction?"""
@@ -45,10 +45,12 @@ class Item(Protocol):
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Any]) -> list[Outcome]:
-        """Do *items*, which are all of this class, in the open transaction. Their outcomes."""
+        """Perform *items*, which are all of this class, in the open transaction. Returns their
+        outcomes.
+        """
 
     def failure(self, error: SessionError) -> Outcome:
-        """The outcome where *error* is that of the whole transaction."""
+        """The outcome if the whole transaction failed with *error*."""
 
 
 class Append:
@@ -63,18 +65,18 @@ class Append:
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Append]) -> list[Outcome]:
-        """As ``Item.perform``."""
+        """See ``Item.perform``."""
         results = append_all(sessions, [item.batch for item in items])
         return [Outcome(item.done, result) for item, result in zip(items, results, strict=True)]
 
     def failure(self, error: SessionError) -> Outcome:
-        """As ``Item.failure``."""
+        """See ``Item.failure``."""
         committed = error.committed if isinstance(error, StoreError) else False
         return Outcome(self.done, Lost(str(error), committed))
 
 
 class Job(Generic[T]):
-    """A call that a task waits for. With *owner*, that owner takes a session in it."""
+    """A call that a task waits for. If *owner* is set, that owner takes a session in it."""
 
     alone: ClassVar[bool] = False
 
@@ -86,17 +88,17 @@ class Job(Generic[T]):
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Outcome]:
-        """As ``Item.perform``. What a job wrote before it failed is rolled back."""
+        """See ``Item.perform``. If a job fails, everything that it wrote is rolled back."""
         return [item.run_in_savepoint(sessions) for item in items]
 
     def run(self, sessions: SessionTables) -> Outcome:
-        """Do it, unless nobody waits any more. Raises what it raises."""
+        """Run the job, unless nobody waits for it any more. Raises what it raises."""
         if self.call.is_dropped:
             return Outcome(self.call.set, None)
         return Outcome(self.call.set, self._work(sessions), self._owner)
 
     def run_in_savepoint(self, sessions: SessionTables) -> Outcome:
-        """Do it. An error that is this job's alone is its outcome."""
+        """Run the job. An error that concerns only this job becomes its outcome."""
         sessions.db.execute("SAVEPOINT job")
         try:
             outcome = self.run(sessions)
@@ -107,9 +109,9 @@ class Job(Generic[T]):
         return outcome
 
     def failure(self, error: SessionError) -> Outcome:
-        """As ``Item.failure``."""
-        # A copy: each task raises an exception of its own, with a traceback of its own. The
-        # constructors of errors differ, so none is called.
+        """See ``Item.failure``."""
+        # A copy, so that each task raises an exception of its own with a traceback of its own. The
+        # constructors of errors differ, so none of them is called.
         copy = type(error).__new__(type(error), *error.args)
         copy.__dict__.update(error.__dict__)
         copy.__cause__ = error.__cause__
@@ -117,13 +119,13 @@ class Job(Generic[T]):
 
 
 class LoneJob(Job[T]):
-    """A job outside of any transaction, as a vacuum has to be."""
+    """A job outside of any transaction, as a vacuum must be."""
 
     alone: ClassVar[bool] = True
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Outcome]:
-        """As ``Item.perform``, but in no transaction. Raises what a job raises."""
+        """See ``Item.perform``, but in no transaction. Raises what a job raises."""
         return [item.run(sessions) for item in items]
 
 
@@ -133,7 +135,7 @@ def _as_ours(error: Exception) -> Exception:
     ours: SessionError = (
         InvalidInput(f"text that is not valid Unicode: {error.reason}")
         if isinstance(error, UnicodeEncodeError)
-        else StoreError(f"this cannot be kept: {error_text(error)}", committed=False)
+        else StoreError(f"SQLite cannot store this: {error_text(error)}", committed=False)
     )
     ours.__cause__ = error
     return ours

@@ -1,5 +1,7 @@
-"""What a SQLite store reads, each call in one snapshot of the file. Called in threads, with a
-connection that nobody else uses meanwhile."""
+"""The reads of a SQLite store, each in one snapshot of the file.
+
+Called in threads, with a connection that nobody else uses at the same time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """Reads from *db* what *cipher* kept."""
+    """Reads from *db* what *cipher* sealed."""
 
     def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
         self.db = db
@@ -32,29 +34,31 @@ class Reading:
         self._cipher = cipher
 
     def close(self) -> None:
-        """Let the connection go."""
-        with suppress(apsw.Error):  # it is closed all the same
+        """Close the connection."""
+        with suppress(apsw.Error):  # it is closed even if this raises
             self.db.close(True)
 
     def row(self, session: str) -> SessionRow:
-        """As ``Store.row``."""
+        """See ``Store.row``."""
         return row_of(find_row(self.db, session))
 
     def logs_behind(self) -> list[Behind] | None:
-        """As ``word_index.logs_behind``."""
+        """See ``word_index.logs_behind``."""
         return logs_behind(self.db)
 
     def rows(
         self, after: str, limit: int, filter: SessionFilter, words: Sequence[Word] = ()
     ) -> list[SessionRow]:
-        """As ``Store.rows``, of sessions that have *words*, by an index that is there."""
+        """See ``Store.rows``. With *words*, only sessions that have them, by an index that must
+        exist.
+        """
         has_words = [(WORDS_FOUND, [fts_query(word)] * 2) for word in words]
         query, bound = filter_sql(after, limit, filter, has_words)
         value_rows: list[Values] = self.db.execute(query, bound).fetchall()
         return [row_of(values) for values in value_rows]
 
     def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:
-        """As ``Store.read``."""
+        """See ``Store.read``."""
         self.db.execute("BEGIN")
         try:
             values = find_sealed_row(self.db, session, self._cipher)
@@ -70,8 +74,10 @@ class Reading:
         return records
 
     def _take(self, parts: Sequence[Segment], records: list[StoredRecord]) -> str | None:
-        """Put the records of *parts* into *records*, up to the first that is damaged; what is
-        wrong with that one."""
+        """Append the records of *parts* to *records*, up to the first damaged one.
+
+        Returns what is wrong with that one; None if none is damaged.
+        """
         try:
             for part in parts:
                 whole = self._records.plain(part.source, part.first, part.upto)
@@ -95,12 +101,12 @@ class Reading:
     # Checking.
 
     def check(self) -> list[str]:
-        """As ``Store.check``."""
+        """See ``Store.check``."""
         self.db.execute("BEGIN")
         faults: list[str] = []
         try:
             faults += self._check_file()
-            if not faults:  # in a file that is broken, what follows would only repeat it
+            if not faults:  # in a damaged file, the checks below would only repeat the same faults
                 faults += self._check_sessions()
                 faults += self._check_large()
         except apsw.CorruptError as error:

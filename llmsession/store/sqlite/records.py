@@ -1,6 +1,6 @@
-"""Bodies in SQLite's tables: sealed, and with their large blocks kept once.
+"""Record bodies in SQLite's tables: sealed, and with their large blocks kept once.
 
-Each use of a large block is counted; the last record that goes takes the block with it.
+Each use of a large block is counted. The last record that is removed takes the block with it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from .rows import Values, place_of
 __all__ = ["RecordRow", "Records"]
 
 RecordRow: TypeAlias = tuple[int, int, bytes | None, bytes]
-"""A row of the table: place, epoch, the large blocks' places and names, and the rest."""
+"""A row of the table: place, epoch, the large blocks' places and names, and the rest of the
+body.
+"""
 
 _bound = Struct(">QQ").pack
 
 
 class Records:
-    """The records in *db*, as *cipher* keeps them. Changes belong to the transaction that is
-    open."""
+    """The records in *db*, sealed by *cipher*. Changes belong to the open transaction."""
 
     def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
         self._db = db
@@ -36,8 +37,10 @@ class Records:
     def keep(
         self, log: int, first: int, epoch: int, bodies: Sequence[bytes], rows: list[RecordRow]
     ) -> None:
-        """Put *bodies*, as they are kept as the records *first* and following of *log*, at the end
-        of *rows*, which are to be given to ``insert``."""
+        """Append the rows for *bodies* to *rows*, which must then be given to ``insert``.
+
+        The bodies are the records *first* and following of *log*.
+        """
         for place, body in enumerate(bodies, place_of(log, first)):
             if self._is_plain and len(body) < LARGE_BYTES:
                 rows.append((place, epoch, None, body))
@@ -59,7 +62,9 @@ class Records:
         )
 
     def replace(self, log: int, seq: int, body: bytes) -> bool:
-        """Let the record say *body*; False if there is none. Its epoch stays."""
+        """Replace the body of a record. Returns False if there is no such record. Its epoch
+        stays.
+        """
         place = place_of(log, seq)
         rows: list[Values] = self._db.execute(
             "SELECT epoch, large FROM record WHERE place = ?", (place,)
@@ -76,8 +81,11 @@ class Records:
         return True
 
     def copy(self, log: int, seq: int, target: int, body: bytes) -> bool:
-        """Put *body* as record *seq* into the log *target*, under the epoch of the record *seq* of
-        *log*; False if there is none."""
+        """Store *body* as record *seq* of the log *target*, with the epoch of record *seq* of
+        *log*.
+
+        Returns False if that record does not exist.
+        """
         epoch: int | None = self._db.execute(
             "SELECT epoch FROM record WHERE place = ?", (place_of(log, seq),)
         ).get
@@ -96,15 +104,17 @@ class Records:
         self._db.execute("DELETE FROM record WHERE place BETWEEN ? AND ?", ends)
 
     def rows(self, log: int, first: int, upto: int) -> Iterable[RecordRow]:
-        """The rows of the records *first* to *upto* of *log*, those that are there."""
+        """The rows of the records *first* to *upto* of *log* that exist."""
         return self._db.execute(
             "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?",
             (place_of(log, first), place_of(log, upto)),
         )
 
     def plain(self, log: int, first: int, upto: int) -> list[StoredRecord] | None:
-        """The records *first* to *upto* of *log* if each is there, and kept as it was appended:
-        nearly all of the time, at half the price. Else None."""
+        """The records *first* to *upto* of *log*, if each exists and is stored as it was appended.
+
+        That is so nearly always, and it is twice as fast as reading row by row. Otherwise None.
+        """
         if not self._is_plain:
             return None
         try:
@@ -113,15 +123,15 @@ class Records:
                 " ORDER BY place",
                 (place_of(log, first), place_of(log, upto)),
             ).fetchall()
-        except apsw.CorruptError:  # whoever looks at one after the other finds out where
+        except apsw.CorruptError:  # reading row by row will find the damaged record
             return None
         if len(rows) <= upto - first:
             return None
-        # As many as there are places, so each is at its own.
+        # There are as many rows as places, so each record is at its own place.
         return [StoredRecord(seq, epoch, body) for seq, (epoch, body) in enumerate(rows, first)]
 
     def body(self, row: RecordRow) -> bytes:
-        """The body that was kept as *row*. Raises Unreadable."""
+        """The body that was stored as *row*. Raises Unreadable."""
         place, epoch, large, body = row
         if large is None and self._is_plain:
             return body
@@ -137,7 +147,7 @@ class Records:
     # Large blocks.
 
     def _use(self, part: bytes) -> bytes:
-        """Count one more use of *part*, which is written if it is new. Its name."""
+        """Count one more use of *part*, which is written if it is new. Returns its name."""
         name = self._cipher.name(part)
         self._db.execute("UPDATE large SET uses = uses + 1 WHERE name = ?", (name,))
         if self._db.changes() == 0:
@@ -149,7 +159,7 @@ class Records:
         return name
 
     def _let_go(self, packed: Iterable[bytes]) -> None:
-        """Count one use less of each block in *packed*; what nobody uses any more is deleted."""
+        """Count one use less of each block in *packed*, and delete blocks without any use."""
         for places in packed:
             for name in unpack_places(places)[1]:
                 self._db.execute("UPDATE large SET uses = uses - 1 WHERE name = ?", (name,))
@@ -168,5 +178,5 @@ class Records:
 
 
 def _sealed_for(place: int, epoch: int, large: bytes | None) -> bytes:
-    """What a record's seal is bound to: its place, its epoch, and the blocks that belong to it."""
+    """What a record's seal is bound to: its place, its epoch, and its large blocks."""
     return _bound(place, epoch) + (large or b"")

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 Values: TypeAlias = "tuple[Any, ...]"
-"""A row as SQLite gives it."""
+"""A row as SQLite returns it."""
 
 SELECT_ROW = """
 SELECT s.id, s.epoch, s.head, s.created_at, s.touched_at, s.labels, s.parent,
@@ -34,17 +34,17 @@ _labels = msgspec.json.Decoder(dict[str, str])
 
 
 def place_of(log: int, seq: int) -> int:
-    """Where the record *seq* of *log* lies in the table."""
+    """The place of record *seq* of *log* in the table."""
     return log << _SEQ_BITS | seq
 
 
 def seq_at(place: int) -> int:
-    """The seq of the record that lies at *place*."""
+    """The seq of the record at *place*."""
     return place & ((1 << _SEQ_BITS) - 1)
 
 
 def row_of(values: Values) -> SessionRow:
-    """A row of ``SELECT_ROW``."""
+    """The session in a row of ``SELECT_ROW``."""
     session, epoch, head, created_at, touched_at, labels, parent, owner, pid, started, host = (
         values[:11]
     )
@@ -61,23 +61,23 @@ def row_of(values: Values) -> SessionRow:
 
 
 def labels_text(labels: dict[str, str]) -> str:
-    """Labels as the table keeps them."""
+    """Labels in the form in which the table keeps them."""
     return msgspec.json.encode(labels).decode()
 
 
 def read_labels(text: str) -> dict[str, str]:
-    """Labels out of ``labels_text``."""
+    """The labels that ``labels_text`` encoded."""
     return _labels.decode(text) if text != "{}" else {}
 
 
 Condition: TypeAlias = tuple[str, list[Any]]
-"""SQL that a row must meet, and what is bound to it."""
+"""SQL that a row must meet, and the values bound to it."""
 
 
 def filter_sql(
     after: str, limit: int, filter: SessionFilter, more: Sequence[Condition] = ()
 ) -> tuple[str, list[Any]]:
-    """The query for the rows that are looked for, and what is bound to it."""
+    """The query for the matching rows, and the values bound to it."""
     conditions: list[Condition] = [("s.id > ?", [after]), *more]
     for name, value in filter.labels.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""The tables of a SQLite store, and the steps that bring an older file up to them."""
+"""The tables of a SQLite store, and the steps that upgrade an older file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import apsw
 __all__ = ["APPLICATION_ID", "STEPS", "Foreign", "Newer", "add_seals", "is_empty", "migrate"]
 
 APPLICATION_ID = 0x4C4C4D53
-"""Says that a SQLite file is one of ours: "LLMS" in PRAGMA application_id."""
+"""Marks a SQLite file as one of ours: "LLMS" in PRAGMA application_id."""
 
-# Version 1. A record lies at ``log << 32 | seq``: one B-tree, in which a log is one range. The
-# sizes of bodies stand before them, so that what is looked for is not behind an overflow page.
+# The first version. A record lies at ``log << 32 | seq``: one B-tree, in which a log is one range.
+# The body is the last column, so that the other columns do not lie behind an overflow page.
 _FIRST = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 INSERT INTO meta VALUES ('log', 0), ('highest_epoch', 0);
@@ -72,14 +72,15 @@ CREATE TABLE large_body (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 """
 
 FIRST_VERSION = 2
-"""The oldest version that is read. Records of version 1 had other names for their fields."""
+"""The oldest version that can be read. Records of version 1 had other names for their fields."""
 STEPS: tuple[str, ...] = (_FIRST,)
-"""The first step makes a file of ``FIRST_VERSION``, each later one brings it to the next version.
-A step that was released never changes."""
+"""The first step makes a file of ``FIRST_VERSION``. Each later one upgrades it to the next version.
+A step that was released never changes.
+"""
 
 
 class Older(Exception):
-    """The file was written by an earlier llmsession, whose records are not read any more."""
+    """The file was written by an earlier llmsession whose records can no longer be read."""
 
 
 class Newer(Exception):
@@ -87,11 +88,11 @@ class Newer(Exception):
 
 
 class Foreign(Exception):
-    """The file is a SQLite database, but none of ours."""
+    """The file is a SQLite database, but not one of ours."""
 
 
 def is_empty(db: apsw.Connection) -> bool:
-    """Has the database nothing in it yet? Raises Foreign if somebody else's is in it."""
+    """Is there nothing in the database yet? Raises Foreign if it belongs to another program."""
     made_by = _number(db, "PRAGMA application_id")
     if made_by == APPLICATION_ID:
         return False
@@ -101,9 +102,10 @@ def is_empty(db: apsw.Connection) -> bool:
 
 
 def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
-    """Bring the database up to the version that *steps* lead to, in the transaction that is open.
+    """Upgrade the database to the version that *steps* lead to, in the open transaction.
 
-    Raises Newer or Older, with the file's version, if no step leads from it to there, and Foreign.
+    Raises Newer or Older, with the file's version, if no step leads from that version to the newest
+    one. Raises Foreign.
     """
     is_empty(db)
     version = _number(db, "PRAGMA user_version")
@@ -116,14 +118,17 @@ def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
         return
     done = version - FIRST_VERSION + 1 if version else 0
     for step in steps[done:]:
-        db.execute(step).fetchall()  # all of it: apsw stops at a row, and goes on when it is read
+        db.execute(step).fetchall()  # apsw stops at each row, so all rows must be fetched
     db.pragma("application_id", APPLICATION_ID)
     db.pragma("user_version", newest)
 
 
 def add_seals(db: apsw.Connection) -> None:
-    """Add the columns of the seals (see ``row_seals``), unless they are there. No step does it:
-    older programs of this version write rows without them, and need not know of them."""
+    """Add the columns of the seals (see ``row_seals``), unless they exist.
+
+    This is not a step: older programs of this version write rows without seals and need not know of
+    them.
+    """
     columns = {row[1] for row in db.execute("PRAGMA table_info(session)").fetchall()}
     for column in ("origin_seal", "head_seal"):
         if column not in columns:

@@ -1,7 +1,7 @@
 """The changes of sessions in a SQLite store, one method each.
 
-Called in the writer's thread, in the caller's transaction. If a method raises, the caller has to
-roll back what it wrote.
+Called in the writer's thread, in the caller's transaction. If a method raises, the caller must roll
+back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find_row(db: apsw.Connection, session: str) -> Values:
 
 
 def find_sealed_row(db: apsw.Connection, session: str, cipher: Cipher) -> Values:
-    """As ``find_row``. Raises RecordDamaged too, if the row is not the one that was sealed."""
+    """See ``find_row``. Also raises RecordDamaged if the row is not the one that was sealed."""
     values = find_row(db, session)
     if cipher is not PLAIN:
         row, log = row_of(values), values[-2]
@@ -65,7 +65,7 @@ def seal_rows(db: apsw.Connection, cipher: Cipher) -> None:
 
 
 def read_segments(db: apsw.Connection, log: int, head: int) -> list[Segment]:
-    """Where the records of the session with the log *log* lie."""
+    """The segments of the session with the log *log* and the head *head*."""
     return layout(_stored_segments(db, log), log, head)
 
 
@@ -81,8 +81,10 @@ def _parts(segments: Iterable[Segment]) -> list[Part]:
 
 
 class SessionTables:
-    """The sessions in *db*; *now* gives the time in seconds since the epoch. Owners that take a
-    session get a lease of *lease_s*."""
+    """The sessions in *db*. *now* gives the time in seconds since the epoch.
+
+    Owners that take a session get a lease of *lease_s* seconds.
+    """
 
     def __init__(
         self, db: apsw.Connection, cipher: Cipher, now: Callable[[], float], lease_s: float
@@ -97,7 +99,7 @@ class SessionTables:
     # Labels.
 
     def label(self, session: str, labels: dict[str, str]) -> None:
-        """Let *labels* be the session's, which is there."""
+        """Replace the labels of the session, which must exist."""
         self._unlabel(session)
         self.db.execute(
             "UPDATE session SET labels = ? WHERE id = ?", (labels_text(labels), session)
@@ -117,7 +119,7 @@ class SessionTables:
     # Taking.
 
     def create(self, session: str, owner: Owner) -> Lease:
-        """As ``Store.create``."""
+        """See ``Store.create``."""
         self._check_free(session)
         epoch = self._meta("highest_epoch") + 1
         self.note_owner(owner)
@@ -125,11 +127,11 @@ class SessionTables:
         return Lease(session, epoch, 0)
 
     def acquire(self, session: str, owner: Owner, takeover: bool) -> Lease:
-        """As ``Store.acquire``."""
+        """See ``Store.acquire``."""
         values = self._sealed_row(session)
         row = row_of(values)
         if not takeover and still_holds(row.owner, values[-1] or 0.0, taker=owner, now=self._now()):
-            assert row.owner is not None  # somebody holds it
+            assert row.owner is not None  # still_holds is False without an owner
             raise SessionInUse(session, f"{row.owner.name} (pid {row.owner.pid})")
         self.note_owner(owner)
         self.db.execute(
@@ -138,7 +140,7 @@ class SessionTables:
         return Lease(session, row.epoch + 1, row.head)
 
     def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        """As ``Store.fork``."""
+        """See ``Store.fork``."""
         values = self._sealed_row(parent)
         row, log = row_of(values), values[-2]
         if not 0 <= upto <= row.head:
@@ -155,7 +157,7 @@ class SessionTables:
         return Lease(session, epoch, upto)
 
     def release(self, lease: Lease) -> None:
-        """As ``Store.release``."""
+        """See ``Store.release``."""
         self.db.execute(
             "UPDATE session SET owner = NULL WHERE id = ? AND epoch = ?",
             (lease.session, lease.epoch),
@@ -169,7 +171,7 @@ class SessionTables:
         return find_sealed_row(self.db, session, self._cipher)
 
     def head_seal(self, log: int, head: int) -> bytes | None:
-        """What the row of the session with the log *log* keeps beside its *head*."""
+        """The seal of *head* in the row of the session with the log *log*."""
         return seal_head(self._cipher, log, head)
 
     def _origin_seal(
@@ -178,7 +180,7 @@ class SessionTables:
         return seal_origin(self._cipher, session, log, parent, _parts(segments))
 
     def _add(self, row: SessionRow, log: int, segments: Iterable[Segment]) -> None:
-        assert row.owner is not None  # who makes a session holds it
+        assert row.owner is not None  # the creator of a session holds it
         self.db.execute(
             "INSERT INTO session (id, epoch, head, log, created_at, touched_at, owner, parent,"
             " labels, origin_seal, head_seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}', ?, ?)",
@@ -193,7 +195,7 @@ class SessionTables:
             "UPDATE meta SET value = value + 1 WHERE name = 'log' RETURNING value"
         ).get
         if log > MAX_LOGS:
-            raise InvalidInput(f"this store has had {MAX_LOGS} logs, which is all that it can have")
+            raise InvalidInput(f"this store has had {MAX_LOGS} logs, the maximum; use a new store")
         return log
 
     def _meta(self, name: str) -> int:
@@ -203,7 +205,7 @@ class SessionTables:
     # Owners.
 
     def note_owner(self, owner: Owner, lease_s: float | None = None) -> None:
-        """Write down who *owner* is, and that its lease runs from now, for *lease_s* if given."""
+        """Store *owner*, and begin its lease now (for *lease_s* seconds if given)."""
         until = self._now() + (self._lease_s if lease_s is None else lease_s)
         self.db.execute(
             "INSERT INTO owner VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
@@ -213,7 +215,7 @@ class SessionTables:
         )
 
     def forget_owners(self, names: Iterable[str]) -> None:
-        """Forget those of the owners *names* that hold nothing."""
+        """Remove those of the owners *names* that hold nothing."""
         self.db.executemany(
             "DELETE FROM owner WHERE name = ?1"
             " AND NOT EXISTS (SELECT 1 FROM session WHERE owner = ?1)",
@@ -221,8 +223,9 @@ class SessionTables:
         )
 
     def forget_old_owners(self, before: float) -> None:
-        """Forget the owners that hold nothing and whose lease ran out before *before*: of
-        processes that died."""
+        """Remove the owners of dead processes: they hold nothing, and their lease ended before
+        *before*.
+        """
         self.db.execute(
             "DELETE FROM owner WHERE lease_until < ?"
             " AND NOT EXISTS (SELECT 1 FROM session WHERE owner = owner.name)",
@@ -232,7 +235,9 @@ class SessionTables:
     # Changing and deleting.
 
     def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
-        """As ``Store.rewrite``. What others share is written anew, into a log of its own."""
+        """See ``Store.rewrite``. Records that are shared are written anew, into a log of
+        their own.
+        """
         values = self._sealed_row(lease.session)
         row, log = row_of(values), values[-2]
         if row.epoch != lease.epoch:
@@ -266,7 +271,7 @@ class SessionTables:
             )
 
     def delete(self, session: str) -> None:
-        """As ``Store.delete``."""
+        """See ``Store.delete``."""
         values = find_row(self.db, session)
         row, log = row_of(values), values[-2]
         self.db.execute(
@@ -297,8 +302,10 @@ class SessionTables:
         return [*ranges, (own, LAST_SEQ)] if own is not None else list(ranges)
 
     def _first_own(self, log: int) -> int | None:
-        """The first seq that a session appended, or will append, to its log *log*; None if no
-        session has it."""
+        """The first seq that a session has appended, or will append, to its own log *log*.
+
+        None if no session has this log.
+        """
         if self.db.execute("SELECT 1 FROM session WHERE log = ?", (log,)).get is None:
             return None
         last: int | None = self.db.execute(
@@ -307,7 +314,7 @@ class SessionTables:
         return (last or 0) + 1
 
     def _is_shared(self, source: int, seq: int, log: int) -> bool:
-        """Is the record *seq* of *source* used by another session than that with the log *log*?"""
+        """Does another session than the one with the log *log* use record *seq* of *source*?"""
         other = self.db.execute(
             "SELECT 1 FROM segment WHERE source = ? AND first <= ? AND upto >= ? AND log <> ?"
             " LIMIT 1",

@@ -1,4 +1,4 @@
-"""The embedded default: every session of one machine in one SQLite file."""
+"""The default store for embedding: every session of one machine in one SQLite file."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ __all__ = ["SqliteStore"]
 T = TypeVar("T")
 
 READERS = 4
-"""Reads at once in one event loop. Each takes a thread and a connection."""
+"""The number of concurrent reads in one event loop. Each takes a thread and a connection."""
 
 
 class SqliteStore:
-    """Keeps every session in the SQLite file *path*; beside it lie ``-wal`` and ``-shm`` files.
-    Each method does what ``Store`` promises of it.
+    """Keeps every session in the SQLite file *path*; ``-wal`` and ``-shm`` files lie beside it.
 
-    An append is on the disk (WAL, ``synchronous=FULL``) when it is answered. One thread writes,
-    and commits together what waits of all sessions; reads go on beside it. Several processes may
-    use one file, on one machine: a network file system will not do. What they wait for each
-    other at most is *busy_s* seconds; after that StoreError says so, and nothing was written.
+    Each method does what ``Store`` promises.
 
-    A manager holds its sessions by a lease of *lease_s* seconds, which is renewed in the
-    background. It matters only where nobody can see whether the owner's process still lives (see
-    ``liveness``); a process that has ended holds nothing from then on. *clock* gives the time in
-    seconds since the epoch.
+    - **Durability.** An append is on the disk (WAL, ``synchronous=FULL``) when it is answered. One
+      thread writes, and it commits the waiting batches of all sessions together. Reads run beside
+      it.
+    - **Several processes** may use one file on one machine, but not on a network file system. They
+      wait at most *busy_s* seconds for each other. After that StoreError is raised, and nothing was
+      written.
+    - **Leases.** A manager holds its sessions by a lease of *lease_s* seconds, which is renewed in
+      the background. The lease matters only where nobody can see whether the owner's process still
+      lives (see ``liveness``): a process that has ended holds nothing. *clock* gives the time in
+      seconds since the epoch.
+    - **Encryption.** With *key*, 32 bytes or a passphrase, records are encrypted (AES-256-GCM;
+      needs ``llmsession[encryption]``): all messages and the configuration. Ids, labels, times,
+      sizes, parents and owners stay readable in the file. A file is encrypted from its beginning or
+      not at all. If the key is lost, the records cannot be read any more.
+    - **Space.** Large blocks, such as base64 images, are kept once for all sessions. Deleted and
+      rewritten records disappear for every reader at once, and from the file after ``vacuum``.
+    - **The file** is made at first use, readable by its owner only; its folder must exist. A
+      relative *path* is resolved at that time. If the file is replaced or deleted while it is open,
+      each later call raises StoreError (or answers ``Lost``). Other problems with the file raise
+      StoreError, with the path, at first use.
 
-    With *key*, 32 bytes or a passphrase, records are encrypted (AES-256-GCM; needs
-    ``llmsession[encryption]``): all that was said, and the configuration. Ids, labels, times,
-    sizes, parents and owners stay readable in the file. A file is encrypted from its beginning
-    or not at all, and what has lost its key cannot be read.
-
-    Large blocks, as base64 images, are kept once for all sessions. Deleted and rewritten records
-    are gone for every reader at once, and from the file after ``vacuum``.
-
-    The file is made at first use, for its owner alone to read; its folder must be there. A
-    relative *path* means the folder that the process is in then. A file that is replaced or deleted
-    while it is open is lost: each later call raises StoreError (or gives ``Lost``). What
-    is wrong with the file is said at first use, by a StoreError with the path. Raises InvalidConfig
-    for a path or a key that cannot be one. *vfs* names one of SQLite's file systems: for
-    tests of failing disks.
+    *vfs* names one of SQLite's file systems, for tests of failing disks. Raises InvalidConfig for
+    an invalid *path*, *key*, *lease_s* or *busy_s*.
     """
 
     def __init__(
@@ -82,7 +82,10 @@ class SqliteStore:
     ) -> None:
         self.path = _checked(path)
         if not lease_s > 0 or not busy_s >= 0:
-            raise InvalidConfig(f"a lease of {lease_s} s or a wait of {busy_s} s is none")
+            raise InvalidConfig(
+                f"lease_s is {lease_s} and busy_s is {busy_s}; lease_s must be above 0, and busy_s"
+                " 0 or more"
+            )
         self._is_encrypted = key is not None
         self._file = SqliteFile(self.path, key=key, busy_s=busy_s, vfs=vfs)
         self._writer = SqliteWriter(self._file, clock=clock, lease_s=lease_s)
@@ -117,7 +120,7 @@ class SqliteStore:
     async def rows(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """As ``Store.rows``. Labels are found by an index, times by looking at every row."""
+        """See ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, filter))
 
     async def rows_with(
@@ -129,8 +132,11 @@ class SqliteStore:
         limit: int = 1000,
         filter: SessionFilter = EVERYTHING,
     ) -> Sequence[SessionRow]:
-        """As ``WordIndex.rows_with``, by FTS5. The first search makes the index, and each brings
-        it up to date: it writes to the file."""
+        """See ``WordIndex.rows_with``. Uses FTS5.
+
+        The first search makes the index, and each search brings it up to date, so a search writes
+        to the file.
+        """
         if self._is_encrypted:
             return await self.rows(after=after, limit=limit, filter=filter)
         behind = await self._readers.run(lambda look: look.logs_behind())
@@ -143,21 +149,23 @@ class SqliteStore:
         return await self._readers.run(lambda look: look.rows(after, limit, filter, words))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
-        """As ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
+        """See ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
         await self._writer.run(lambda do: do.rewrite(lease, bodies))
 
     async def delete(self, session: str) -> None:
         await self._writer.run(lambda do: do.delete(session))
 
     async def vacuum(self) -> int:
-        """As ``Store.vacuum``. Needs as much room again as the file has, while it works. Raises
-        StoreError if another program reads or writes for longer than *busy_s*."""
+        """See ``Store.vacuum``. While it works it needs as much free space as the file has.
+
+        Raises StoreError if another program reads or writes for longer than *busy_s*.
+        """
         return await self._writer.run(self._vacuum, alone=True)
 
     def _vacuum(self, sessions: SessionTables) -> int:
         before = self._file.size_bytes()
-        # What is in the WAL goes into the file; the file is written anew, through the WAL, which
-        # is then emptied.
+        # The WAL is moved into the file. Then the file is written anew, through the WAL, which is
+        # emptied after that.
         sessions.words.erase_removed()
         self._file.empty_wal(sessions.db)
         sessions.db.execute("VACUUM")
@@ -165,13 +173,17 @@ class SqliteStore:
         return max(0, before - self._file.size_bytes())
 
     async def check(self) -> Sequence[str]:
-        """As ``Store.check``: SQLite's own check, missing and stray records, large blocks."""
+        """See ``Store.check``. Runs SQLite's own check, and looks for missing and stray records and
+        blocks.
+        """
         return await self._readers.run(lambda look: look.check())
 
     async def aclose(self) -> None:
-        """As ``Store.aclose``. A session that is still held stays held as long as this process
-        lives; a manager that is left releases its own. What is asked of a closed store fails:
-        StoreError, ``Lost``."""
+        """See ``Store.aclose``.
+
+        A session that is still held stays held as long as this process lives; a manager releases
+        its sessions when it is left. Calls to a closed store fail with StoreError or ``Lost``.
+        """
         await self._readers.close()
         await self._writer.close()
         self._file.release()
@@ -186,8 +198,10 @@ def _index_next(
 
 
 class _Readers:
-    """Connections that read, each in a thread while it does. A cancelled call leaves at once;
-    its thread finishes, and gives the connection back."""
+    """Connections that read, each in a thread while it does.
+
+    A cancelled call returns at once. Its thread finishes, and then gives the connection back.
+    """
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
@@ -196,7 +210,7 @@ class _Readers:
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar("llmsession.readers")
 
     async def run(self, look: Callable[[Reading], T]) -> T:
-        """What *look* returns or raises."""
+        """Call *look* in a thread with a connection, and return its result."""
         return await anyio.to_thread.run_sync(
             self._run, look, abandon_on_cancel=True, limiter=self._places()
         )
@@ -235,31 +249,32 @@ class _Readers:
             return Reading(*self._file.reader())
 
     def _give_back(self, reading: Reading) -> None:
-        # Put back first, looked after: ``close`` sees it, or it is seen here that all is closed.
+        # The connection is put back first, and ``_closed`` is checked after that. So either
+        # ``close`` finds the connection, or it is closed here.
         self._idle.append(reading)
-        # More than can be used at once are there when calls left before their threads.
+        # There may be more than can be used at once, if calls returned before their threads.
         self._close_idle(0 if self._closed else READERS)
 
     def _close_idle(self, limit: int) -> None:
         while len(self._idle) > limit:
             try:
                 reading = self._idle.pop()
-            except IndexError:  # another thread took it
+            except IndexError:  # another thread has taken it
                 return
             reading.close()
 
     async def close(self) -> None:
-        """Close the connections; those that read are closed when they are done."""
+        """Close the connections. Those that are reading are closed when they are done."""
         self._closed = True
         if self._idle:
             await anyio.to_thread.run_sync(self._close_idle, 0)
 
 
 def _checked(path: str | os.PathLike[str]) -> str:
-    """*path* as text."""
+    """*path* as a text. Raises InvalidConfig."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidConfig(f"{text!r} is no path of a file")
+        raise InvalidConfig(f"{text!r} is not the path of a file")
     if text == ":memory:":
-        raise InvalidConfig("a store in memory is MemoryStore()")
+        raise InvalidConfig("':memory:' is not a file; use MemoryStore() for a store in memory")
     return text

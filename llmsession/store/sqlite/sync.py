@@ -1,8 +1,10 @@
-"""Having what was copied into a SQLite file written to the disk, by SQLite's own file.
+"""Syncs what was copied into a SQLite file to the disk, through SQLite's own file.
 
-SQLite syncs the file only in a checkpoint that leaves nothing in the WAL. Where others write
-meanwhile that is the last one, which then waits for the pages of all those before it. Opening the
-file once more to sync it is no way: closing that lets go of SQLite's locks (POSIX).
+SQLite syncs the file only in a checkpoint that leaves nothing in the WAL. If others write in the
+meantime, that is the last one, and it then waits for the pages of all checkpoints before it.
+Opening the file once more in order to sync it is not possible: closing that descriptor would
+release SQLite's locks (POSIX).
+
 Source: https://sqlite.org/c3ref/io_methods.html, SQLITE_FCNTL_FILE_POINTER.
 """
 
@@ -16,7 +18,7 @@ __all__ = ["sync_file"]
 
 
 class _Methods(ctypes.Structure):
-    """The beginning of ``sqlite3_io_methods``, the same in all of its versions."""
+    """The beginning of ``sqlite3_io_methods``, which is the same in all of its versions."""
 
     _fields_ = (
         ("iVersion", ctypes.c_int),
@@ -33,10 +35,10 @@ class _File(ctypes.Structure):
 
 
 def sync_file(db: apsw.Connection) -> bool:
-    """Wait until what was written to *db*'s file so far is on the disk; says whether it is.
+    """Wait until everything that was written to *db*'s file is on the disk. Returns whether it is.
 
-    Whoever has to be sure syncs by another connection, too: the system tells an error to each
-    that had the file open. *db* is not used meanwhile.
+    A caller that must be certain also syncs through another connection: the system reports an error
+    to each that had the file open. *db* must not be used in the meantime.
     """
     file = ctypes.c_void_p()
     if not db.file_control("main", apsw.SQLITE_FCNTL_FILE_POINTER, ctypes.addressof(file)):
@@ -45,5 +47,5 @@ def sync_file(db: apsw.Connection) -> bool:
     flags = apsw.SQLITE_SYNC_NORMAL | apsw.SQLITE_SYNC_DATAONLY
     try:
         return bool(methods) and methods.contents.xSync(file, flags) == apsw.SQLITE_OK
-    except SystemError:  # a file system that is written in Python has raised what was wrong
+    except SystemError:  # raised by a file system that is written in Python
         return False

@@ -1,9 +1,8 @@
-"""Which records have which words: FTS5, without the texts themselves. Made by the first search.
+"""The word index of a SQLite store: FTS5, without the texts themselves. The first search makes it.
 
-Appends do not touch it. A search first brings it up to date (``index_next``), in short
-transactions of the writer. Rewriting and deleting take records out of it in their own
-transactions, so that a word goes from the index when it goes from the log; the space that it had
-is freed by a vacuum, as that of records is.
+Appends do not touch it. A search first brings it up to date (``index_next``), in short transactions
+of the writer. Rewriting and deleting remove records from it in their own transactions, so a word
+leaves the index when it leaves the log. A vacuum frees the space, as it does for records.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from .rows import Values, place_of, seq_at
 __all__ = ["WORDS_FOUND", "Behind", "WordTables", "fts_query", "logs_behind"]
 
 Behind = tuple[int, int]
-"""A log, and the last of its records that are to be indexed."""
+"""A log, and the last of its records that must be indexed."""
 
 SLICE_BYTES = 256 * 1024
 SLICE_RECORDS = 200
-"""Of one transaction: what is appended meanwhile waits for it."""
+"""The size of one transaction. Appends of that time wait for it."""
 
-# The words come split and folded: they are separated by spaces, and everything else is a word.
+# The words are already split and folded. They are separated by spaces, and anything else belongs to
+# a word.
 _TABLES = """
 CREATE VIRTUAL TABLE word USING fts5(
     words, content='', contentless_delete=1, detail=none, tokenize="ascii tokenchars '_'"
@@ -48,11 +48,11 @@ WORDS_FOUND = f"""s.id IN (
       JOIN session AS t ON t.log = g.log
      WHERE word MATCH ?
 )"""
-"""The sessions that have records with a word, which is bound twice."""
+"""The sessions that have records with a word. The word is bound twice."""
 
 
 def fts_query(word: Word) -> str:
-    """*word* in the language of FTS5."""
+    """*word* in the query language of FTS5."""
     text = f'"{word.text}" *' if word.is_prefix else f'"{word.text}"'
     return f'{text} OR "{UNREADABLE}"'
 
@@ -73,22 +73,23 @@ def logs_behind(db: apsw.Connection) -> list[Behind] | None:
 
 
 class WordTables:
-    """The index in *db*. Changes belong to the transaction that is open."""
+    """The index in *db*. Changes belong to the open transaction."""
 
     def __init__(self, db: apsw.Connection, records: Records) -> None:
         self._db = db
         self._records = records
 
     def make(self) -> None:
-        """Make the tables, unless they are there."""
+        """Make the tables, unless they exist."""
         if not _exists(self._db):
             self._db.execute(_TABLES).fetchall()
 
     def index_next(
         self, behind: Sequence[Behind], words_of: Callable[[bytes], Iterable[str]]
     ) -> Sequence[Behind]:
-        """Index some of the records of *behind*, by the words that *words_of* finds in each. What
-        is left of *behind*."""
+        """Index some of the records of *behind*, with the words that *words_of* finds. Returns the
+        rest.
+        """
         records = size = 0
         for number, (log, upto) in enumerate(behind):
             mark = self._mark(log)
@@ -96,14 +97,15 @@ class WordTables:
                 try:
                     body = self._records.body(row)
                 except Unreadable:
-                    body = b""  # no record
+                    body = b""  # ``words_of`` returns UNREADABLE for it
                 self._add(row[0], words_of(body))
                 mark = seq_at(row[0])
                 records, size = records + 1, size + len(body)
                 if records >= SLICE_RECORDS or size >= SLICE_BYTES:
                     self._set_mark(log, mark)
                     return behind[number:]
-            # The log may have fewer records than its session: the others are in other logs.
+            # The log may have fewer records than its session, whose other records are in other
+            # logs.
             self._set_mark(log, upto)
         return ()
 
@@ -120,13 +122,13 @@ class WordTables:
         self._db.execute("INSERT OR REPLACE INTO indexed VALUES (?, ?)", (log, upto))
 
     def remove_from(self, log: int, seq: int) -> None:
-        """Records of *log* from *seq* on say something else: a search indexes them anew."""
+        """The records of *log* from *seq* on have changed, so a search indexes them anew."""
         self.remove(log, seq, LAST_SEQ)
         if _exists(self._db):
             self._db.execute("UPDATE indexed SET upto = min(upto, ?) WHERE log = ?", (seq - 1, log))
 
     def remove(self, log: int, first: int, upto: int) -> None:
-        """The records *first* to *upto* of *log* are deleted."""
+        """The records *first* to *upto* of *log* were deleted."""
         if _exists(self._db):
             self._db.execute(
                 "DELETE FROM word WHERE rowid BETWEEN ? AND ?",
@@ -136,6 +138,6 @@ class WordTables:
                 self._db.execute("DELETE FROM indexed WHERE log = ?", (log,))
 
     def erase_removed(self) -> None:
-        """Write the index anew, without what was removed. Outside of any transaction."""
+        """Write the index anew without removed entries. Call it outside of any transaction."""
         if _exists(self._db):
             self._db.execute("INSERT INTO word (word) VALUES ('optimize')")

@@ -1,7 +1,8 @@
-"""The one thread that writes to a SQLite store. All that waits is written in one transaction.
+"""The one thread that writes to a SQLite store. Everything that waits is written in one
+transaction.
 
-Appends of all sessions and jobs share one queue, so they are done in the order in which they were
-put. Callers are answered after the COMMIT, with one call for each event loop.
+Appends of all sessions and jobs share one queue, so they are performed in the order in which they
+were put. Callers are answered after the COMMIT, with one call per event loop.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ __all__ = ["SqliteWriter"]
 T = TypeVar("T")
 
 ALONE_LEASE_S = 600.0
-"""The lease while the writer does something that takes long, as a vacuum."""
+"""The lease while the writer does something that takes long, such as a vacuum."""
 FORGET_S = 24 * 3600.0
-"""Owners without a session are forgotten so long after their lease ran out."""
+"""Owners without a session are forgotten this long after their lease ran out."""
 
 
 class SqliteWriter:
-    """Writes to *file*. Owners that take sessions hold a lease of *lease_s*, by *clock* (seconds
-    since the epoch), which is renewed here as long as the writer is open."""
+    """Writes to *file*.
+
+    Owners that take sessions get a lease of *lease_s* seconds by *clock* (seconds since the epoch).
+    It is renewed here as long as the writer is open.
+    """
 
     def __init__(self, file: SqliteFile, *, clock: Callable[[], float], lease_s: float) -> None:
         self._file = file
@@ -59,23 +63,24 @@ class SqliteWriter:
     # Called in event loops.
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        """As ``Store.append``."""
+        """See ``Store.append``."""
         self._thread.put(Append(batch, done))
 
     async def run(
         self, work: Callable[[SessionTables], T], *, owner: Owner | None = None, alone: bool = False
     ) -> T:
-        """What *work* returns or raises, in the transaction of its group, durable; *alone*:
-        outside of any. Where it succeeds, *owner*'s lease is renewed from now on.
+        """Run *work* in the transaction of its group, and return its result once that is durable.
 
-        A cancelled wait takes back what was not begun; what was begun is finished.
+        With *alone*, it runs outside of any transaction. If it succeeds, *owner*'s lease is renewed
+        from now on. Cancelling the wait withdraws a call that has not begun; one that has begun is
+        finished.
         """
         job = LoneJob(work) if alone else Job(work, owner)
         self._thread.put(job)
         return await job.call.wait()
 
     async def close(self) -> None:
-        """Finish what was asked for, and let the file go."""
+        """Finish everything that was asked for, and close the file."""
         closer: QueuedCall[None] = QueuedCall()
         self._closers.append(closer)
         if self._closed:
@@ -95,7 +100,7 @@ class SqliteWriter:
             if item.alone:
                 self._write_group(group)
                 self._checkpoints.wait()
-                self._renew(max(self._lease_s, ALONE_LEASE_S))  # meanwhile nobody renews it
+                self._renew(max(self._lease_s, ALONE_LEASE_S))  # nobody renews it during the job
                 self._answer([item], [self._run_alone(item)])
                 self._renew(self._lease_s)
                 group = []
@@ -119,16 +124,16 @@ class SqliteWriter:
         answers.deliver()
 
     def _write(self, items: Sequence[Item]) -> list[Outcome]:
-        """Write *items* in one transaction. Their outcomes."""
+        """Write *items* in one transaction. Returns their outcomes."""
         try:
             return self._transact(items)
-        except SessionError as error:  # the file cannot be used, or failed
+        except SessionError as error:  # the file cannot be used or has failed
             return [item.failure(error) for item in items]
         except Exception as error:
             if len(items) > 1:
-                # One item is at fault. The others must not fail with it: each is tried alone.
+                # One item is to blame. The others must not fail with it, so each is tried alone.
                 return [outcome for item in items for outcome in self._write([item])]
-            message = f"the store {self._file.path} cannot keep this: {error_text(error)}"
+            message = f"the store {self._file.path} cannot store this: {error_text(error)}"
             failure = StoreError(message, committed=False)
             failure.__cause__ = error
             return [items[0].failure(failure)]
@@ -167,8 +172,11 @@ class SqliteWriter:
     # The connection.
 
     def _check_place(self) -> None:
-        """After a commit. Raises StoreError if it went into a file that is at its place no more:
-        whether anybody will find it there is unknown."""
+        """Called after a commit. Raises StoreError if the commit went into a file that was moved or
+        deleted.
+
+        Whether anybody will ever find it there is not known.
+        """
         self._file.check_place(committed=None)
         self._file.note_wal()
 
@@ -187,7 +195,7 @@ class SqliteWriter:
         return self._sessions
 
     def _forget_old_owners(self, sessions: SessionTables) -> None:
-        with suppress(apsw.Error):  # another time
+        with suppress(apsw.Error):  # it can be done another time
             sessions.forget_old_owners(self._clock() - FORGET_S)
 
     def _roll_back(self, db: apsw.Connection) -> None:
@@ -198,7 +206,7 @@ class SqliteWriter:
             self._drop()
 
     def _give_up(self, error: Exception, *, committed: Literal[False] | None) -> StoreError:
-        """The StoreError for *error*. Its connection is not trusted any more."""
+        """The StoreError for *error*. The connection is not used any more."""
         self._drop()
         return self._file.error(error, committed=committed)
 
@@ -229,7 +237,7 @@ class SqliteWriter:
                 self._open().note_owner(owner, lease_s)
             if self._owners:
                 self._check_place()
-        except apsw.Error:  # another time; the fence is what is right
+        except apsw.Error:  # tried again later; the fence stays correct without a lease
             self._drop()
         except SessionError:
             pass

@@ -317,3 +317,4 @@ PRICES: dict[str, Price] = {
     "gpt-4o-mini": _openai("0.15", "0.60", "0.075"),
     "o4-mini": _openai("1.10", "4.40", "0.275"),
 }
+"""The built-in prices, by the name of a model or the beginning of one."""

@@ -188,7 +188,7 @@ def test_a_store_that_another_program_holds_is_one_line(path: Path, capsys: Capt
             patched.setattr(sqlite_file, "time", clock)
             ran = run(capsys, "vacuum", "--store", f"sqlite:{path}")
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert "held by another program; 30 s were waited" in ran.err
+        assert "locked by another program; gave up after 30 s" in ran.err
     finally:
         other.close()
     assert [row.session for row in ask(path, lambda store: store.rows())] != []

@@ -32,7 +32,7 @@ async def test_stores_that_begin_at_once_make_the_tables_once(database: Database
 
 @pytest.mark.parametrize(
     ("version", "said"),
-    [(99, "version 99"), (1, "version 1, and this llmsession reads 2 and later: export")],
+    [(99, "version 99"), (1, "version 1, but this llmsession reads 2 and later: export")],
     ids=["newer", "earlier"],
 )
 async def test_tables_of_another_version_are_refused_and_left_alone(

@@ -241,9 +241,9 @@ async def test_a_file_that_another_program_holds_is_waited_for_and_then_named(
             other.execute("BEGIN IMMEDIATE")
             lost = await append(store, lease, b"1").lost()
             assert lost.committed is False
-            assert "is held by another program; 0.05 s were waited" in lost.error
+            assert "is locked by another program; gave up after 0.05 s" in lost.error
             error = await raised(StoreError, lambda: store.acquire("s", ANN))
-            assert "is held by another program" in str(error)
+            assert "is locked by another program" in str(error)
             assert await bodies_of(store, "s") == []  # reading waits for nobody
         await written(store, lease, b"1")
 
@@ -258,7 +258,7 @@ async def test_a_vacuum_that_another_programs_reading_keeps_from_its_end_says_so
             assert other.execute("SELECT count(*) FROM record").get == 1
             await written(store, lease, b"2")
             error = await raised(StoreError, store.vacuum)
-            assert "is held by another program" in str(error)
+            assert "is locked by another program" in str(error)
             assert await bodies_of(store, "s") == [b"1", b"2"]
             other.execute("ROLLBACK")
         await store.vacuum()

@@ -205,13 +205,13 @@ def test_times_that_cannot_be_are_refused_at_once(options: dict[str, float]) -> 
 
 
 async def test_a_missing_folder_is_named_and_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert "its folder is not there" in str(await refusal(tmp_path / "no" / "s.db"))
+    assert "its folder does not exist" in str(await refusal(tmp_path / "no" / "s.db"))
     assert "it is a folder" in str(await refusal(tmp_path))
 
 
 def no_database(path: Path) -> str:
     path.write_bytes(b"dear diary, " * 1000)
-    return "is no SQLite database"
+    return "is not a SQLite database"
 
 
 def another_programs_database(path: Path) -> str:
@@ -306,10 +306,10 @@ async def test_the_key_of_a_file_is_needed_and_no_other(tmp_path: Path) -> None:
         await written(store, await store.create("s", ANN), b"1")
     async with opened(plain) as store:
         await store.create("s", ANN)
-    assert "is encrypted, and no key was given" in str(await refusal(locked))
+    assert "is encrypted, but no key was given" in str(await refusal(locked))
     assert "the key is not that of" in str(await refusal(locked, key=bytes(32)))
     assert "the key is not that of" in str(await refusal(locked, key="a passphrase"))
-    assert "is not encrypted, and a key was given" in str(await refusal(plain, key=KEY))
+    assert "is not encrypted, but a key was given" in str(await refusal(plain, key=KEY))
     async with opened(locked, key=KEY) as store:
         assert await bodies_of(store, "s") == [b"1"]
 
