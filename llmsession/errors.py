@@ -321,10 +321,9 @@ class TurnNotOpen(Refused):
 
 
 class SessionInUse(Refused):
-    """Another live owner has the session. ``owner`` is the name of its manager.
-
-    In a cluster, ``address`` is where that owner's host listens, and ``view`` is the version of
-    the list of hosts that says so. Without a cluster they are None and 0.
+    """Another live owner has the session. ``owner`` is the name of its manager. In a cluster,
+    ``address`` is where that owner's host listens, and ``view`` is the version of the list of hosts
+    that says so. Without a cluster they are None and 0.
 
     Cause: ``open`` in a second process while the first one still holds the session.
 
@@ -404,10 +403,9 @@ class SessionClosed(Gone):
 
 
 class SessionMoved(Gone):
-    """Another owner has taken the session. This one writes and publishes nothing more.
-
-    In a cluster, ``address`` is where the host listens that serves the session now, and ``view``
-    is the version of the list of hosts that says so. They are None and 0 if nobody knows.
+    """Another owner has taken the session. This one writes and publishes nothing more. In a
+    cluster, ``address`` is where the host listens that serves the session now, and ``view`` is the
+    version of the list of hosts that says so. They are None and 0 if nobody knows.
 
     Cause: another process called ``open(..., takeover=True)``, or it found this owner's lease
     expired, or the session was handed over. In a cluster: another host serves the session.

@@ -58,7 +58,6 @@ SAMPLES: list[SessionError] = [
     errors.SessionExists("s"),
     errors.SessionClosed("closed"),
     errors.SessionMoved("moved"),
-    errors.SessionMoved("moved", address="tcp://b:1", view=7),
     errors.TurnEnded("ended", turn=3, outcome=OUTCOME),
     errors.TurnAborted("aborted", turn=3, outcome=OUTCOME),
     errors.TurnFailed("failed", turn=3, cause_kind="fatal", outcome=None),
@@ -79,7 +78,9 @@ SAMPLES: list[SessionError] = [
 
 
 def test_a_moved_session_is_worth_a_repeat_where_its_new_address_is_known() -> None:
-    known = to_wire(errors.SessionMoved("moved", address="tcp://b:1"))
+    error = errors.SessionMoved("moved", address="tcp://b:1", view=7)
+    known = to_wire(error)
+    assert vars(from_wire(known)) == vars(error)
     assert (known.retryable, to_wire(errors.SessionMoved("moved")).retryable) == (True, False)
 
 
