@@ -25,6 +25,7 @@ LAYER = {
     "cli": 6,
     "lab": 5,
     "testing": 5,
+    "cluster": 5,
     "transport": 4,
     "session": 3,
     "store": 2,
@@ -40,6 +41,7 @@ ROOT_MODULES = {"__init__", "__main__", "errors"}
 ORDER = {
     "cli": ["cli", "cli/commands", "cli/chat", "cli/common"],
     "lab": ["lab"],
+    "cluster": ["cluster"],
     "testing": [
         "testing/stress", "testing/simulation", "testing/replay", "testing/workload",
         "testing/checker", "testing/recording", "testing/strict_server",
@@ -113,7 +115,7 @@ HOMES = {
     "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     # A task without a parent is the backend's: anyio has none.
-    "asyncio": {"transport", "store", "session/tasks/task_host.py"},
+    "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py"},
     "trio": {"testing", "session/tasks/task_host.py"},
     "rich": {"cli"},
     "typer": {"cli"},
