@@ -31,7 +31,7 @@ from ..registry.runtime import Runtime
 from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import SessionConfig, ToolResult, WhenBusy
-from ..values.labels import new_session_id, tenant_of
+from ..values.labels import tenant_of
 from ..values.outcome import (
     Closed,
     CompactionOutcome,
@@ -276,7 +276,7 @@ class LLMSession:
             actor.mailbox.number(),
             command_id,
             at=turn,
-            session=given_id or new_session_id(self.tenant),
+            session=given_id or self._runtime.new_session_id(self.tenant),
             given_id=given_id,
             labels=labels,
             when_busy=busy,

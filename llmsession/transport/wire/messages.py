@@ -199,10 +199,12 @@ class Create(Command[Opened], frozen=True, kw_only=True, tag="create"):
 
 class Open(SessionCommand[Opened], frozen=True, kw_only=True, tag="open"):
     """Open a session that exists. Every other command opens its session, too, if the connection
-    has not done so; this one says how."""
+    has not done so; this one says how. ``here`` is for a client that another host of a cluster
+    sent here: the session is served here, unless another owner has it."""
 
     takeover: bool = False
     recovery: Recovery | None = None
+    here: bool = False
 
 
 class Send(IdempotentCommand[Accepted], frozen=True, kw_only=True, tag="send"):
