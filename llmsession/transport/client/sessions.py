@@ -76,7 +76,7 @@ from llmsession.turns.blocks import encode_blocks, encode_json, plain_text
 from llmsession.turns.ids import turn_number
 
 from ..wire import messages as w
-from .link import Link
+from .link import Requester
 from .pending_requests import PendingRequest
 from .subscription import RemoteSubscription
 
@@ -85,7 +85,7 @@ __all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
 T = TypeVar("T")
 
 
-def _request(link: Link, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
+def _request(link: Requester, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
     """Send a command of *kind*. One that has a command id gets one, so that it may be repeated."""
     if "command_id" in fields:
         command_id = checked_command_id(fields["command_id"])
@@ -132,7 +132,7 @@ class RemoteManager:
     """The sessions of a service; get it from ``connect``. As ``SessionManager``, as far as both
     have it: see ``ManagerInterface``."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Requester) -> None:
         self._link = link
 
     @property
@@ -281,7 +281,7 @@ class RemoteSession:
     same command ids. All raise TransportError where the service cannot be reached for too long.
     """
 
-    def __init__(self, link: Link, opened: w.Opened) -> None:
+    def __init__(self, link: Requester, opened: w.Opened) -> None:
         self.id = opened.session
         self._link = link
         self._known = opened.seq
