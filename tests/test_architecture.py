@@ -39,7 +39,7 @@ ROOT_MODULES = {"__init__", "__main__", "errors"}
 # stand below its own; the face of a part, its ``__init__``, may import from everywhere in it.
 # Where files of a part's root are shared by its folders, the root stands last.
 ORDER = {
-    "cli": ["cli", "cli/commands", "cli/chat", "cli/common"],
+    "cli": ["cli", "cli/commands", "cli/chat", "cli/cluster", "cli/common"],
     "lab": ["lab"],
     "cluster": ["cluster"],
     "testing": [

@@ -10,9 +10,8 @@ import msgspec
 
 from llmsession import SessionManager
 from llmsession.cluster.directory import Directory
+from llmsession.cluster.host import ClusterHost, joined
 from llmsession.cluster.routing import Routing
-from llmsession.session.manager import runtime_of
-from llmsession.store.protocol import this_process
 from llmsession.testing.scripted import Script, ScriptedProvider
 from llmsession.transport import Service, SocketServer
 from tests.store.conftest import Database
@@ -28,6 +27,7 @@ class LocalHost(msgspec.Struct):
     manager: SessionManager
     service: Service
     directory: Directory
+    host: ClusterHost
     routing: Routing
     provider: ScriptedProvider
 
@@ -38,27 +38,25 @@ async def local_host(
 ) -> AsyncIterator[LocalHost]:
     """A host that joined the cluster ``c``. It is up once another refresh has seen it settle."""
     provider = ScriptedProvider(script)
+    directory = Directory(
+        database.dsn,
+        "c",
+        schema=database.schema,
+        lease_s=LONG_S,
+        settle_s=settle_s,
+        poll_s=LONG_S,
+    )
     async with (
         database.store(readers=3) as store,
         SessionManager(provider=provider, store=store) as manager,
         Service(manager) as service,
         SocketServer(service, f"unix:{folder}/{name}.sock") as server,
-        Directory(
-            database.dsn,
-            "c",
-            schema=database.schema,
-            lease_s=LONG_S,
-            settle_s=settle_s,
-            poll_s=LONG_S,
-        ) as directory,
+        joined(directory, manager, service, [server.address], name=name, address=None) as host,
     ):
-        owner = runtime_of(manager).owner
-        routing = Routing(manager, directory, name)
-        service.admission.router = routing
-        runtime_of(manager).new_session_id = routing.new_session_id
-        await directory.join(name, server.address, this_process(owner.name))
         await directory.refresh()
-        yield LocalHost(name, server.address, manager, service, directory, routing, provider)
+        yield LocalHost(
+            name, server.address, manager, service, directory, host, host.routing, provider
+        )
 
 
 async def refresh(*hosts: LocalHost) -> None:

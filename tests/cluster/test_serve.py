@@ -61,3 +61,38 @@ async def test_sessions_go_on_at_another_host_after_a_kill_and_after_an_orderly_
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+async def run_cli(database: Database, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "llmsession", "cluster", *arguments),
+        *("--cluster", "c", "--store", database.dsn),
+        stdout=PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def test_the_command_shows_hosts_moves_a_session_and_drains_a_host(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
+    hosts: list[Process] = []
+    try:
+        async with asyncio.timeout(90):
+            for name in ("x", "y"):
+                hosts.append(await started(database, tmp_path, name))
+            address = f"unix:{tmp_path}/x.sock"
+            async with connect_cluster([address]) as sessions:
+                session = await sessions.create(SessionConfig(model="m"))
+                moved = await run_cli(database, "move", session.id, "y")
+                assert moved == f"{session.id}  y  unix:{tmp_path}/y.sock\n"
+                assert await (await session.send("hi")).text() == "hello"
+                await run_cli(database, "drain", "x")
+                assert "x  draining" in await run_cli(database, "status")
+    finally:
+        for process in hosts:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

@@ -32,6 +32,7 @@ __all__ = [
     "TokenFile",
     "a_store",
     "model_at",
+    "read_token",
     "service_at",
     "using_service",
 ]
@@ -107,7 +108,7 @@ class ServiceAt(msgspec.Struct, frozen=True):
         here = f"--connect {self.address}"
         with option(here):
             where = parse_address(self.address)
-        token = await anyio.to_thread.run_sync(_token, self.token_file)
+        token = await anyio.to_thread.run_sync(read_token, self.token_file)
         tls = None
         if token is not None and self.ca is None and not where.is_local:
             raise InvalidInput(
@@ -123,7 +124,8 @@ class ServiceAt(msgspec.Struct, frozen=True):
             yield sessions
 
 
-def _token(file: Path | None) -> str | None:
+def read_token(file: Path | None) -> str | None:
+    """The token in *file*, or else in the environment; None without one. Raises InvalidInput."""
     # Never an option of its own: everybody on the machine may read a command's arguments.
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
