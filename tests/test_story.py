@@ -69,15 +69,15 @@ def test_the_story_shows_the_interrupt_the_receipt_each_swap_the_recall_and_the_
         told, err = story.communicate(timeout=WAIT_S)
     assert (story.returncode, err) == (0, "")
     assert "recorded replies, no model" in told
-    assert "the history is as it was: True" in told
+    assert "the history is unchanged: True" in told
     assert "- deploy (call_1)" in told
     # The second one comes after the turn was committed, and is told all the same.
-    assert told.count("swapped ") == 2
-    assert "returned whole: True" in told
+    assert told.count("replaced ") == 2
+    assert "characters returned: True" in told
     assert f"kill -9 {pid_in(told)}" in told
     joined = " ".join(told.split())
-    assert joined.count("resumed by 2, one end at each (committed)") == 3
-    assert joined.count("all as in the log: True") == 3
+    assert joined.count("2 subscribers resumed, each saw one end (committed)") == 3
+    assert joined.count("same as the log: True") == 3
     assert all(path.name in told for path in EXAMPLES)
     bars = [line for line in told.splitlines() if "█" in line]
     assert len(bars) >= 6

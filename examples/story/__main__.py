@@ -1,7 +1,7 @@
-"""The story of ``make run``: what a session does, in under a minute. Recorded replies, no model.
+"""What ``make run`` shows: what a session does, in under a minute, with recorded replies.
 
-A service is started as a process of its own, the story is told through clients of it, and in the
-middle it is killed. Nothing is left behind, also on Ctrl-C.
+A service is started in a process of its own. The steps are shown through clients of it, and in the
+last step but one the service is killed. Nothing is left behind, not even after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .recordings import first_turn, largest_recallable, write_recordings
 __all__ = ["main"]
 
 MAX_FOLDER_CHARS = 80
-"""Characters: the path of a Unix socket has room for about a hundred."""
+"""The longest path of a temporary folder: the path of a Unix socket has about 100 characters."""
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -40,15 +40,15 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def story(
-    # Typer would refuse the whole call for one file that may not be read.
+    # Typer would report an unreadable file in its own format; ``_one`` reports it in one line.
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
     ],
 ) -> None:
-    """Tell what a session does, on recorded conversations. No model, no key, no network.
+    """Show what a session does, on recorded conversations. No model, no key, no network.
 
-    Exit code 1: a promise was broken; 2: a file cannot be told.
+    Exits with 1 if a replay fails a check, and with 2 if a file cannot be used.
     """
     conversations = [_one(path) for path in files]
     longest = max(conversations, key=lambda conversation: len(first_turn(conversation)))
@@ -75,7 +75,7 @@ def _one(path: Path) -> Conversation:
     except TranscriptError as error:
         raise InvalidInput(f"{path}: {error}") from error
     if not conversations or not conversations[0].messages:
-        raise InvalidInput(f"{path}: no conversation in it")
+        raise InvalidInput(f"{path}: the file contains no conversation")
     return conversations[0]
 
 
@@ -93,7 +93,7 @@ async def _show(console: Console, conversation: Conversation) -> bool:
 
 @asynccontextmanager
 async def _served(console: Console, conversation: Conversation) -> AsyncIterator[ServedProgram]:
-    """The service, in a folder that is gone afterwards."""
+    """Run the service, with its files in a folder that is removed afterwards."""
     base = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
         prefix="llmsession-", dir=base if len(base) <= MAX_FOLDER_CHARS else "/tmp"
@@ -109,8 +109,8 @@ async def _served(console: Console, conversation: Conversation) -> AsyncIterator
             took_s = anyio.current_time() - started
             where = _listed(service.addresses)
             console.print(
-                f"a service of its own process: pid {service.pid}, ready in {took_s:.1f} s,"
-                f" {where}",
+                f"a service in its own process: pid {service.pid}, ready in {took_s:.1f} s,"
+                f" listening at {where}",
                 soft_wrap=True,
             )
             yield service
@@ -123,14 +123,15 @@ def _listed(addresses: Sequence[str]) -> str:
 
 
 def _grpc() -> list[str]:
-    """The option for gRPC, where the extra is installed; a port that it will have again."""
+    """The option for gRPC if the extra is installed. The port is fixed, because the service has to
+    have the same address after its restart."""
     if importlib.util.find_spec("grpc") is None:
         return []
     return ["--grpc", f"127.0.0.1:{free_port()}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the story and exit."""
+    """Run the tour and exit."""
     run(app, "story", arguments)
 
 

@@ -1,4 +1,4 @@
-"""Parts 1 to 4 of the story: a reply, an interrupt, a receipt, a context that fills."""
+"""Parts 1 to 4: a reply, an interrupt, the receipt of an interrupted tool, a context that fills."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .recordings import RECORDED, SCRIPTED, largest_recallable, results_of
 __all__ = ["show_compaction", "show_interrupt"]
 
 BAR = 40
-"""Width of the context bar in characters, where the terminal has room for it."""
+"""Width of the context bar in characters, if the terminal is wide enough."""
 BESIDE_BAR = 37
-"""What stands left and right of the bar."""
+"""Characters that are printed to the left and right of the bar."""
 EVERY = 2
-"""Of so many steps one is shown, and the first after each swap."""
+"""Every second step is printed, and the first one after each compaction."""
 STORY_WINDOW_TOKENS = 48_000
-"""Small on purpose, so that the bar fills before the reader's patience ends."""
+"""A small window, so that the bar fills within seconds."""
 
 
 async def show_interrupt(console: Console, sessions: ManagerInterface) -> None:
-    """A reply streams; an interrupt in the middle of a tool; the same send again."""
+    """Stream a reply, interrupt a turn while its tool runs, and send the same message again."""
     config = SessionConfig(model=SCRIPTED, tools=(Tool(name="deploy"),))
     session = await sessions.create(config, session_id="story")
     console.print("\n[bold]1. A reply streams[/]\n[dim]user:[/] Hello?")
@@ -49,22 +49,22 @@ async def show_interrupt(console: Console, sessions: ManagerInterface) -> None:
     began = anyio.current_time()
     outcome = await session.interrupt()
     took_ms = (anyio.current_time() - began) * 1000
-    console.print(f"answered {outcome.result.value} after {took_ms:.1f} ms")
+    console.print(f"the interrupt returned after {took_ms:.1f} ms: {outcome.result.value}")
     same = await session.read_conversation() == base
-    console.print(f"the history is as it was: [bold]{same}[/]")
-    calls = ", ".join(f"{call.name} {call.status}" for call in outcome.dropped[0].calls)
-    console.print(f"dropped: turn {turn.id.number}; tools that had started: {calls}")
+    console.print(f"the history is unchanged: [bold]{same}[/]")
+    calls = ", ".join(f"{call.name} ({call.status})" for call in outcome.dropped[0].calls)
+    console.print(f"turn {turn.id.number} was dropped; tools that had started: {calls}")
 
     console.print("\n[bold]3. The same send again[/]\n[dim]user:[/] Deploy to staging.")
     again = await session.send("Deploy to staging.")
     await _print_stream(console, session, again)
     first = (await again.outcome()).messages[0]
-    console.print("the message that the model got carries the receipt:")
+    console.print("the message to the model now says what had started (the receipt):")
     console.print(Text(_receipt(first), style="yellow"))
 
 
 def _receipt(message: Message) -> str:
-    """The block that the session wrote into the user's message itself."""
+    """The block that the session has added to the user's message."""
     return "".join(str(getattr(message.content[at], "text", "")) for at in message.synthetic)
 
 
@@ -83,8 +83,8 @@ async def _print_stream(console: Console, session: SessionInterface, turn: TurnI
 async def show_compaction(
     console: Console, sessions: ManagerInterface, turn: Sequence[Message]
 ) -> None:
-    """The context fills, results are swapped, one is recalled whole."""
-    console.print("\n[bold]4. The context fills, and old tool results are swapped[/]")
+    """Let the context fill, so that results are replaced by summaries, and recall one of them."""
+    console.print("\n[bold]4. The context fills, and summaries replace old tool results[/]")
     results, whole = results_of(turn), largest_recallable(turn)
     config = SessionConfig(
         model=RECORDED,
@@ -100,7 +100,7 @@ async def show_compaction(
     answered = await (await session.send(question)).outcome()
     shown = answered.messages[-2].tool_results[0].text
     console.print(
-        f"recall({whole}): {len(results[whole]):,} characters, returned whole:"
+        f"recall({whole}): all {len(results[whole]):,} characters returned:"
         f" [bold]{results[whole] in shown}[/]"
     )
 
@@ -108,7 +108,7 @@ async def show_compaction(
 async def _print_filling(
     console: Console, session: SessionInterface, said: str, results: Mapping[str, str]
 ) -> None:
-    """Send *said*, answer the calls, and show the context after each step and each swap."""
+    """Send *said*, answer the tool calls, and print the context while it fills."""
     events = session.subscribe(after=0)
     await session.send(said)
     last, swapped = math.inf, False
@@ -122,13 +122,14 @@ async def _print_filling(
         elif isinstance(event, CompactionApplied):
             swapped = True
             console.print(
-                f"        [bold]swapped {event.results_summarised} old results for their"
-                f" summaries: {event.tokens_before:,} → {event.tokens_after:,} tokens[/]"
+                f"        [bold]replaced {event.results_summarised} old results by summaries:"
+                f" {event.tokens_before:,} → {event.tokens_after:,} tokens[/]"
             )
         elif isinstance(event, TurnFailed):
-            raise InvalidInput(f"the recorded turn cannot be told: {event.error}")
+            raise InvalidInput(f"the recorded turn cannot be replayed: {event.error}")
         elif isinstance(event, TurnCommitted):
-            # The last step may have made a swap due; a job that finds nothing tells nobody.
+            # The last step may have started a compaction. One that changes nothing has no event, so
+            # the only way to learn that it has ended is to poll the status.
             while (status := await session.read_status()).jobs:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             last = status.seq
@@ -136,7 +137,7 @@ async def _print_filling(
             break
     events.close()
     await _print_bar(console, session, "  done ")
-    console.print("[dim]A swap counts the texts alone, the bar also the JSON around them.[/]")
+    console.print("[dim]Replacements count only the texts; the bar also counts the JSON.[/]")
 
 
 async def _print_bar(console: Console, session: SessionInterface, label: str) -> None:

@@ -1,4 +1,4 @@
-"""Part 5 of the story: the service is killed in the middle of a turn, and comes back."""
+"""Part 5: the service is killed in the middle of a turn and started again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["show_kill"]
 
 NAMES = ("red", "green", "blue")
 STREAMED_CHARS = 200
-"""So much of each reply has come at everybody when the service is killed."""
+"""How much of each reply every subscriber has received before the service is killed."""
 
 
 class _Changes:
-    """Wakes a task that waits until a condition holds, at each change."""
+    """Wakes a waiting task at each change, so that it can check its condition again."""
 
     def __init__(self) -> None:
         self._changed = anyio.Event()
@@ -38,7 +38,7 @@ class _Changes:
 
 
 class _Subscriber:
-    """Somebody who follows a session, whatever becomes of the service."""
+    """A client that follows a session and stays subscribed while the service restarts."""
 
     def __init__(self, session: SessionInterface, way: str) -> None:
         self.session = session
@@ -62,8 +62,10 @@ class _Subscriber:
 async def show_kill(
     console: Console, service: ServedProgram, ways: Mapping[str, ManagerInterface]
 ) -> bool:
-    """Kill *service* while three replies stream, start it, and let everybody go on; *ways* are
-    clients, by transport. Says whether everybody saw what the log holds."""
+    """Kill *service* while three replies stream, start it again, and let its clients reconnect.
+
+    *ways* are clients by transport. Returns whether every subscriber received exactly the records
+    that are in the log."""
     console.print("\n[bold]5. The service is killed in the middle of a turn[/]")
     config = SessionConfig(model=LONG, recovery="resume")
     sessions = next(iter(ways.values()))
@@ -102,15 +104,15 @@ async def show_kill(
         how = next(record for record in log if r.is_terminal(record))
         ended = str(how.__struct_config__.tag).removeprefix("turn.")
         console.print(
-            f"{name + ':':<7}resumed by {len(mine)}, one end at each ({ended}), all as in the log:"
-            f" [bold]{same}[/]"
+            f"{name + ':':<7}{len(mine)} subscribers resumed, each saw one end ({ended});"
+            f" same as the log: [bold]{same}[/]"
         )
-    console.print(f"the turns went on by themselves; the last ended {took_s:.1f} s after the kill")
+    console.print(f"the turns continued on their own; the last ended {took_s:.1f} s after the kill")
     return whole
 
 
 async def _log_of(sessions: ManagerInterface, name: str) -> list[r.Record]:
-    """All records of a session, read by somebody who comes new."""
+    """All records of a session, read by a new subscriber."""
     session = await sessions.open(name)
     last, log = (await session.read_status()).seq, list[r.Record]()
     events = session.subscribe(after=0)

@@ -1,4 +1,4 @@
-"""What the service of the story plays: recorded and written replies, in a folder."""
+"""The replies that the service plays, some recorded and some written for it, as files."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ __all__ = ["LONG", "RECORDED", "SCRIPTED", "first_turn", "largest_recallable", "
            "write_recordings"]  # fmt: skip
 
 SCRIPTED, RECORDED, LONG = "scripted", "recorded", "long"
-"""The models of the service; each plays one file to every session."""
+"""The models of the service. Each plays its own file to every session."""
 _PACE = {SCRIPTED: (6, 0.03), RECORDED: (48, 0.0), LONG: (8, 0.02)}
-"""Characters of a piece, and seconds before each."""
+"""For each model: characters per chunk, and seconds before each chunk."""
 
 
 def first_turn(conversation: Conversation) -> tuple[Message, ...]:
-    """The turn that part 4 is told with."""
+    """The turn that part 4 uses."""
     return conversation.turns[0]
 
 
 def results_of(turn: Sequence[Message]) -> dict[str, str]:
-    """The results in *turn*, by call id."""
+    """The tool results in *turn* by call id."""
     return {result.tool_use_id: result.text for message in turn for result in message.tool_results}
 
 
 def largest_recallable(turn: Sequence[Message]) -> str:
-    """The call with the largest result that a single recall returns whole. Raises InvalidInput
-    for a turn that part 4 of the story cannot be told with."""
+    """The id of the call with the largest result that one recall returns in full. Raises
+    InvalidInput if part 4 cannot use the turn."""
     results = results_of(turn)
     called = [call.id for reply in turn if reply.is_assistant for call in reply.tool_calls]
     is_over = turn[-1].is_assistant and not turn[-1].tool_calls
     whole = [call for call in results if len(results[call]) < MAX_RECALL_CHARS * 9 // 10]
     if not whole or not turn[0].text or not is_over or sorted(called) != sorted(results):
         raise InvalidInput(
-            "no file has a first turn that ends, with tool calls that are all answered;"
+            "no file has a first turn that ends and has tool calls that are all answered;"
             " the story needs one"
         )
     return max(whole, key=lambda call: len(results[call]))
@@ -71,15 +71,15 @@ _LONG = _said(
 
 
 def write_recordings(folder: Path, conversation: Conversation) -> Path:
-    """Write the files that the service plays into *folder*; returns its configuration.
+    """Write the files that the service plays into *folder*. Returns the path of its configuration.
 
-    Of *conversation* its first turn is played, then a recall of its largest result.
+    Of *conversation* the first turn is played, and then a recall of its largest result.
     """
     turn = first_turn(conversation)
     replies = [msgspec.structs.replace(reply, turn=1) for reply in turn if reply.is_assistant]
     replies += [
         _called(2, "call_recall", RECALL_TOOL_NAME, id=largest_recallable(turn)),
-        _said(2, "There it is, whole: compaction loses nothing."),
+        _said(2, "Here it is, in full: compaction loses nothing."),
     ]
     lines: list[str] = []
     for model, played in ((SCRIPTED, _SCRIPT), (RECORDED, replies), (LONG, (_LONG,))):

@@ -1,7 +1,8 @@
 """The ``llmsession`` command.
 
-In: arguments and files. Out: text, or JSON with ``--json``, and an exit code: 0 done, 1 a checked
-promise was broken, 2 bad usage or bad input. Absent: logic that a user of the library would want.
+In: arguments and files. Out: text, or JSON with ``--json``, and an exit code: 0 for success, 1 for
+a violated invariant, 2 for bad usage or bad input. Absent: logic that a user of the library would
+want.
 """
 
 import sys
@@ -11,11 +12,11 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. Without the packages of the extra ``cli`` it says in one
-    line how to install them, and exits with 2."""
+    """Run the command line and exit. If a package of the extra ``cli`` is missing, print one line
+    that says how to install it, and exit with 2."""
     try:
         _run(arguments)
-    except KeyboardInterrupt:  # also while packages are imported, which takes a moment
+    except KeyboardInterrupt:  # Ctrl-C may also arrive during the imports, which take a moment
         sys.exit(130)
 
 
@@ -24,7 +25,7 @@ def _run(arguments: Sequence[str] | None) -> None:
         from .app import main as run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "llmsession":
-            raise  # a fault of ours, and no package that is not installed
+            raise  # a missing module of this package is a bug, not a missing extra
         print(
             f"llmsession: the command needs {error.name}: pip install 'llmsession[cli]'",
             file=sys.stderr,

@@ -1,7 +1,7 @@
-"""The command line: names the commands, and turns errors into one line and an exit code.
+"""The command line: lists the commands, and turns an error into one line and an exit code.
 
-Only the command that is called is imported, with what it needs. The help of ``llmsession`` itself
-imports them all.
+Only the module of the command that runs is imported, together with what it needs. ``llmsession
+--help`` imports all of them, because it prints their descriptions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PLACES = {
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name. Each is imported when it is asked for."""
+    """The commands by name. A command's module is imported when the command is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         place, function = _PLACES[name]
@@ -96,7 +96,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Conversations with language models, one actor each."""
+    """Run conversations with language models, one actor per session."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,8 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> None:
-    """Run *commands* as the program *name* and exit. *arguments* are those of the process unless
-    they are given. A user's mistake is one line on stderr and exit code 2."""
+    """Run *commands* as the program *name*, with *arguments* or those of the process, and exit.
+
+    A user's mistake (a SessionError, an OSError or an invalid option) is printed as one line on
+    stderr, and the exit code is 2.
+    """
     command = get_command(commands)
     options = list(arguments) if arguments is not None else None
     try:
@@ -114,12 +117,12 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends, and would complain about the same pipe.
+        # Python flushes stdout once more when it exits, and would fail on the same closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(HUNG_UP)
     except TyperException as error:
         message = str(getattr(error, "format_message", error.__str__)())
-        # A bare command has printed its help already, and its error has no message.
+        # Without a command, the help was printed already and the error has no message.
         if message.strip():
             complain(f"{name}: {' '.join(message.split())}")
         sys.exit(USAGE)
@@ -127,7 +130,8 @@ def run(commands: typer.Typer, name: str, arguments: Sequence[str] | None = None
         complain(f"{name}: {message_of(error)}")
         sys.exit(USAGE)
     except SystemExit as leaving:
-        # Typer and rich both leave with 1 here, which would say that a promise was broken.
+        # Typer and rich both exit with 1 on a closed pipe. In this program 1 means that an
+        # invariant is violated, so it has to be replaced.
         if isinstance(leaving.__context__, BrokenPipeError):
             sys.exit(HUNG_UP)
         raise

@@ -296,7 +296,7 @@ class _Rows:
                 self._statements.renew, self.name, host, owner.name, self._times.lease_s
             )
             holder = await connection.fetchval(self._statements.holder, self.name, host)
-        if renewed is not None:
+        if renewed is not None or self._own is None:  # it may have left meanwhile
             return
         if holder is not None:
             # Another process has this host's name: only one of them can have it.

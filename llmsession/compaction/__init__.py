@@ -1,7 +1,8 @@
-"""What the model is sent, and how it is kept inside the window.
+"""What the model is sent, and how it is kept inside the context window.
 
-In: history, a view of it, and a profile. Out: a request, its size, its faults, and plans.
-Absent: async and I/O; history is never changed here.
+In: the history, a view of it, and a model's profile. Out: a request, its size, the validity rules
+that it breaks, and compaction plans. Pure: nothing here waits or does I/O, and the history is never
+changed.
 """
 
 from llmsession.turns.request import Frame

@@ -1,4 +1,4 @@
-"""Where a conversation may be cut, for those who write a policy. The documented path."""
+"""Where a conversation may be cut: the documented import path for authors of policies."""
 
 from .planning.boundaries import (
     has_own_words,

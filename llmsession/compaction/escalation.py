@@ -1,6 +1,6 @@
-"""A request must shrink now: policies are tried from the gentlest to the hardest.
+"""Shrinks a request that does not fit: policies are tried from the gentlest to the hardest.
 
-Nothing here waits, so a summary that a policy asks for is made by rules.
+Nothing here waits, so a summary that a policy asks for is made by rules and not by a model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ __all__ = ["escalation_of", "hardest_plan", "plan_by_rules"]
 
 
 def escalation_of(policy: Policy) -> tuple[Policy, ...]:
-    """*policy*, and the policies to try if it frees too little: those of its ``harder()``."""
+    """*policy*, and the policies to try if it frees too little.
+
+    These are the ones that its ``harder()`` names; without that method, two forms of ``Balanced``.
+    """
     harder: Callable[[], tuple[Policy, ...]] | None = getattr(policy, "harder", None)
     if harder is not None:
         return (policy, *harder())
@@ -40,8 +43,10 @@ def plan_by_rules(
         summary_by_rules
     ),
 ) -> Plan | None:
-    """The plan of *policy*, with its summary made by the rules *write*. Raises what the policy
-    raises."""
+    """The plan of *policy*, with its summary made by the rules *write*; None if it changes nothing.
+
+    Raises what the policy raises.
+    """
     plan = checked_plan(policy.plan(view, messages, budget), view, messages)
     if plan is None or plan.summary_request is None:
         return plan
@@ -53,14 +58,18 @@ def plan_by_rules(
 def hardest_plan(
     escalation: Sequence[Policy], view: View, messages: Sequence[Message], budget: Budget
 ) -> tuple[Plan | None, tuple[Exception, ...]]:
-    """The first plan of *escalation* that brings the request within the limit, else the plan that
-    frees most, None if none frees anything. Behind it are the errors of policies that failed."""
+    """The first plan of *escalation* that brings the request within the limit.
+
+    If none does, the plan that frees most is returned, or None if none frees anything. The second
+    value holds the errors of policies that failed.
+    """
     best: Plan | None = None
     errors: list[Exception] = []
     for policy in escalation:
         try:
             plan = plan_by_rules(policy, view, messages, budget)
-        except BaseException as error:  # A policy may be the user's code; the next one is ours.
+        # a policy may be the user's code; go on to the next one, which is ours
+        except BaseException as error:
             errors.append(contained(error))
             continue
         if plan is None or not is_worthwhile(plan, 0.0):

@@ -1,4 +1,4 @@
-"""Plans, budgets and policies, for those who write a policy. The documented path."""
+"""Plans, budgets and policies: the documented import path for authors of policies."""
 
 from .planning.policy import Budget, Policy, measured, planned
 from .view.plan import Plan, SummaryRequest

@@ -1,4 +1,6 @@
-"""What is left to the provider: edits of the context that it makes itself, and its summaries."""
+"""Compaction that is left to the provider: edits of the context that it makes itself, and its
+summaries.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +21,33 @@ __all__ = [
 ]
 
 EDITS = ("clear_thinking", "clear_tool_uses", "compact")
-"""The edits by their fields, in the order that the provider wants them in: V14."""
+"""The fields with edits, in the order that the provider requires (rule V14)."""
 CLEAR_AT_TOKENS, CLEAR_KEEPS = 100_000, 3
 COMPACT_AT_TOKENS, MIN_COMPACT_AT_TOKENS = 150_000, 50_000
 MAX_INSTRUCTION_CHARS = 16_384
-"""What the provider takes where nobody says another, and its limits."""
+"""The provider's defaults and limits."""
 
 
 class ClearToolUses(msgspec.Struct, frozen=True, kw_only=True):
     """The provider clears the oldest tool results (``clear_tool_uses_20250919``)."""
 
     trigger_tokens: int | None = None
-    """It begins once the prompt has more tokens. None: 100,000."""
+    """Clear once the prompt has more tokens than this. None: 100,000."""
     trigger_tool_uses: int | None = None
-    """It begins once the prompt has more tool uses. It replaces ``trigger_tokens``."""
+    """Clear once the prompt has more tool uses than this, instead of ``trigger_tokens``."""
     keep: int | None = None
-    """How many of the newest tool uses it keeps. None: 3."""
+    """How many of the newest tool uses to keep. None: 3."""
     clear_at_least_tokens: int | None = None
-    """It clears nothing where it cannot clear so many tokens."""
+    """Clear nothing unless at least this many tokens can be cleared."""
     exclude_tools: tuple[str, ...] = ()
-    """Tools whose results it keeps."""
+    """Names of tools whose results are kept."""
     clear_inputs: bool | tuple[str, ...] = False
-    """Whether it clears the calls' inputs, too: all, or those of the tools that are named."""
+    """Whether to clear the inputs of calls, too: of all tools, or of those that are named."""
 
     def edit(self) -> dict[str, Any]:
-        """The edit as the provider is asked for it: what is not given is left to it."""
+        """The edit in the provider's JSON. Settings that are None are left out, so the provider's
+        default applies.
+        """
         edit: dict[str, Any] = {"type": "clear_tool_uses_20250919"}
         if self.trigger_tool_uses is not None:
             edit["trigger"] = {"type": "tool_uses", "value": self.trigger_tool_uses}
@@ -66,11 +70,12 @@ class ClearThinking(msgspec.Struct, frozen=True, kw_only=True):
     """The provider clears the thinking of old turns (``clear_thinking_20251015``)."""
 
     keep_turns: int | Literal["all"] | None = None
-    """How many of the newest assistant turns keep their thinking; ``"all"`` keeps all. None:
-    the model's own default."""
+    """How many of the newest assistant turns keep their thinking; ``"all"`` keeps all. None: the
+    model's own default.
+    """
 
     def edit(self) -> dict[str, Any]:
-        """The edit as the provider is asked for it."""
+        """The edit in the provider's JSON."""
         edit: dict[str, Any] = {"type": "clear_thinking_20251015"}
         if self.keep_turns == "all":
             edit["keep"] = "all"
@@ -80,24 +85,27 @@ class ClearThinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactAtThreshold(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider summarises the conversation within the request (``compact_20260112``). Its
-    summary is a block of the reply, and the context begins with it from then on."""
+    """The provider summarises the conversation within the request (``compact_20260112``).
+
+    Its summary is a block of the reply. From then on the context begins with that block.
+    """
 
     trigger_tokens: int | None = None
-    """It summarises when a prompt reaches so many tokens. At least 50,000. None: 150,000."""
+    """Summarise when a prompt reaches this many tokens. At least 50,000. None: 150,000."""
     instructions: str | None = None
     """Replaces the provider's prompt for the summary. At most 16,384 characters."""
     pause: bool = False
-    """It stops behind the summary, and the session asks it to go on: one request more, and a
-    step boundary."""
+    """Stop after the summary; the session then asks the model to go on. This costs one more request
+    and adds a step boundary.
+    """
 
     @property
     def at_tokens(self) -> int:
-        """How large a prompt is when it is summarised."""
+        """The size in tokens at which a prompt is summarised."""
         return COMPACT_AT_TOKENS if self.trigger_tokens is None else self.trigger_tokens
 
     def edit(self) -> dict[str, Any]:
-        """The edit as the provider is asked for it."""
+        """The edit in the provider's JSON."""
         edit: dict[str, Any] = {"type": "compact_20260112"}
         if self.trigger_tokens is not None:
             edit["trigger"] = {"type": "input_tokens", "value": self.trigger_tokens}
@@ -109,18 +117,22 @@ class CompactAtThreshold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderSummaries(msgspec.Struct, frozen=True, kw_only=True):
-    """The conversation's own provider and model write the summaries for prefixes, in the
-    background, as signed blocks (the ``compaction`` parameter)."""
+    """The conversation's own provider and model write the prefix summaries.
+
+    They are written in the background, as signed blocks (the ``compaction`` parameter).
+    """
 
     instructions: str | None = None
-    """Replaces the provider's prompt for the summary. It has to say that no tool may be called."""
+    """Replaces the provider's prompt for the summary. It must say that no tool may be called."""
     max_tokens: int = 8_192
-    """Tokens for the summary, thinking included."""
+    """The most tokens for the summary, including thinking."""
     deadline_s: float = 180.0
-    """Seconds for the whole summary. An overloaded provider is asked again within them."""
+    """How many seconds the whole summary may take. An overloaded provider is asked again within
+    this time.
+    """
 
     def parameter(self) -> dict[str, Any]:
-        """What the request says to ask for the summary."""
+        """The request parameter that asks for the summary."""
         fields = {"type": "summarize"}
         if self.instructions:
             fields["instructions"] = self.instructions
@@ -128,37 +140,42 @@ class ProviderSummaries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Compaction that the provider does itself. Each part is off unless it is given.
+    """Compaction that the provider does itself. Each part is off unless it is set.
 
-    With ``clear_tool_uses`` or ``compact`` our own compaction only acts when it is asked to, or
-    when a request would not fit.
+    With ``clear_tool_uses`` or ``compact``, our own compaction acts only on request, or if a
+    request would not fit.
     """
 
     clear_thinking: ClearThinking | None = None
-    """An edit that goes with every request. What we send stays whole, the provider reads less."""
+    """An edit that is sent with every request. The request stays complete; the provider drops the
+    old thinking before the model reads it.
+    """
     clear_tool_uses: ClearToolUses | None = None
-    """An edit that goes with every request, likewise."""
+    """An edit that is sent with every request, like ``clear_thinking``."""
     compact: CompactAtThreshold | None = None
-    """An edit that goes with every request, likewise. It excludes ``summaries``."""
+    """An edit that is sent with every request, like ``clear_thinking``. It excludes
+    ``summaries``.
+    """
     summaries: ProviderSummaries | None = None
     """The provider writes the summaries that our own compaction asks for."""
 
     @property
     def replaces_ours(self) -> bool:
-        """Does the provider keep the context small, so that we need not?"""
+        """Does the provider keep the context small, so that our policy need not?"""
         return self.clear_tool_uses is not None or self.compact is not None
 
     def edits(self, profile: Profile) -> list[dict[str, Any]]:
-        """The edits of every request to a model with *profile*, those that it takes, in the order
-        that the provider wants them in."""
+        """The edits for a model with *profile*: those that it supports, in the order that the
+        provider requires.
+        """
         accepted = profile.provider_edits
         settings = (getattr(self, name) for name in EDITS if name in accepted)
         return [item.edit() for item in settings if item is not None]
 
     def checked(self) -> ProviderSideConfig:
-        """These settings. Raises InvalidConfig, naming the first that cannot be."""
+        """These settings, if they are valid. Raises InvalidConfig for the first that is not."""
         if all(getattr(self, name) is None for name in (*EDITS, "summaries")):
-            raise InvalidConfig("provider_side says nothing: give it an edit or summaries")
+            raise InvalidConfig("provider_side is empty: set at least one edit, or summaries")
         if self.compact is not None and self.summaries is not None:
             raise InvalidConfig(
                 "provider_side: compact and summaries exclude each other: the provider takes no"
@@ -176,18 +193,26 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f" {MAX_INSTRUCTION_CHARS} are taken"
                 )
             if not self.summaries.deadline_s > 0:
-                raise InvalidConfig("provider_side: summaries.deadline_s must be greater than 0")
+                raise InvalidConfig(
+                    "provider_side: summaries.deadline_s must be greater than 0, not"
+                    f" {self.summaries.deadline_s}"
+                )
         return self
 
     def check_model(self, model: str, profile: Profile, budget_tokens: int) -> None:
-        """Raises InvalidConfig where *model*, with this profile, does not take what is asked for,
-        or where a trigger is above what a request may hold, so that nothing ever came of it."""
+        """Raises InvalidConfig if *model*, with *profile*, does not support the settings, or if a
+        trigger exceeds *budget_tokens*, the most that a request may hold, and so would never fire.
+        """
         for name in EDITS:
             if getattr(self, name) is not None and name not in profile.provider_edits:
-                raise InvalidConfig(f"provider_side: model {model!r} is not known to take {name}")
+                raise InvalidConfig(
+                    f"provider_side: model {model!r} is not known to take {name}: remove it,"
+                    " or give the model a profile that lists it"
+                )
         if self.summaries is not None and not profile.compacts_on_demand:
             raise InvalidConfig(f"provider_side: model {model!r} is not known to write summaries")
-        # What is cleared is cleared before the model reads it, but a summary is of all of it.
+        # Clearing happens before the model reads the prompt, so only compact is checked: a summary
+        # is made of the whole prompt, and a trigger above the budget would never fire.
         trigger = self.compact.at_tokens if self.compact is not None else 0
         if trigger > budget_tokens:
             raise InvalidConfig(
@@ -196,7 +221,7 @@ class ProviderSideConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def into(self, options: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
-        """*options* with the edits in them that a model with *profile* takes."""
+        """*options*, with the edits added that a model with *profile* supports."""
         edits = self.edits(profile)
         return {**options, "context_management": {"edits": edits}} if edits else dict(options)
 
@@ -207,7 +232,7 @@ def _check_clearing(thinking: ClearThinking | None, tools: ClearToolUses | None)
     if tools is None:
         return
     if tools.trigger_tokens is not None and tools.trigger_tool_uses is not None:
-        raise InvalidConfig("provider_side: clear_tool_uses has two triggers; say one")
+        raise InvalidConfig("provider_side: clear_tool_uses has two triggers; set only one")
     _least("clear_tool_uses.trigger_tokens", tools.trigger_tokens, 1)
     _least("clear_tool_uses.trigger_tool_uses", tools.trigger_tool_uses, 1)
     _least("clear_tool_uses.keep", tools.keep, 0)
@@ -218,4 +243,6 @@ def _least(name: str, value: int | None, minimum: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InvalidConfig(f"provider_side: {name} is {value!r}; it is a number from {minimum}")
+        raise InvalidConfig(
+            f"provider_side: {name} must be a whole number of at least {minimum}, not {value!r}"
+        )

@@ -1,4 +1,4 @@
-"""``recall``: the tool that gives a model back what a cap or a compaction left out."""
+"""``recall``: a tool that returns to the model what a cap or a compaction left out."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .summaries.cap import line_count, other_blocks, result_text
 __all__ = ["MAX_RECALL_CHARS", "RECALL_TOOL", "RECALL_TOOL_NAME", "recall", "recall_chars"]
 
 RECALL_TOOL_NAME = "recall"
-"""Reserved: no other tool of a session may have this name."""
+"""A reserved name: no other tool of a session may have it."""
 
 MAX_RECALL_CHARS = 20_000
-"""The most that one call returns, about 7,000 tokens."""
+"""The most characters that one call returns, about 7,000 tokens."""
 MIN_RECALL_CHARS = 2_000
 
 _DEFINITION = {
@@ -43,7 +43,9 @@ _DEFINITION = {
 }
 
 RECALL_TOOL = msgspec.Raw(msgspec.json.encode(_DEFINITION))
-"""The tool's definition. It never changes, so that it can stand in ``tools`` from the start."""
+"""The tool's definition. It never changes, so that it can be in ``tools`` from the start without
+breaking the prompt cache.
+"""
 
 _RANGE_ARGUMENTS = ("line", "lines", "char", "chars")
 _MAX_ID_ECHO_CHARS = 100
@@ -51,24 +53,27 @@ _HEADER_ROOM_CHARS = 200
 
 
 def recall_chars(budget_tokens: int, chars_per_token: float) -> int:
-    """The most that one call returns where a request may hold *budget_tokens*: an eighth of it.
-    A page that does not fit beside what it is read for helps nobody."""
+    """The most characters that one call returns if a request may hold *budget_tokens*: an eighth of
+    it.
+
+    A page must fit beside the messages that it is read for.
+    """
     page = int(budget_tokens * chars_per_token) // 8
     return min(MAX_RECALL_CHARS, max(MIN_RECALL_CHARS, page))
 
 
 class _BadArguments(Exception):
-    """What is wrong with the arguments, in words for the model."""
+    """The arguments are invalid. The message is written for the model."""
 
 
 def recall(
     messages: Sequence[Message], arguments: Any, *, max_chars: int = MAX_RECALL_CHARS
 ) -> tuple[str, bool]:
-    """The asked part of a tool result's full text, and whether the answer is an error.
+    """The requested part of a tool result's full text, and whether the answer is an error.
 
-    *messages* are searched from the newest. The text starts with a header that says which part
-    it is and how to get the next one; together they hold at most *max_chars* (or 1,000, if that
-    is more). Images are named and not returned. Never raises for what a model may pass.
+    *messages* are searched from the newest. The text begins with a header that says which part it
+    is and how to get the next one; together they have at most *max_chars* characters, or 1,000 if
+    that is more. Images are mentioned but not returned. Never raises, whatever a model passes.
     """
     try:
         call_id, ranges = _checked(arguments)

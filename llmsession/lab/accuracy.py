@@ -1,4 +1,6 @@
-"""How far counters are off, on recorded conversations: a row a file, model and counter."""
+"""How far token counters are off on recorded conversations: one row for each file, model and
+counter.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,13 @@ class _Pair(NamedTuple):
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """The errors of one counter on the growths of the prompt that one model reported.
+    """The errors of one counter on the prompt growths that one model reported.
 
-    Errors are relative to what was reported: the median of all, and what 95 % stay within.
-    ``bias`` is the relative error of the sum: under 0 where too little was said. None where
-    nothing was compared: ``requests`` is 0, and ``excluded`` and ``notes`` say why. ``excluded``
-    counts the pairs of requests that were left out, by reason (``growth.EXCLUDED``).
+    Errors are relative to the reported tokens: ``median_error`` is the median, and 95 % stay within
+    ``p95_error``. ``bias`` is the relative error of the sum; it is negative if the counter said too
+    little. All three are None if nothing was compared: then ``requests`` is 0, and ``excluded`` and
+    ``notes`` say why. ``excluded`` counts the pairs of requests that were left out, by reason
+    (``growth.EXCLUDED``).
     """
 
     file: str
@@ -56,7 +59,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A row, and the pairs that it was made of, for sums over several."""
+    """A row, and the pairs that it was computed from, so that several rows can be summed."""
 
     row: Accuracy
     pairs: tuple[_Pair, ...]
@@ -65,8 +68,9 @@ class Measured(msgspec.Struct, frozen=True):
 def measure(
     file: str, conversations: Iterable[Conversation], tiktoken: TextCounter | None
 ) -> list[Measured]:
-    """A row for each model in *conversations* and each counter, models in their order. Takes as
-    long as tiktoken takes for the texts."""
+    """A row for each model in *conversations* and each counter, in the order of the models. Takes
+    as long as tiktoken needs for the texts.
+    """
     chains: dict[str, list[list[Growth]]] = {}
     excluded: Counter[str] = Counter()
     for conversation in conversations:
@@ -101,12 +105,14 @@ def _measured(
 
 
 def summed(measured: Iterable[Measured]) -> list[Measured]:
-    """A row a counter over all that was *measured*: of the pairs, not of the rows."""
+    """A row for each counter over everything in *measured*: computed from the pairs, not from the
+    rows.
+    """
     rows = list(measured)
     excluded: Counter[str] = Counter()
     files: set[str] = set()
     for item in rows:
-        # All rows of a file tell the same.
+        # All rows of a file have the same counts, so each file counts once.
         if item.row.file not in files:
             files.add(item.row.file)
             excluded.update(item.row.excluded)

@@ -1,9 +1,9 @@
-"""The provider's prompt cache in a replay: what each request reads from it, and writes to it.
+"""The provider's prompt cache in a replay: what each request reads from it and writes to it.
 
-A prefix cache: of a request it has the messages that it shares, byte for byte, with the request
-before it, from the first one on; system text and tools stand before them. All else is written.
-After the time that the provider keeps it, nothing is left. Breakpoints, least lengths and other
-sessions of the same account are not modelled.
+It is modelled as a prefix cache. A request reads the messages that it shares byte for byte with the
+request before, from the first one on, and the system text and tools in front of them. Everything
+else is written. After the provider's time to live nothing is left. Not modelled are breakpoints,
+minimum lengths, and other sessions of the same account.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from llmsession.turns.usage import Usage
 __all__ = ["PLAIN", "Charged", "PrefixCache", "Spent", "shared_messages"]
 
 PLAIN = Price.usd(1, 5, cache_read="0.1", cache_write_5m="1.25", cache_write_1h=2)
-"""Prices relative to a plain input token, as Anthropic's models have them: a million plain input
-tokens cost one."""
+"""Prices relative to a plain input token, in the ratios of Anthropic's models: a million plain
+input tokens cost one.
+"""
 
 
 class Charged(NamedTuple):
-    """What one request was charged, in tokens and in nano of the price's unit."""
+    """What one request was charged, in tokens and in billionths of the price's unit."""
 
     read_tokens: int
     written_tokens: int
@@ -34,7 +35,7 @@ class Charged(NamedTuple):
 
 
 def shared_messages(before: Sequence[RequestMessage], now: Sequence[RequestMessage]) -> int:
-    """How many of the first messages of *now* are those of *before*, byte for byte."""
+    """How many messages at the beginning of *now* are those of *before*, byte for byte."""
     shared = shared_prefix(before, now)
     while shared < min(len(before), len(now)):
         known, current = before[shared], now[shared]
@@ -45,7 +46,9 @@ def shared_messages(before: Sequence[RequestMessage], now: Sequence[RequestMessa
 
 
 class PrefixCache:
-    """The cache of one replayed conversation. ``tokens`` is what it holds: the last prompt."""
+    """The cache of one replayed conversation. ``tokens`` is the size of its content, which is the
+    last prompt.
+    """
 
     def __init__(self, price: Price, ttl_s: float) -> None:
         self._price = price
@@ -55,7 +58,7 @@ class PrefixCache:
         self.tokens = 0
 
     def idle_s(self, now_s: float | None) -> float:
-        """For how long nothing was asked at *now_s*; 0 where there are no times."""
+        """For how many seconds nothing was asked at *now_s*; 0 if the recording has no times."""
         if now_s is None or self._touched_at is None:
             return 0.0
         return max(0.0, now_s - self._touched_at)
@@ -65,8 +68,9 @@ class PrefixCache:
         return self._last is None or self.idle_s(now_s) >= self.ttl_s
 
     def shared(self, request: Request, now_s: float | None) -> int | None:
-        """How many of the first messages of *request* it has; None if it has not even what
-        stands before them."""
+        """How many messages at the beginning of *request* are in the cache; None if not even the
+        system text and tools in front of them are.
+        """
         last = self._last
         if last is None or self.is_cold(now_s):
             return None
@@ -77,18 +81,22 @@ class PrefixCache:
     def ask(
         self, request: Request, *, read_tokens: int, tokens: int, now_s: float | None
     ) -> Charged:
-        """*request*, of *tokens*, is sent at *now_s*, and *read_tokens* of it are in the cache."""
+        """Send *request*, of *tokens* tokens, at *now_s*. *read_tokens* of them are in the
+        cache.
+        """
         self._last, self._touched_at, self.tokens = request, now_s, tokens
         return self._charged(read_tokens, tokens - read_tokens, 0)
 
     def ask_again(self, *, added_tokens: int, output_tokens: int) -> Charged:
-        """The last request once more, with *added_tokens* behind it: a recall's step."""
+        """Send the last request once more, with *added_tokens* behind it, as the step of a recall
+        does.
+        """
         read = self.tokens
         self.tokens += added_tokens
         return self._charged(read, added_tokens, output_tokens)
 
     def touch(self, now_s: float | None) -> None:
-        """The reply was complete at *now_s*: its tool runs from there."""
+        """The reply was complete at *now_s*; the time to live is counted from there."""
         if now_s is not None and self._touched_at is not None:
             self._touched_at = max(self._touched_at, now_s)
 
@@ -98,14 +106,14 @@ class PrefixCache:
 
 
 class Spent(msgspec.Struct):
-    """Sums over the requests of a replay; ``cost`` in nano of the price's unit."""
+    """Sums over the requests of a replay. ``cost`` is in billionths of the price's unit."""
 
     read_tokens: int = 0
     written_tokens: int = 0
     cost: int = 0
 
     def add(self, charged: Charged | Spent) -> None:
-        """Count *charged*: a request, or a sum of them."""
+        """Add *charged*: a request, or a sum of requests."""
         self.read_tokens += charged.read_tokens
         self.written_tokens += charged.written_tokens
         self.cost += charged.cost

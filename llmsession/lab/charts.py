@@ -1,6 +1,7 @@
-"""Charts as inline SVG: curves over steps, and a scatter with its frontier. No scripts.
+"""Charts as inline SVG, without scripts: curves over steps, and a scatter plot with its Pareto
+frontier.
 
-No tick is written twice, and no two labels overlap; ``labels`` says how.
+No tick is written twice, and no two labels overlap; ``labels`` takes care of that.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ __all__ = ["Dot", "Line", "curves", "scatter"]
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 30, 28, 34
-"""Above the axes there is room for the name of the upright one."""
+"""The margins. Above the axes there is room for the name of the vertical one."""
 RADIUS = 4.5
 MAX_POINTS = 400
-"""Of a longer curve each point stands for several steps: the highest of them."""
+"""In a longer curve each point represents several steps, by the highest of them."""
 
 
 class Line(NamedTuple):
-    """A curve: (x, y) points in order, and those among them that are marked. One that stands
-    back is drawn thin and grey, under the others."""
+    """A curve: (x, y) points in order, and those of them that are marked. A curve in the background
+    is drawn thin and grey, under the others.
+    """
 
     name: str
     colour: str
@@ -33,8 +35,9 @@ class Line(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A point of a scatter. A hollow one is not to be compared with the others; one without *y*
-    has no such value, and stands on the axis as a square."""
+    """A point of a scatter plot. A hollow one is not comparable with the others. One without *y*
+    has no such value and is drawn on the axis as a square.
+    """
 
     name: str
     colour: str
@@ -60,7 +63,7 @@ class _Scale(NamedTuple):
 
 
 def curves(lines: Sequence[Line], *, limit: float | None, x_name: str, y_name: str) -> str:
-    """*lines* over one another, with *limit* as a dashed line; "" without a point."""
+    """*lines* in one chart, with *limit* as a dashed line; "" if there is no point."""
     points = [point for line in lines for point in line.points]
     if not points:
         return ""
@@ -88,12 +91,15 @@ def curves(lines: Sequence[Line], *, limit: float | None, x_name: str, y_name: s
 def scatter(
     dots: Sequence[Dot], best: Sequence[tuple[float, float]], *, x_name: str, y_name: str
 ) -> str:
-    """*dots*, each with its name or, beside others, its place among *dots* from 1; and a line
-    through those that are *best*; "" without a dot. One that is hollow and far off stands at the
-    edge."""
+    """A scatter plot of *dots*, with a line through those that are *best*; "" if there is no dot.
+
+    Each dot is labelled with its name or, beside others, with its number among *dots*, from 1. A
+    hollow dot that is far off is drawn at the edge.
+    """
     if not dots:
         return ""
-    # What is hollow may lie far off, and would press the others into a corner.
+    # Hollow dots may lie far off and would press the others into a corner, so they do not define
+    # the scale.
     seen = [dot for dot in dots if not dot.hollow] or list(dots)
     x_scale = _spread([dot.x for dot in seen], LEFT + 8, WIDTH - RIGHT - 8)
     heights = [dot.y for dot in seen if dot.y is not None] or [
@@ -151,7 +157,9 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 def _axes(
     x_scale: _Scale, y_scale: _Scale, x_name: str, y_name: str, *, whole: bool = False
 ) -> str:
-    """The axes with their ticks; with *whole* those below are whole numbers."""
+    """The axes with their ticks. With *whole* the ticks of the horizontal axis are whole
+    numbers.
+    """
     drawn = []
     for y_value, text in ticks(y_scale.least, y_scale.most):
         y = y_scale.at(y_value)

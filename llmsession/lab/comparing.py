@@ -1,4 +1,4 @@
-"""Several policies over the conversations of one file, in several windows."""
+"""Compares several policies over the conversations of one file, in several windows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ __all__ = [
 ]
 
 ScheduleName: TypeAlias = Literal["own", "cache"]
-"""When a policy acts: as it declares, or always where the provider's cache makes it cheap."""
+"""When a policy acts: "own" as it declares, "cache" always when the provider's cache makes it
+cheap.
+"""
 SCHEDULES: dict[ScheduleName, Schedule | None] = {"own": None, "cache": "cache"}
-"""As the configuration ``compaction.schedule`` has it."""
+"""The corresponding values of the configuration ``compaction.schedule``."""
 
 
 class Subject(NamedTuple):
@@ -52,8 +54,10 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy did to one file in one window: its row, the figures that it was made of, the
-    largest conversation's curve, and what was wrong with requests, if anything was."""
+    """The result of one policy for one file in one window: its row, the figures that it was
+    computed from, the curve of the largest conversation, and the first violations of validity
+    rules, if there were any.
+    """
 
     row: Row
     figures: Figures
@@ -62,8 +66,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ready(conversations: Iterable[Conversation], *, min_tokens: int = 0) -> list[Subject]:
-    """Those of *conversations* that have a request and at least *min_tokens*, ready to be
-    replayed. Raises InvalidMessage."""
+    """Those of *conversations* that contain a request and at least *min_tokens* tokens, ready to be
+    replayed. Raises InvalidMessage.
+    """
     subjects = []
     for conversation in conversations:
         recording = record(conversation)
@@ -83,9 +88,13 @@ def compare(
     prices: PriceTable | None = None,
     advanced: Callable[[int], None] = lambda messages: None,
 ) -> Iterator[Compared]:
-    """A row a window, policy and schedule, in their order. A policy that waits for the cache by
-    itself is the same under both, and is replayed once. Without *prices* the costs are in plain
-    input tokens. Raises InvalidInput for a model that *prices* do not know."""
+    """A row for each window, policy and schedule, in their order.
+
+    A policy that waits for the cache anyway gives the same result under both schedules, and is
+    replayed once. Without *prices*, costs are in plain input tokens. *advanced* is called with the
+    number of messages that were passed since the last call. Raises InvalidInput for a model without
+    a price in *prices*.
+    """
     priced = [_price(subject.recording.model, prices) for subject in subjects]
     unit = "input_tokens" if prices is None else "usd"
     longest = max(
@@ -132,8 +141,9 @@ def _price(model: str, prices: PriceTable | None) -> Price:
 
 
 def summed(name: str, compared: Iterable[Compared]) -> list[Compared]:
-    """A row a window, policy and schedule over all of *compared*, called *name*: of what they
-    counted, not of their shares."""
+    """A row for each window, policy and schedule over all of *compared*, with *name* as its file.
+    It is computed from their counts, not from their shares.
+    """
     sums: dict[tuple[int, str, str, str], Figures] = {}
     for comparison in compared:
         row = comparison.row

@@ -1,4 +1,4 @@
-"""The counters that are compared: each predicts a growth from what was known before it."""
+"""The token counters that are compared. Each predicts a growth from what was known before it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ COUNTERS = {
 TextCounter = Callable[[str], int]
 
 _O200K_PERMILLE: dict[TokenFamily, int] = {"claude": 1_150, "o200k": 1_000, "other": 1_120}
-"""Tokens of a family for a thousand of o200k's (docs/explanation/tokens.md)."""
+"""How many tokens of a family a thousand tokens of o200k are (docs/explanation/tokens.md)."""
 
 _KEEPS_THOUGHTS_BACK = "gemini"
-"""Its thoughts are in the reported output, and are not in the next prompt."""
+"""Models whose thoughts are part of the reported output, but not of the next prompt."""
 
 
 def find_tiktoken(encodings: Encodings = ENCODINGS) -> TextCounter | None:
-    """Counts texts with o200k, as long as they take; None without its vocabulary."""
+    """A function that counts texts with o200k, however long that takes; None without its
+    vocabulary.
+    """
     encoding = encodings.get("o200k_base")
     if encoding is None:
         return None
@@ -51,9 +53,11 @@ def find_tiktoken(encodings: Encodings = ENCODINGS) -> TextCounter | None:
 def predictions(
     counter: str, growths: Iterable[Growth], tiktoken: TextCounter | None = None
 ) -> list[int]:
-    """What *counter* says for each of *growths*, which follow each other in one conversation
-    with one model. Raises KeyError for a counter that is none, and for one that needs *tiktoken*
-    without it."""
+    """What *counter* predicts for each of *growths*, which follow each other in one conversation
+    with one model.
+
+    Raises KeyError for an unknown counter, and for one that needs *tiktoken* if that is None.
+    """
     if counter == "ours":
         return _sized(growths, None)
     if tiktoken is not None and counter == "ours+tiktoken":
@@ -72,7 +76,7 @@ def predictions(
 
 
 def _flat(message: Message) -> int:
-    # The plain counters know of images and messages, too: only texts are compared.
+    # The plain counters count images and messages in the same way, so that only texts are compared.
     return content_cost(message).flats * Profile().image_tokens + MESSAGE_OVERHEAD_TOKENS
 
 

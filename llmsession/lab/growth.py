@@ -1,4 +1,4 @@
-"""By how much a recorded conversation's prompt grew from one request to the next, as reported."""
+"""How much a recorded conversation's prompt grew from one request to the next, as reported."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ EXCLUDED = {
     "thinking_dropped": "a new turn: the provider leaves out the thinking of the turns before",
     "no_usage": "a reply between has no reported usage",
 }
-"""Why a pair of requests does not tell what its content costs."""
+"""Why a pair of requests does not show what its content costs."""
 
 WARM_PERMILLE = 900
-"""A warm cache holds the prompt before, or all but its last breakpoint."""
+"""A warm cache holds the previous prompt, or all of it up to its last breakpoint: at least this
+many thousandths.
+"""
 
-# Claude keeps the thinking of earlier turns since Opus 4.5; others leave it out.
+# Since Opus 4.5 Claude keeps the thinking of earlier turns; older models leave it out.
 _KEEPS_THINKING = re.compile(
     r"claude-(?:opus-4-[5-9]|sonnet-4-[6-9]|(?:opus|sonnet|haiku|fable|mythos)-[5-9])"
 )
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """What one request has beside the request before it: the *reply* to that one, and the
-    messages *after* it. Tokens are as reported; ``grown_tokens`` is over 0."""
+    """What one request contains beside the previous one: the *reply* to that one, and the messages
+    *after* the reply. Token counts are as reported; ``grown_tokens`` is positive.
+    """
 
     model: str
     reply: Message
@@ -53,7 +56,10 @@ class Growth(msgspec.Struct, frozen=True):
 
 def growths(conversation: Conversation) -> tuple[list[Growth], Counter[str]]:
     """The growths in *conversation*, in order, and how many pairs of requests were left out, by
-    reason. Of a branch, what it shares with the path it leaves is not looked at again."""
+    reason.
+
+    The turns that a branch shares with the path that it leaves are skipped.
+    """
     intervals: list[Growth] = []
     excluded: Counter[str] = Counter()
     for index, following in _pairs(conversation):
@@ -101,7 +107,8 @@ def _unfit(
     answered = {result.tool_use_id for message in between for result in message.tool_results}
     if any(call.id not in answered for call in reply.tool_calls):
         return "unanswered_call"
-    # Others keep parts of a prompt in many caches, and hit one of them by luck.
+    # Other providers keep parts of a prompt in many caches and hit one of them by chance, so this
+    # shows a rewritten prompt only for Claude.
     is_claude = canonical_name(last.model or "").startswith("claude")
     cached = now.cache_read_tokens * 1_000
     if is_claude and 0 < cached < before.prompt_tokens * WARM_PERMILLE:
@@ -122,7 +129,8 @@ def _drops_thinking(reply: Message, conversation: Conversation) -> bool:
 
 
 def _thinks(message: Message) -> bool:
-    # What cannot be sent to anybody else, such as encrypted reasoning, is kept in ``extra``.
+    # Thinking that cannot be sent to any other provider, such as encrypted reasoning, is kept in
+    # ``extra``.
     extra = bytes(message.extra) if message.extra else b""
     return b'"reasoning"' in extra or any(
         isinstance(block, ThinkingBlock | RedactedThinkingBlock) for block in message.content

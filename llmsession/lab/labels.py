@@ -1,4 +1,6 @@
-"""Labels of charts: ticks that differ, and names of dots that do not overlap. Pure."""
+"""Labels of charts: ticks that differ from each other, and names of dots that do not overlap.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from typing import NamedTuple
 __all__ = ["Box", "Frame", "Label", "Spot", "numbers", "placed", "short", "ticks"]
 
 CHAR_WIDTH, LINE_HEIGHT = 5.8, 11.0
-"""Of a label, in the units of the chart: no browser's font is wider on average."""
+"""The size of a character of a label, in the units of the chart. No browser's font is wider on
+average.
+"""
 SAME_SPOT = 6.0
-"""Dots that are no further apart look like one."""
+"""Dots that are no further apart than this look like one."""
 MAX_RANGES = 6
-"""A label names so many ranges of numbers, and counts the others."""
+"""A label lists this many ranges of numbers, and counts the others."""
 MAX_TICKS = 6
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -36,7 +40,7 @@ class Box(NamedTuple):
         )
 
     def holds(self, other: Box) -> bool:
-        """Is *other* inside of it?"""
+        """Is *other* inside it?"""
         return (
             self.left <= other.left
             and self.top <= other.top
@@ -46,11 +50,13 @@ class Box(NamedTuple):
 
 
 Frame = Box
-"""Where labels may stand."""
+"""The area where labels may stand."""
 
 
 class Spot(NamedTuple):
-    """A dot in the chart. ``number`` is its row's, ``name`` what it is called when it is alone."""
+    """A dot in the chart. ``number`` is the number of its row, and ``name`` its label if it stands
+    alone.
+    """
 
     number: int
     name: str
@@ -59,7 +65,7 @@ class Spot(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A text and where it stands. ``spots`` are the dots that it names."""
+    """A text and its place. ``spots`` are the dots that it labels."""
 
     text: str
     box: Box
@@ -78,8 +84,9 @@ def short(value: float) -> str:
 
 
 def ticks(least: float, most: float, *, whole: bool = False) -> list[tuple[float, str]]:
-    """Round values from *least* to *most* and what each is written as, at most ``MAX_TICKS``; no
-    two are written alike. With *whole* they are whole numbers."""
+    """Round values from *least* to *most*, each with its text: at most ``MAX_TICKS``, and no two
+    with the same text. With *whole* they are whole numbers.
+    """
     step = _step(most - least, whole=whole)
     if not step:
         return [(least, short(least))]
@@ -131,8 +138,9 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def placed(spots: Sequence[Spot], frame: Frame) -> list[Label]:
-    """A label for each of *spots*, inside *frame*; no two overlap. Where there is no room for one
-    each, neighbours share a label, which has their numbers."""
+    """A label for each of *spots*, inside *frame*, so that no two overlap. If there is no room for
+    each, neighbours share a label with their numbers.
+    """
     groups: list[list[Spot]] = []
     for spot in spots:
         home = next((group for group in groups if _distance(group[0], spot) <= SAME_SPOT), None)
@@ -155,7 +163,7 @@ def _distance(one: Spot, other: Spot) -> float:
 
 
 def _tried(groups: list[list[Spot]], frame: Frame) -> tuple[list[Label], list[Spot] | None]:
-    """The labels of *groups*, or those before the first that has no room, and it."""
+    """The labels of *groups*; or those before the first group without room, and that group."""
     labels: list[Label] = []
     spots = [spot for group in groups for spot in group]
     for group in groups:
@@ -173,7 +181,7 @@ def _tried(groups: list[list[Spot]], frame: Frame) -> tuple[list[Label], list[Sp
 
 
 def _around(spot: Spot, width: float, frame: Frame) -> Iterator[Box]:
-    """Where a label *width* wide may stand beside *spot*."""
+    """The places where a label of the given *width* may stand beside *spot*."""
     for rise in (-5.0, 4.0, -14.0, 14.0):
         for left in (spot.x + 6, spot.x - 6 - width, spot.x - width / 2):
             inside = min(max(left, frame.left), frame.right - width)

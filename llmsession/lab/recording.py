@@ -1,4 +1,6 @@
-"""A recorded conversation as something to replay: its requests, and the ruler they are sized by."""
+"""A recorded conversation prepared for replays: its requests, and what their sizes are measured
+with.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,13 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One recorded request. ``at`` messages were its context, and those from there up to ``end``
-    are its reply. ``committed`` of them are of earlier turns. ``asked_at`` and ``replied_at``
-    are seconds since the epoch, None where the recording has no times. One that does not count
-    is of the turns that a branch shares with the path it leaves."""
+    """One recorded request.
+
+    The first ``at`` messages were its context, and those from there to ``end`` are its reply. The
+    first ``committed`` messages belong to earlier turns. ``asked_at`` and ``replied_at`` are in
+    seconds since the epoch, None if the recording has no times. ``counts`` is False for requests in
+    turns that a branch shares with the path that it leaves.
+    """
 
     at: int
     end: int
@@ -45,12 +50,14 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation made ready: ``messages`` with calls and results paired, as a session would
-    have imported them, ``summaries`` of results as it makes them at their arrival.
+    """A prepared conversation.
 
-    One model and one calibration stand for the whole conversation, so that every policy is
-    measured by the same ruler: the model that gave most replies, and what all of the reported
-    usage teaches about its estimates.
+    ``messages`` have calls and results paired, as a session would import them. ``summaries`` are
+    those of results, as a session makes them when results arrive.
+
+    One model and one calibration are used for the whole conversation, so that every policy is
+    measured in the same way: the model that gave most replies, and the calibration that all
+    reported usage results in.
     """
 
     id: str
@@ -65,14 +72,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """The calibrated estimate of all messages, as they were recorded."""
+        """The calibrated estimate of all messages as they were recorded."""
         total = sum(message_tokens(message, self.profile) for message in self.messages)
         return self.calibrations.of(self.model).scaled(total)
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording gets in a window: its sizes and frame, and what results show at their
-    arrival that are too long for it, by call id."""
+    """A recording's settings in a window: its sizes, its frame, and, by call id, the capped text of
+    results that are too long for it.
+    """
 
     sizes: Sizes
     frame: Frame
@@ -80,7 +88,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(conversation: Conversation) -> Recording:
-    """*conversation* made ready. Raises InvalidMessage for content that is no list of blocks."""
+    """*conversation*, prepared for replays. Raises InvalidMessage for content that is not a list of
+    blocks.
+    """
     compaction = CompactionConfig(enabled=True)
     imported = import_turns(conversation, conversation.id or "recorded", compaction=compaction)
     messages = imported.messages
@@ -102,7 +112,9 @@ def record(conversation: Conversation) -> Recording:
 
 
 def window_of(recording: Recording, window_tokens: int) -> Window:
-    """What *recording* gets in a window of so many tokens, as a session would size it."""
+    """The settings of *recording* in a window of *window_tokens*, as a session would choose
+    them.
+    """
     sizes = sizes_for(window_tokens, None, recording.profile)
     frame = Frame(
         model=recording.model,
@@ -125,7 +137,7 @@ def window_of(recording: Recording, window_tokens: int) -> Window:
 
 
 def profile_of(model: str) -> Profile:
-    """What *model* needs, by its name; careful values for one that is not known."""
+    """The properties of *model*, by its name. An unknown model gets cautious values."""
     if canonical_name(model).startswith("claude"):
         return find_profile(model, CLAUDE, otherwise=ANTHROPIC, own={})
     return find_profile(model, OPENAI, otherwise=COMPATIBLE, own={})
@@ -137,7 +149,9 @@ def _model(messages: Sequence[Message]) -> str:
 
 
 def _asks(messages: Sequence[Message], shared_turns: int) -> Iterator[Ask]:
-    """A run of replies is the answer to one request: neighbours of one side are one message."""
+    """The recorded requests. A run of replies answers one request, because neighbours of one side
+    are one message.
+    """
     shared = set(list(dict.fromkeys(message.turn for message in messages))[:shared_turns])
     turn_start = index = 0
     while index < len(messages):
@@ -179,8 +193,9 @@ def _taught(conversation: Conversation, model: str) -> Calibrations:
 
 
 def _tools(messages: Sequence[Message]) -> tuple[msgspec.Raw, ...]:
-    """Bare definitions of the tools that were called, and ``recall``: the recorded ones are in
-    few files. Names that no provider takes are left out."""
+    """Bare definitions of the tools that were called, and ``recall``. Few files contain the
+    recorded definitions. Names that no provider accepts are left out.
+    """
     names = dict.fromkeys(call.name for message in messages for call in message.tool_calls)
     bare = [name for name in names if _TOOL_NAME.fullmatch(name) and name != RECALL_TOOL_NAME]
     return (*(Tool(name=name).definition() for name in bare), RECALL_TOOL)

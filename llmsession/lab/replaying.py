@@ -1,10 +1,10 @@
-"""One policy, driven over a recorded conversation: request by request, without a model.
+"""Replays a recorded conversation with one policy: request by request, without a model.
 
-The rules of when a plan is asked for, when it is applied and what is done where a request does
-not fit are a session's (``planning.schedule``, ``planning.cache_economics``, ``escalation``). What
-the session does beside its replies happens between two requests here: a plan that is made while
-one is answered is there for the next. Where a policy wants a summary that a model would write, the
-extractive one is written, by the same rules for all.
+The rules are those of a session: when a plan is asked for, when it is applied, and what is done if
+a request does not fit (``planning.schedule``, ``planning.cache_economics``, ``escalation``). What a
+session does while a reply is streaming happens between two requests here: a plan that is made
+during one request is available for the next. If a policy asks for a summary by a model, an
+extractive one is used instead, by the same rules for all policies.
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ from .retained import Need, Needs, Presence
 __all__ = ["MIN_GAIN", "Figures", "Replayed", "Step", "replay"]
 
 MIN_GAIN = 0.05
-"""A compaction that gains less is not made, as a session's default has it."""
+"""A compaction that frees a smaller share is not applied, as in a session by default."""
 MAX_FORCED = 50
-"""So many rewrites one request may take to fit."""
+"""How many rewrites one request may need to fit."""
 CALL_TOKENS = 60
-"""What a call of ``recall`` costs: its input, and the marks around it and its result."""
+"""The tokens of a call of ``recall``: its input, and the separators around it and its result."""
 
 Advanced = Callable[[int], None]
 
 
 class Step(NamedTuple):
-    """One request: ``at`` messages were its context, of so many tokens; was the context rewritten
-    for it, and was it too large to be sent?"""
+    """One request: the number of messages in its context, its size in tokens, whether the context
+    was rewritten for it, and whether it was too large to be sent.
+    """
 
     at: int
     tokens: int
@@ -72,12 +73,15 @@ class Step(NamedTuple):
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """What a policy did, in sums. Tokens are calibrated estimates, ``cost`` is in nano of the
-    price's unit. ``needs`` is how many strings the replies took from earlier results, of
-    which ``retained`` were in the context, and of the rest ``recallable`` could be recalled.
-    ``too_large`` requests could not be made to fit, were not sent, and retained nothing.
-    ``rescues`` are rewrites by another policy, as a session makes them where a request does not
-    fit and its own policy frees too little."""
+    """The effects of a policy, in sums.
+
+    - Tokens are calibrated estimates, and ``cost`` is in billionths of the price's unit.
+    - ``needs`` is how many strings the replies took from earlier results. ``retained`` of them were
+      in the context, and ``recallable`` of the others could be recalled.
+    - ``too_large`` requests could not be made to fit. They were not sent, and retained nothing.
+    - ``rescues`` are rewrites by another policy, as a session makes them if a request does not fit
+      and its own policy frees too little.
+    """
 
     requests: int = 0
     spent: Spent = msgspec.field(default_factory=Spent)
@@ -94,7 +98,7 @@ class Figures(msgspec.Struct, kw_only=True):
     rescues: int = 0
 
     def add(self, other: Figures) -> None:
-        """Count what *other* counted, a conversation or a sum of them."""
+        """Add the counts of *other*, one conversation or a sum of several."""
         self.spent.add(other.spent)
         self.peak_context = max(self.peak_context, other.peak_context)
         for name in _SUMMED:
@@ -105,8 +109,9 @@ _SUMMED = tuple(name for name in Figures.__struct_fields__ if name not in ("spen
 
 
 class Replayed(Figures, kw_only=True):
-    """What a policy did to one conversation, and its requests. ``faults`` names the first of what
-    made requests invalid: rules and places, nothing that was said."""
+    """What a policy did to one conversation, and its requests. ``faults`` describes the first
+    violations that made requests invalid, by rule and place, without any content.
+    """
 
     steps: list[Step] = []
     faults: list[str] = []
@@ -122,9 +127,12 @@ def replay(
     schedule: Schedule | None = None,
     advanced: Advanced = lambda messages: None,
 ) -> Replayed:
-    """Drive *policy* over *recording* in *window*, as the configuration ``compaction.schedule``
-    would: None is as the policy declares. *needs* are the recording's; *advanced* is called with
-    the number of messages that were passed since the last call."""
+    """Replay *recording* in *window* with *policy*.
+
+    *schedule* is that of the configuration ``compaction.schedule``; None leaves it to the policy.
+    *needs* are those of the recording. *advanced* is called with the number of messages that were
+    passed since the last call. Returns the sums and the requests.
+    """
     run = _Run(recording, window, policy, needs, price=price, schedule=schedule)
     passed = 0
     for ask, needed in zip(recording.asks, needs.by_ask, strict=True):
@@ -135,7 +143,7 @@ def replay(
 
 
 class _Ready(NamedTuple):
-    """A plan that waits, and what of the conversation it was made for."""
+    """A plan that is held, and the state of the conversation that it was made for."""
 
     plan: Plan
     expected_requests: int
@@ -144,7 +152,7 @@ class _Ready(NamedTuple):
 
 
 class _Run:
-    """A replay on its way."""
+    """A replay in progress."""
 
     def __init__(
         self,
@@ -172,13 +180,13 @@ class _Run:
         self._price = price
         self._cache = PrefixCache(price, recording.profile.cache_ttl_s)
         self._size: Size | None = None
-        """Of the last request, and of what was recalled since the last rewrite."""
+        """The size of the last request, including what was recalled since the last rewrite."""
         self._reported = False
         """Was a request answered since the last rewrite?"""
         self._ready: _Ready | None = None
         self._stalled_at: int | None = None
         self._recalled: dict[tuple[str, int], int] = {}
-        """Pages of results that were recalled: the tokens of each, until the next rewrite."""
+        """The tokens of each recalled page of a result, until the next rewrite."""
         self._rewritten = False
         self._before: Ask | None = None
         self.replayed = Replayed(steps=[], faults=[])
@@ -186,11 +194,11 @@ class _Run:
     # One request.
 
     def request(self, ask: Ask, needed: Sequence[Need]) -> None:
-        """Build the request of *ask*, as far as it can be, and charge it."""
+        """Build the request of *ask*, if it can be made to fit, and charge it."""
         messages = self._recording.messages[: ask.at]
         self._rest(messages, ask)
         self._apply_if_ready(messages, ask.asked_at)
-        # Only now it is known how large the context has become.
+        # Only now the size of the context is known.
         self._size = self._sized(self._builder.build(messages, self._view))
         self._apply_if_ready(messages, ask.asked_at)
         self._keep_limit(messages, ask)
@@ -239,10 +247,12 @@ class _Run:
         size, recalled = built.size, self._recalled_tokens
         return msgspec.structs.replace(size, tokens=size.tokens + recalled) if recalled else size
 
-    # What it needs.
+    # What the reply needs.
 
     def _meet(self, needed: Sequence[Need], *, counts: bool) -> None:
-        """Is what the reply uses in the context? What is not, and can be recalled, is."""
+        """Count which strings of the reply are in the context, and recall those that are not, if
+        possible.
+        """
         retained = recallable = 0
         for need in needed:
             if self._presence.holds(need.text) or self._is_recalled(need):
@@ -258,8 +268,9 @@ class _Run:
         return bool(pages) and (need.call_id, len(pages or ()) - 1) in self._recalled
 
     def _recall(self, need: Need, *, counts: bool) -> bool:
-        """Recall what *need* is about, page by page, each by a request of its own, if there is
-        room for it; is it there now?"""
+        """Recall the result of *need*, page by page, with a request for each page. Returns False,
+        and recalls nothing, if there is no room for it.
+        """
         size = self._size
         pages = self._needs.pages(need.call_id, need.text, self._page_chars)
         if pages is None or size is None:
@@ -285,10 +296,10 @@ class _Run:
             self.replayed.peak_context = max(self.replayed.peak_context, grown)
         return True
 
-    # When a plan is made, and when it is applied: session/compacting/compactor.py.
+    # When a plan is made and applied, as in session/compacting/compactor.py.
 
     def _rest(self, messages: tuple[Message, ...], ask: Ask) -> None:
-        """Between two turns the cache of a session that rests would have gone cold."""
+        """Compact a session that was idle between two turns, before its cache expired."""
         before, size = self._before, self._size
         if not self._waits or before is None or size is None or before.committed == ask.committed:
             return
@@ -297,7 +308,7 @@ class _Run:
         ahead = ahead_tokens(self._limit, "idle")
         if not is_due(self._policy, self._fill(before.end, size.tokens + ahead)):
             return
-        # Nobody has said anything yet: what the next turn begins with is not there.
+        # The user has not said anything yet, so the message that opens the next turn is not there.
         index = max(before.end, ask.committed)
         if self._ready is None:
             self._plan(messages[:index], size, "idle", ask.committed)
@@ -322,7 +333,7 @@ class _Run:
     ) -> None:
         self._ready = None
         budget = self._budget(size, trigger, committed)
-        # A digest stands for the summary that a model would write, whatever the policy has itself.
+        # A digest is used in place of a model's summary, even if the policy has a text of its own.
         plan = plan_by_rules(self._policy, self._view, messages, budget, extracted_summary)
         if plan is None or not is_worthwhile(plan, MIN_GAIN):
             self._stalled_at = size.tokens
@@ -331,9 +342,9 @@ class _Run:
         self._ready = _Ready(plan, expected, size.tokens)
 
     def _keep_limit(self, messages: tuple[Message, ...], ask: Ask) -> None:
-        """The next request waits for the plan of a policy that keeps a limit of its own."""
+        """Let the request wait for the plan of a policy that has a limit of its own."""
         size = self._size
-        assert size is not None  # it was counted for this request
+        assert size is not None  # it was computed for this request
         asked = need_of(self._policy, self._schedule, self._fill(len(messages), size.tokens))
         if asked is None:
             return
@@ -403,10 +414,10 @@ class _Run:
         self.replayed.rewrites += 1
         self.replayed.summaries += plan.prefix_summary is not None
 
-    # Where a request does not fit.
+    # A request that does not fit.
 
     def _fitting(self, messages: tuple[Message, ...], ask: Ask) -> tuple[Built, bool]:
-        """The request for *messages*, and whether it fits, after all that makes it fit."""
+        """The request for *messages*, and whether it fits after everything was tried."""
         for _ in range(MAX_FORCED):
             built = self._builder.build(messages, self._view)
             size = self._sized(built)
@@ -418,14 +429,14 @@ class _Run:
                 break
             if plan is not None:
                 self._apply(plan, "window", len(messages))
-            # What was recalled is as old as any result, and is shown by its header again.
+            # Recalled pages count as old results now and are shown by their headers again.
             self._recalled.clear()
         return built, False
 
     def _hardest(self, messages: tuple[Message, ...], size: Size, ask: Ask) -> Plan | None:
         budget = self._budget(size, "window", ask.committed)
         plan, faults = hardest_plan(escalation_of(self._policy), self._view, messages, budget)
-        if faults:  # a session goes on, but here it is the policy that is looked at
+        if faults:  # a session would go on, but here the policy is under test
             raise faults[0]
         self.replayed.rescues += plan is not None and plan.policy != self._policy.name
         return plan

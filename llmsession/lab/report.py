@@ -1,4 +1,4 @@
-"""The lab's report: one HTML file that needs nothing else, neither scripts nor the network."""
+"""The lab's report: one self-contained HTML file, without scripts or the network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .table import Row, frontier
 __all__ = ["CAVEATS", "html_report"]
 
 MAX_CHARTED = 24
-"""Curves are drawn of so many files, those with most requests; the scatter and the table are of
-all."""
+"""Curves are drawn for this many files, those with most requests. The scatter plot and the table
+cover all files.
+"""
 
 CAVEATS = (
     "The replayed cost is counterfactual: the recorded model did not see the shorter context, and"
@@ -29,7 +30,7 @@ CAVEATS = (
     "A request that a policy could not make fit (too_large) is not sent, costs nothing and holds"
     " nothing; such a policy is drawn hollow, and is not on the frontier.",
 )
-"""What a reader of the figures has to know."""
+"""What a reader must know about the figures."""
 
 _COLUMNS = (
     "policy", "requests", "tokens_sent", "cache_write", "cache_read", "cost", "peak_context",
@@ -62,9 +63,11 @@ th:nth-child(2), td:nth-child(2) { text-align: left; } tr.best td { font-weight:
 
 
 def html_report(compared: Sequence[Compared], sums: Sequence[Compared] = ()) -> str:
-    """A page for *compared*, with their *sums* in front. For each file and window it has the
-    context over the steps, a curve for each policy with its rewrites marked; cost against retained
-    facts; and the rows."""
+    """A page for *compared*, with their *sums* first.
+
+    For each file and window it shows the context size over the steps, with a curve for each policy
+    and its rewrites marked; the cost against the retained facts; and the rows.
+    """
     colours = _colours(list(dict.fromkeys(item.row.policy for item in (*sums, *compared))))
     charted = set(_largest(compared))
     groups: dict[tuple[str, int], list[Compared]] = {}
@@ -93,7 +96,7 @@ def _largest(compared: Sequence[Compared]) -> list[str]:
 
 
 def _colours(policies: Sequence[str]) -> dict[str, str]:
-    # Steps of the golden angle: neighbours in the list are far from each other in colour.
+    # Hues are a golden angle apart, so neighbours in the list get very different colours.
     return {
         policy: f"hsl({index * 137.508 % 360:.0f} 62% {42 + 12 * (index % 2)}%)"
         for index, policy in enumerate(policies)
@@ -175,7 +178,7 @@ def _legend(named: set[str], rows: Sequence[Row], colours: dict[str, str]) -> st
 
 
 def _table(rows: Sequence[Row], best: Sequence[Row]) -> str:
-    """The *rows*, numbered in their order."""
+    """The *rows* as a table, numbered in their order."""
     head = "<th>#</th>" + "".join(f"<th>{name.replace('_', ' ')}</th>" for name in _COLUMNS)
     body = "".join(
         f"<tr{' class=best' if row in best else ''}><td>{number}</td>"

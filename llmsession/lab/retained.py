@@ -1,9 +1,9 @@
 """What was still in the context when it was needed.
 
-Of what a reply takes from earlier tool results: is it in the context that the reply answers? What
-counts is what can be told apart: paths, identifiers, numbers, and whole lines that are quoted.
-A string counts where it was first seen in a tool result, and is used by a later reply, in its
-words or in the input of a call. Thinking is not looked at.
+For each string that a reply takes from earlier tool results: is it in the context that the reply
+answers? Only distinctive strings count: paths, identifiers, numbers, and whole quoted lines. A
+string counts if it first appeared in a tool result and a later reply uses it, in its text or in the
+input of a call. Thinking is ignored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from .recording import Ask
 __all__ = ["MAX_PAGES", "Need", "Needs", "Presence", "distinctive", "find_needs"]
 
 WINDOW_CHARS = 256 * 1024
-"""Of a longer text only the first and the last so many characters are read."""
+"""Of a longer text only this many characters at each end are read."""
 MAX_NEEDS = 100
-"""So many strings of one reply count, the first ones: a file that is written whole is one need
-among others."""
+"""How many strings of one reply count at most; the first ones do. Otherwise a reply that writes a
+whole file would outweigh all others.
+"""
 MAX_PAGES = 3
-"""A model that looks for something turns so many pages of a result, no more."""
+"""How many pages of a result a model reads at most when it looks for something."""
 REMEMBERED_CHARS = 4_000
 MIN_LINE_CHARS, MAX_LINE_CHARS = 24, 400
 
@@ -42,15 +43,16 @@ _MIN_WORD, _MIN_NUMBER, _MIN_PATH = 6, 4, 6
 
 
 class Need(NamedTuple):
-    """A string that a reply uses, and the call whose result had it last before that."""
+    """A string that a reply uses, and the call whose result contained it most recently."""
 
     text: str
     call_id: str
 
 
 def distinctive(text: str) -> dict[str, None]:
-    """The strings of *text* that can be told apart, in order: paths, then identifiers and
-    numbers, then lines. A line's number in front of it is no part of it."""
+    """The distinctive strings of *text*, in order: paths, then identifiers and numbers, then lines.
+    A line number in front of a line is not part of it.
+    """
     if len(text) > 2 * WINDOW_CHARS:
         text = f"{text[:WINDOW_CHARS]}\n{text[-WINDOW_CHARS:]}"
     items = {path: None for path in _PATH.findall(text) if _is_path(path)}
@@ -82,7 +84,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _said(blocks: Iterable[Block]) -> Iterator[str]:
-    """The texts of a message, results not included."""
+    """The texts of a message, without results."""
     for block in blocks:
         if isinstance(block, TextBlock):
             yield block.text
@@ -105,15 +107,18 @@ def _strings(value: object) -> Iterator[str]:
 
 
 class _Words(NamedTuple):
-    """What of the vocabulary a message holds, and the calls that its texts name: those that a
-    reader can recall by their id."""
+    """The strings of the vocabulary that a message contains, and the ids of calls in its texts that
+    a reader can recall.
+    """
 
     strings: frozenset[str]
     calls: frozenset[str]
 
 
 class Needs:
-    """What the replies of one conversation need, and where it is. The same for every policy."""
+    """What the replies of one conversation need, and where it is. It is the same for every
+    policy.
+    """
 
     def __init__(
         self,
@@ -125,20 +130,20 @@ class Needs:
         self.by_ask = tuple(by_ask)
         self._vocabulary = vocabulary
         self._recorded = words
-        """Of each recorded body, by its address: the messages keep it alive."""
+        """The strings in each recorded body, by its address. The messages keep the bodies alive."""
         self._messages = messages
         self._results = {
             result.tool_use_id: message for message in messages for result in message.tool_results
         }
         self._pages: dict[tuple[str, int], list[tuple[str, frozenset[str]]]] = {}
         self._texts: dict[str, _Words] = {}
-        """What short texts hold: many policies show one result by the same words."""
+        """The strings in short texts. Many policies show a result by the same text."""
 
     def words(self, message: RequestMessage) -> _Words:
-        """What *message*, of a request, holds."""
+        """The strings and call ids in *message*, a message of a request."""
         known = self._recorded.get(id(message.body))
         if known is not None:
-            # A recorded text names no call to be recalled: no session wrote a note into it.
+            # A recorded text names no call to recall, because no session wrote a notice into it.
             return _Words(known, frozenset())
         texts: list[str] = []
         for block in parse_blocks(message.body):
@@ -147,7 +152,7 @@ class Needs:
         return self.words_of(texts)
 
     def words_of(self, texts: Iterable[str]) -> _Words:
-        """What *texts* hold."""
+        """The strings and call ids in *texts*."""
         strings: set[str] = set()
         calls: set[str] = set()
         for text in filter(None, texts):
@@ -166,8 +171,9 @@ class Needs:
         return words
 
     def pages(self, call_id: str, text: str, max_chars: int = MAX_RECALL_CHARS) -> list[str] | None:
-        """The answers of ``recall`` that a reader gets of the result of *call_id* until one holds
-        *text*, each of at most *max_chars*; None if none of the first ones does."""
+        """The pages of ``recall`` that a reader gets of the result of *call_id* until one contains
+        *text*; None if none of the first MAX_PAGES does. Each has at most *max_chars* characters.
+        """
         for number in range(MAX_PAGES):
             page = self._page(call_id, number, max_chars)
             if page is None:
@@ -201,8 +207,10 @@ def _continues(page: str, call_id: str) -> dict[str, object] | None:
 def find_needs(
     messages: Sequence[Message], asks: Sequence[Ask], system: str | None = None
 ) -> Needs:
-    """What the replies to *asks* take from the tool results before them; what the *system* text
-    says too is nothing to hold. Linear in the text."""
+    """What the replies to *asks* take from the tool results before them.
+
+    A string that is in the *system* text, too, does not count. The time is linear in the text.
+    """
     uses: dict[int, dict[str, None]] = {}
     for ask in asks:
         used: dict[str, None] = {}
@@ -235,8 +243,9 @@ def find_needs(
 
 
 class Presence:
-    """What the last request of a replay holds. A step costs its new messages, and a rewrite what
-    stands behind its first edit."""
+    """The strings and call ids in the last request of a replay. Updating it costs only the new
+    messages of a step, or, after a rewrite, everything behind the first edit.
+    """
 
     def __init__(self, needs: Needs) -> None:
         self._needs = needs
@@ -247,7 +256,7 @@ class Presence:
         self._calls: Counter[str] = Counter()
 
     def look(self, request: Request) -> None:
-        """From now on the answers are about *request*."""
+        """Update it to *request*."""
         if request.system != self._system:
             self._strings.subtract(self._needs.words_of([self._system or ""]).strings)
             self._strings.update(self._needs.words_of([request.system or ""]).strings)
@@ -269,7 +278,7 @@ class Presence:
         self._messages = request.messages
 
     def holds(self, text: str) -> bool:
-        """Is *text*, of what replies need, in the request?"""
+        """Is *text*, one of the strings that replies need, in the request?"""
         return self._strings[text] > 0
 
     def names(self, call_id: str) -> bool:

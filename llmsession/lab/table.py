@@ -13,27 +13,29 @@ from .replaying import Figures
 __all__ = ["Row", "frontier", "row_of"]
 
 RELATIVE_NANO = 1_000
-"""What a plain input token costs by the relative prices (``cache.PLAIN``), in nano."""
+"""The cost of a plain input token by the relative prices (``cache.PLAIN``), in billionths."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What *policy* did to the conversations of *file* in a window of so many tokens.
+    """The results of *policy* for the conversations of *file* in a window of *window* tokens.
 
-    Tokens are calibrated estimates. ``tokens_sent`` is the prompts of all requests, recalls
-    included: ``cache_write`` of them were written to the provider's cache and ``cache_read``
-    read from it. ``cost`` is theirs, and that of what a recall's call is: in plain input tokens,
-    or in dollars (``unit``). ``peak_context`` is the largest prompt. ``rewrites`` of the context
-    were made, by policy or by force, and ``summaries`` for prefixes written.
-
-    ``retained``: of the distinctive strings that replies take from earlier tool results, the share
-    that was in the context then; ``recallable``: of the others, the share that ``recalls`` have
-    brought, which are in the cost, with ``recall_cost`` of it for their own requests. None where
-    there is nothing to hold, or nothing left to recall.
-
-    ``too_large`` requests could not be made to fit: they were not sent, cost nothing and hold
-    nothing. ``rescues`` are rewrites that another policy made where this one freed too little.
-    ``schedule`` is when the policy acted: "own" as it declares, "cache" where the provider's cache
-    made it cheap.
+    - Tokens are calibrated estimates.
+    - ``tokens_sent`` is the size of all prompts, including recalls. ``cache_write`` of them were
+      written to the provider's cache, and ``cache_read`` were read from it.
+    - ``cost`` is the cost of these prompts and of the calls of ``recall``, in plain input tokens or
+      in dollars (``unit``).
+    - ``peak_context`` is the largest prompt.
+    - ``rewrites`` counts the rewrites of the context, by the policy or because a request did not
+      fit; ``summaries`` counts the prefix summaries.
+    - ``retained`` is the share of the distinctive strings taken by replies from earlier tool
+      results that was in the context then; None if there are none.
+    - ``recallable`` is the share of the other strings that ``recalls`` brought back; None if there
+      are none. ``recall_cost`` is the part of ``cost`` for the requests of recalls.
+    - ``too_large`` requests could not be made to fit. They were not sent, cost nothing and retain
+      nothing.
+    - ``rescues`` are rewrites that another policy made because this one freed too little.
+    - ``schedule`` says when the policy acted: "own" as it declares, "cache" when the provider's
+      cache made it cheap.
     """
 
     file: str
@@ -61,7 +63,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def row_of(
     file: str, policy: str, window: int, figures: Figures, unit: str, *, schedule: str = "own"
 ) -> Row:
-    """The row that *figures* are. *unit* is what costs are told in: "usd", or "input_tokens"."""
+    """The row for *figures*. *unit* is the unit of costs: "usd" or "input_tokens"."""
     spent = figures.spent
     return Row(
         file=file,
@@ -96,9 +98,12 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def frontier(rows: Iterable[Row]) -> list[Row]:
-    """Those of *rows*, of one file and window, that no other one beats: none is as cheap and
-    holds as much, and better in one of both. By cost. A policy with a request that could not be
-    sent did not do the work, and is not among them."""
+    """The Pareto frontier of *rows*, which are of one file and window, in the order of cost.
+
+    A row is on it if no other row is at least as cheap and retains at least as much, and is better
+    in one of both. A policy with a request that could not be sent did not do the work, and is left
+    out.
+    """
     able = [row for row in rows if row.retained is not None and not row.too_large]
     best: list[Row] = []
     for row in sorted(able, key=_by_cost):

@@ -1,8 +1,8 @@
-"""Where replies come from.
+"""Providers: where the model's replies come from.
 
-In: a Request and the tag of the step that it is for. Out: a stream of events.
-Absent: history; a provider sees what it is sent. The SDKs are imported where a provider that
-uses one is made.
+In: a Request, and the tag of the step that it is for. Out: a stream of events. A provider keeps no
+history: it knows only what it is sent. An SDK is imported when a provider that uses it is
+constructed.
 """
 
 from .anthropic.bedrock_tokens import BedrockTokens
@@ -21,17 +21,19 @@ from .routing import RoutedProvider
 
 
 def counters_markdown() -> str:
-    """What counts for whom, as the table of docs/explanation/tokens.md and
-    docs/reference/providers.md."""
+    """The table of token counters, for docs/explanation/tokens.md and docs/reference/providers.md.
+
+    Each row says which counter is used for which models, and how far off it may be.
+    """
     own = "with each provider's own endpoint"
     return table_markdown((
         Counted("Claude, of Anthropic, Vertex, Foundry", "claude-x", AnthropicProvider, own),
         Counted("Claude on Bedrock", "claude-x", BedrockTokens, "with `CountTokens`", "bedrock"),
         Counted("Gemini", "gemini-x", GeminiTokens, "with `countTokens`", "gemini"),
         Counted("OpenAI, Azure", "gpt-4o", OpenAIProvider, own),
-        Counted("other servers that speak as OpenAI does", "other", OpenAIProvider, own),
+        Counted("other OpenAI-compatible servers", "other", OpenAIProvider, own),
         Counted("recordings", "other", ReplayProvider, own),
-        Counted("several, by their models", "other", RoutedProvider, "as the one that answers"),
+        Counted("several, by model name", "other", RoutedProvider, "of the provider that answers"),
     ))  # fmt: skip
 
 

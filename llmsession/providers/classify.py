@@ -1,9 +1,11 @@
-"""What a provider's failure means: too large, worth another try, or final. Pure.
+"""Classifies a provider's failure: too large, worth a retry, or final. Pure.
 
-The rule behind the order of the steps: losing history to a busy account is the worse error, so
-whatever speaks of rates, quotas, money or permissions is never an overflow.
-Source: the texts that providers answer with over their limits, collected by LibreChat's agents,
-Cline, Continue and Jan.
+The order of the steps follows one rule. To take a busy account for an overflow is the worse
+mistake, because an overflow makes the session compact and drop history. So a text that speaks of
+rates, quotas, money or permissions is never an overflow.
+
+Source: the error texts that providers answer with, collected by LibreChat's agents, Cline, Continue
+and Jan.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ FailureKind: TypeAlias = Literal["retryable", "overflow", "fatal"]
 
 MAX_DEPTH = 4
 MAX_CHARS = 20_000
-"""Of the text of one failure; what matters stands at its front."""
+"""Only this much of a failure's text is searched; the relevant part stands at the front."""
 
 
 class Overflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is too large for the model or the account.
+    """A request is too large for the model or the account.
 
-    ``limit_tokens`` and ``requested_tokens`` are as the provider named them;
-    ``prompt_tokens`` is the prompt alone, where it said so.
+    ``limit_tokens`` and ``requested_tokens`` are the numbers that the provider named.
+    ``prompt_tokens`` is the prompt alone, if the provider named it.
     """
 
     kind: Literal["context_window", "request_too_large"]
@@ -40,14 +42,16 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """How a failure is treated. ``delay_s`` is what the server asked for, 0 if nothing."""
+    """How to treat a failure. ``delay_s`` is the delay in seconds that the server asked for,
+    or 0.
+    """
 
     kind: FailureKind
     delay_s: float = 0.0
     overflow: Overflow | None = None
 
 
-# Flattening.
+# Flattening: collect every text in a nested error.
 
 _FIELDS = (
     "message", "code", "type", "status", "reason", "error", "cause", "body", "data", "response",
@@ -108,7 +112,8 @@ _URL = re.compile(r"https?://\S+")
 
 def _flatten(value: Any) -> str:
     text = "\n".join(_texts(value, 0, set()))[:MAX_CHARS]
-    # The recoverable answer of OpenAI links to a page whose name speaks of rate limits.
+    # Remove addresses: OpenAI's answer to an oversized request links to a page with "rate limits"
+    # in its address, which would count as a rate limit.
     return _URL.sub("", text)
 
 
@@ -136,8 +141,9 @@ def _number(text: str | None) -> int | None:
 
 
 def _with_output(match: re.Match[str]) -> Overflow:
-    """A pattern with the groups ``limit`` and ``asked``, where the output may be counted into
-    what was asked for."""
+    """An overflow from a match with the groups ``limit`` and ``asked``. ``asked`` may include the
+    room for the output.
+    """
     groups = match.groupdict()
     return Overflow(
         kind="context_window",
@@ -148,7 +154,7 @@ def _with_output(match: re.Match[str]) -> Overflow:
 
 
 def _prompt_alone(match: re.Match[str]) -> Overflow:
-    """The same, where the provider counts no output into what was asked for."""
+    """The same for a provider that does not count the output into ``asked``."""
     overflow = _with_output(match)
     return msgspec.structs.replace(overflow, prompt_tokens=overflow.requested_tokens)
 
@@ -164,8 +170,9 @@ def _input_and_output(match: re.Match[str]) -> Overflow:
 
 
 def _reply_room(match: re.Match[str]) -> Overflow | None:
-    """The room asked for the reply does not fit beside the prompt. Where it would not fit alone
-    either, the prompt is not to blame."""
+    """The room that was asked for the reply does not fit beside the prompt. If it would not fit
+    alone either, the request is no overflow, because a shorter prompt would not help.
+    """
     output, limit = int(match["output"]), int(match["limit"])
     return None if output >= limit else _input_and_output(match)
 
@@ -173,7 +180,8 @@ def _reply_room(match: re.Match[str]) -> Overflow | None:
 def _rate_of_tokens(match: re.Match[str]) -> Overflow | None:
     limit, requested = _number(match["limit"]) or 0, _number(match["asked"]) or 0
     if requested <= limit:
-        return None  # another time it fits: the account is busy, the request is not too large
+        # it fits at another time: the account is busy, and the request is not too large
+        return None
     return Overflow(kind="request_too_large", limit_tokens=limit, requested_tokens=requested)
 
 
@@ -189,7 +197,9 @@ _REPLY_ROOM = re.compile(
     r" (?P<limit>\d+) tokens and your request has (?P<prompt>\d+) input tokens",
     re.I,
 )
-"""vLLM: a cap on the output by its words, but the prompt decides whether it fits."""
+"""vLLM's wording looks like a complaint about the output limit, but the size of the prompt decides
+whether the request fits.
+"""
 
 _OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
     (
@@ -262,14 +272,14 @@ _OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
     ),
 )
 _PATTERNS = tuple((re.compile(text, re.I), make) for text, make in _OVERFLOW_TEXTS)
-"""In order; the first that matches decides, also where it decides against."""
+"""Tried in order. The first match decides, even if its function then finds no overflow."""
 
 
 def find_overflow(error: Any) -> Overflow | None:
-    """Does *error* say that the request was too large? None for anything else.
+    """What *error* says about the size of the request; None if it is no overflow.
 
-    *error* is an exception, decoded or encoded JSON, or text; anything else is None, and nothing
-    is raised.
+    *error* is an exception, decoded or encoded JSON, or text. Any other value gives None. Raises
+    nothing.
     """
     text = _flatten(error)
     if match := _REPLY_ROOM.search(text):
@@ -282,7 +292,7 @@ def find_overflow(error: Any) -> Overflow | None:
     return None
 
 
-# Everything else.
+# Everything that is not an overflow.
 
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _SPENT = re.compile(
@@ -321,11 +331,11 @@ def classify(
     headers: Mapping[str, str] | None = None,
     now: float = 0.0,
 ) -> Failure:
-    """How to treat *error*, the body of an answer with *status*, or of an error in its stream.
+    """How to treat *error*: the body of an answer with *status*, or of an error event in a stream.
 
-    *status* None or 200: in the middle of a stream, where the words alone count, and what is not
-    known is taken for the server's trouble, which passes. *now*, in seconds since the epoch, is
-    for a delay that is given as a date.
+    A *status* of None or 200 means that the error came in the middle of a stream. Then only its
+    text counts, and an unknown text is taken for a temporary fault of the server. *now*, in seconds
+    since the epoch, is needed for a delay that is given as a date.
     """
     overflow = find_overflow(error)
     if overflow is not None or status == 413:
@@ -337,7 +347,7 @@ def classify(
     elif status is None or status < 400:
         kind = _kind_by_words(error)
     elif status == 429 and _SPENT.search(_flatten(error)):
-        kind = "fatal"  # what is used up does not come back by waiting
+        kind = "fatal"  # a spent quota does not come back by waiting
     else:
         kind = "retryable" if status in _RETRYABLE_STATUS or status >= 500 else "fatal"
     return Failure(kind, delay_s if kind == "retryable" else 0.0)
@@ -351,16 +361,17 @@ def _kind_by_words(error: Any) -> FailureKind:
         value = inner.get(name)
         if isinstance(value, str) and value in _KINDS:
             return _KINDS[value]
-        if isinstance(value, int) and value >= 400:  # compatible servers put the status there
+        if isinstance(value, int) and value >= 400:  # compatible servers put the HTTP status here
             return "retryable" if value in _RETRYABLE_STATUS or value >= 500 else "fatal"
     return "fatal" if _NOT_RECOVERABLE.search(_flatten(inner)) else "retryable"
 
 
 def retry_delay_s(headers: Mapping[str, str], *, now: float) -> float:
-    """The seconds that the server asked to wait; 0 if it named none, or nothing that can be read.
+    """How many seconds the server asked to wait; 0 if it named no delay, or an unreadable one.
 
-    ``retry-after-ms``, else ``retry-after`` in seconds or as a date (RFC 9110, 10.2.3), which is
-    read against the server's own ``date`` if it sent one, else against *now*.
+    Reads ``retry-after-ms``, then ``retry-after`` in seconds or as a date (RFC 9110, section
+    10.2.3). A date is compared with the server's own ``date`` header, or with *now* if there is
+    none.
     """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:

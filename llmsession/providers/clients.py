@@ -1,4 +1,4 @@
-"""SDK clients: one for each event loop that uses a provider, made on first use in it."""
+"""SDK clients: one for each event loop that uses a provider, created on first use in that loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ CLOSE_S = 2.0
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How clients reach their server. Times in seconds; ``read_timeout_s`` is the longest pause
-    between two pieces of a reply. Raises InvalidConfig for what cannot work."""
+    """How clients reach their server. Times are in seconds; ``read_timeout_s`` is the longest pause
+    between two pieces of a reply. Raises InvalidConfig for values that cannot work.
+    """
 
     max_retries: int
     connect_timeout_s: float
@@ -39,7 +40,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def timeout(self) -> Any:
-        """The SDKs' form of the timeouts."""
+        """The timeouts in the form that the SDKs accept."""
         import httpx2
 
         return httpx2.Timeout(self.read_timeout_s, connect=self.connect_timeout_s)
@@ -47,7 +48,9 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _certificates() -> Any:
-    """The system's certificates, read once: it takes some ten milliseconds."""
+    """The system's certificates. They are read once, because reading them takes some ten
+    milliseconds.
+    """
     import httpx2
 
     return httpx2.create_ssl_context()
@@ -56,9 +59,9 @@ def _certificates() -> Any:
 class Clients:
     """The clients of one provider. *sdk* is the SDK's module.
 
-    *pattern* is a client that is copied for each event loop. On asyncio the copy has the SDK's
-    aiohttp transport where aiohttp is installed, elsewhere its httpx transport. With *given*, the
-    pattern itself is used, and it is not closed.
+    *pattern* is a client that is copied for each event loop. On asyncio the copy uses the SDK's
+    aiohttp transport if aiohttp is installed; otherwise, and on trio, it uses the SDK's httpx
+    transport. With *given*, the pattern itself is used, and it is not closed.
     """
 
     def __init__(self, sdk: Any, pattern: Any, settings: ClientSettings, *, given: bool) -> None:
@@ -67,7 +70,7 @@ class Clients:
         self._sdk = sdk
         self._pattern = pattern
         self._given = given
-        # Read here and not at first use, where it would stop an event loop.
+        # Read the certificates here: reading them at first use would block an event loop.
         self._verify: Any = True if given else _certificates()
         self._limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=100
@@ -76,7 +79,8 @@ class Clients:
         self._aiohttp = importlib.util.find_spec("aiohttp") is not None
         self._client: RunVar[Any] = RunVar(f"llmsession client {id(self)}", None)
         if self._aiohttp and not given:
-            self._http_client(sdk.DefaultAioHttpClient)  # imports what it needs; holds nothing yet
+            # imports what it needs now; it holds no connection yet
+            self._http_client(sdk.DefaultAioHttpClient)
 
     def current(self) -> Any:
         """The client of the running event loop."""
@@ -98,8 +102,12 @@ class Clients:
         return kind(timeout=self._timeout, limits=self._limits, verify=self._verify)
 
     async def aclose(self) -> None:
-        """Close the running event loop's client, with its connections. The next use makes a new
-        one. Shielded; a server that does not let go is left after two seconds."""
+        """Close the running event loop's client and its connections. The next use creates a new
+        one.
+
+        Shielded from cancellation. A server that does not close its connection is abandoned after
+        two seconds.
+        """
         client = self._client.get()
         if client is None:
             return
@@ -111,24 +119,31 @@ class Clients:
 def check_reach(
     client: Any, headers: Mapping[str, str] | None, profiles: Mapping[str, Profile] | None
 ) -> None:
-    """Raises InvalidConfig where *client* has no address to send to, its key cannot be sent, or
-    *headers* and *profiles* are none. No value is quoted: it may hold a key."""
+    """Check that *client* can reach a server with its key, and that *headers* and *profiles* are
+    valid.
+
+    Raises InvalidConfig. The message quotes no value of a header or an option, because it may hold
+    a key.
+    """
     url = client.base_url
     if url.scheme not in ("http", "https") or not url.host:
         raise InvalidConfig(
-            "base_url has to begin with http:// or https:// and a host, as in http://localhost:8000"
+            "base_url must begin with http:// or https:// and a host, for example"
+            " http://localhost:8000"
         )
     for name in ("api_key", "auth_token"):
         key = getattr(client, name, None)
         if isinstance(key, str) and not (key.isprintable() and key == key.strip()):
-            raise InvalidConfig(f"{name} has a line break, or a blank at an end, which no key has")
+            raise InvalidConfig(
+                f"{name} has a line break, or a blank at one end: check how it was copied"
+            )
     for name, value in (headers or {}).items():
         if not (isinstance(value, str) and value.isprintable()):
-            raise InvalidConfig(f"header {name!r} is no text of one line")
+            raise InvalidConfig(f"the value of header {name!r} must be text in one line")
     for name, profile in (profiles or {}).items():
         if not isinstance(profile, Profile):
             raise InvalidConfig(
-                f"the profile of {name!r} is a {type(profile).__name__}, not a Profile"
+                f"profiles[{name!r}] must be a Profile, not a {type(profile).__name__}"
             )
 
 
@@ -140,10 +155,10 @@ def make_pattern(
     *,
     passes: type[Exception] | tuple[()] = (),
 ) -> Any:
-    """A client that ``Clients`` copies. It never sends anything: its copies have transports.
+    """A client for ``Clients`` to copy. It never sends anything itself; its copies have transports.
 
-    Raises InvalidConfig, without the key in its text, where *options* do not go together. Errors
-    of the class *passes* are the caller's to translate.
+    Raises InvalidConfig, without the key in its text, if *options* do not go together. Errors of
+    the class *passes* are left to the caller.
     """
     import httpx2
 
@@ -159,6 +174,7 @@ def make_pattern(
         )
     except passes:
         raise
-    except Exception as error:  # an SDK raises many kinds for options that do not go together
+    # SDKs raise many kinds of errors for options that do not go together
+    except Exception as error:
         failures = Failures(platform, secrets=secret_values(options), retries=False)
         raise InvalidConfig(failures.hide(f"{platform}: {error_text(error)}")) from None

@@ -1,4 +1,4 @@
-"""How providers end: by their manager, or by the context that they are used in."""
+"""Who closes a provider: its manager, or the context manager around it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Closing", "close_all"]
 
 
 class Closing:
-    """Something that closes itself where it is used as a context manager."""
+    """A base class for parts that close themselves when their ``async with`` block is left."""
 
     is_held = False
     """Is it used as a context manager? Then no session manager closes it."""
 
     async def aclose(self) -> None:
-        """Close what it holds."""
+        """Release connections and other resources."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -36,14 +36,16 @@ class Closing:
 
 
 async def close_all(parts: Iterable[Any]) -> None:
-    """Close each of *parts* that can be closed, but for those that are used as context managers
-    themselves. Raises what the first one raised, after all were asked."""
+    """Close each of *parts* that has ``aclose``, except parts that are used as context managers.
+
+    All parts are closed before the first error is raised.
+    """
     failed: Exception | None = None
     for part in parts:
         if hasattr(part, "aclose") and not getattr(part, "is_held", False):
             try:
                 await part.aclose()
-            except BaseException as error:  # each may be anybody's code
+            except BaseException as error:  # a part may be anybody's code
                 failed = failed or contained_in_task(error)
     if failed is not None:
         raise failed

@@ -1,4 +1,4 @@
-"""What an SDK raises, as ProviderError: translated once, without keys and without content."""
+"""Translates what an SDK raises into ProviderError, without keys and without content."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Failures", "StreamFault", "secret_values"]
 
 MAX_CHARS = 500
 MIN_SECRET = 6
-"""Shorter values are placeholders; replacing them everywhere would spoil the text."""
+"""Shorter values are placeholders; hiding them wherever they occur would spoil the text."""
 HIDDEN = "[hidden]"
 
 _NETWORK = {"aiohttp", "httpcore", "httpcore2", "httpx", "httpx2"}
 _KEY_NAME = re.compile(r"key|token|secret|authorization|password", re.I)
-# What looks like a key, whosever it is: servers quote the key that they refuse.
+# What looks like a key is hidden, whoever's it is: servers quote a key that they refuse.
 _LOOKS_LIKE_KEY = re.compile(r"\b(?:sk|rk|pk)-[A-Za-z0-9_\-*.]{8,}|\bBearer [^\s'\",}]{8,}")
-# vLLM and others put the request into the answer that refuses it.
+# vLLM and other servers repeat the request in the answer that refuses it.
 _ECHO = re.compile(r"""(['"]input['"]\s*:).*""", re.S)
 
 
 def secret_values(*settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The values in *settings* that their names call secret, the longest first."""
+    """The values in *settings* whose names mark them as secret, the longest first."""
     values = {
         value
         for options in settings
@@ -39,7 +39,7 @@ def secret_values(*settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class StreamFault(Exception):
-    """The stream itself reported an error. ``body`` is what it said, as decoded JSON or text."""
+    """The stream itself reported an error. ``body`` is the error, as decoded JSON or text."""
 
     def __init__(self, body: Any) -> None:
         super().__init__("the provider reported an error in its stream")
@@ -47,7 +47,9 @@ class StreamFault(Exception):
 
 
 class Failures:
-    """The edge of one provider. ``retries`` says whether the SDK tries again before it raises."""
+    """Translates the errors of one provider. ``retries`` says whether the SDK retries before it
+    raises.
+    """
 
     def __init__(self, provider: str, *, secrets: Iterable[str], retries: bool) -> None:
         self._provider = provider
@@ -55,8 +57,9 @@ class Failures:
         self._retries = retries
 
     def hide(self, text: str) -> str:
-        """*text* on one line, without keys, without what a server quoted of the request, and not
-        too long."""
+        """*text* on one line, shortened, without keys and without the request that a server
+        quoted.
+        """
         text = " ".join(self._without_secrets(text).split())
         return text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + " ..."
 
@@ -66,14 +69,17 @@ class Failures:
         return _ECHO.sub(r"\1 " + HIDDEN, _LOOKS_LIKE_KEY.sub(HIDDEN, text))
 
     def chainable(self, error: BaseException) -> BaseException | None:
-        """*error* if it may be chained, None if its text has something that must be hidden."""
-        own = isinstance(error, ProviderError)  # it goes on as it is
+        """*error* if it may be chained as a cause; None if its text holds something that must be
+        hidden.
+        """
+        own = isinstance(error, ProviderError)  # our own error is raised as it is
         text = error_text(error)
         return None if own or self._without_secrets(text) != text else error
 
     def refused(self, error: Exception, *, now: float) -> ProviderError:
-        """The error to raise for *error*, which came instead of a stream. The SDK has retried it
-        where it retries at all."""
+        """The error to raise for *error*, which came instead of a stream. The SDK has retried
+        already, if it retries at all.
+        """
         if isinstance(error, ProviderError):
             return error
         status = getattr(error, "status_code", None)
@@ -146,7 +152,7 @@ def _is_network(error: BaseException) -> bool:
 
 
 def _network_text(error: BaseException) -> str:
-    """What went wrong below: an SDK only says that the connection failed."""
+    """The text of the network error beneath: an SDK only says that the connection failed."""
     visited: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:
@@ -159,7 +165,7 @@ def _network_text(error: BaseException) -> str:
 
 
 def _message(body: Any) -> str:
-    """What an error body says, of which only the message and the type are shown."""
+    """What an error body says. Only its message and its type are shown."""
     if isinstance(body, Mapping):
         inner = body.get("error", body)
         if isinstance(inner, Mapping):
@@ -172,7 +178,7 @@ def _message(body: Any) -> str:
 
 
 def _code(body: Any) -> str | None:
-    """What an error body's details call the fault."""
+    """The ``error_code`` in the details of an error body."""
     inner = body.get("error", body) if isinstance(body, Mapping) else None
     details = inner.get("details") if isinstance(inner, Mapping) else None
     code = details.get("error_code") if isinstance(details, Mapping) else None

@@ -1,8 +1,8 @@
-"""The models by name: windows, output limits and needs. Every entry can be overridden; a model
-that is not here gets careful values.
+"""The known models: their windows, output limits and needs.
 
-Source: the vendors' model pages, read in November 2026. Names are matched by their longest known
-beginning, so that dated versions need no entry of their own; other versions do.
+Every entry can be overridden, and an unknown model gets cautious values. Source: the vendors' model
+pages, read in November 2026. A name is matched by its longest known prefix, so dated versions need
+no entry of their own; other versions do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from llmsession.turns.spending.model_names import begins, canonical_name, family
 __all__ = ["ANTHROPIC", "CLAUDE", "COMPATIBLE", "OPENAI", "canonical_name", "find_profile"]
 
 ANTHROPIC = Profile(name="anthropic", token_family="claude")
-"""A Claude model that we do not know: the smallest window and output of those in use, signed
-thinking bound to all that stands before it, no prefill."""
+"""An unknown Claude model: the smallest window and output of those in use, signed thinking that is
+bound to everything before it, no prefill.
+"""
 
 COMPATIBLE = Profile(
     name="openai",
@@ -30,12 +31,14 @@ COMPATIBLE = Profile(
     chars_per_token=3.0,
     token_family="other",
 )
-"""An unknown model behind the chat completions API, local ones included. Their windows are set
-where they are served, so the careful one is small; say the real one in the configuration."""
+"""An unknown model behind the chat completions API, including local ones. Their windows are
+configured where they are served, so the cautious value is small; set the real one in the
+configuration.
+"""
 
 
 CLEARS = frozenset({"clear_tool_uses", "clear_thinking"})
-"""What all Claude models since 4 clear from a context themselves."""
+"""The context edits that all Claude models since 4 offer."""
 
 
 def _claude(window_tokens: int, max_output_tokens: int, **needs: Any) -> Profile:
@@ -51,7 +54,9 @@ _ADAPTIVE = _claude(1_000_000, 128_000, **_COMPACTS)
 
 
 def _manual(max_output_tokens: int) -> Profile:
-    """Until 4.5: prefill is accepted, and with thinking on a tool loop has to start with it."""
+    """Models up to 4.5: they accept prefill, and with thinking on, a tool loop must start with
+    thinking.
+    """
     return _claude(
         200_000,
         max_output_tokens,
@@ -86,7 +91,7 @@ CLAUDE: dict[str, Profile] = {
     "claude-3-5": _claude(200_000, 8_192, prefill=True),
     "claude-3": _claude(200_000, 4_096, prefill=True),
 }
-"""Mythos is not here: its limits are not published, and the careful values hold for it."""
+"""Mythos is missing: its limits are not published, so it gets the cautious values."""
 
 
 def _chat(window_tokens: int, max_output_tokens: int) -> Profile:
@@ -95,8 +100,8 @@ def _chat(window_tokens: int, max_output_tokens: int) -> Profile:
     )
 
 
-# Where the vendor limits the prompt by itself (922,000 of 1,050,000; 272,000 of 400,000), that
-# is the window here: a request over it is refused, however short the reply is to be.
+# Some models limit the prompt itself (922,000 of 1,050,000; 272,000 of 400,000). That limit is the
+# window here, because a longer prompt is refused however short the reply may be.
 _LONG = _chat(922_000, 128_000)
 _REASONING = _chat(272_000, 128_000)
 
@@ -143,8 +148,11 @@ OPENAI |= {
 def find_profile(
     model: str, known: Mapping[str, Profile], *, otherwise: Profile, own: Mapping[str, Profile]
 ) -> Profile:
-    """The profile of *model*: *own* by its exact name, then *own* and *known* by the longest
-    beginning that ends where a part of the name ends, else *otherwise*."""
+    """The profile of *model*.
+
+    An entry of *own* with its exact name comes first. Then the longest prefix in *own* and *known*
+    decides that ends where a part of the name ends. If there is none, *otherwise* is returned.
+    """
     if model in own:
         return own[model]
     name = canonical_name(model)

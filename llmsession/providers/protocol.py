@@ -1,4 +1,4 @@
-"""The provider protocol: one method that streams, one that says what the model needs."""
+"""The provider protocol: one method streams a reply, another describes a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmsession.turns.stream import StreamEvent
 __all__ = ["NOT_COUNTED", "Counting", "Provider", "name_for"]
 
 NOT_COUNTED = "not_counted"
-"""The code of the error of a provider that counts, but not for the model that it was asked for."""
+"""The code of the error that a provider raises if it counts tokens, but not for the given model."""
 
 
 class Provider(Protocol):
@@ -21,33 +21,35 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """What an assistant's message says of where it came from."""
+        """The name that is recorded as the origin of each assistant message."""
         ...
 
     def profile(self, model: str) -> Profile:
-        """What *model* accepts and needs. Never waits; an unknown model gets the careful one."""
+        """The properties of *model*. Never waits. An unknown model gets cautious values."""
         ...
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """Send *request* and yield its reply.
+        """Send *request* and yield the events of its reply.
 
-        Cancelling the task that iterates, or closing the generator, ends the request and
-        frees what it holds. *tag* names the work, for logs and idempotency keys; its turn is 0
-        for a request beside all turns, as for a summary.
+        Cancelling the task that iterates, or closing the generator, ends the request and releases
+        what it holds. *tag* names the step, for logs and idempotency keys. Its turn is 0 for a
+        request outside all turns, for example for a summary.
 
-        Raises ProviderError, classified. Before the first event the provider may retry by
-        itself, and says so in ``retried``: the session does not on top. After it, it never
-        does: the session starts the step again.
+        Raises ProviderError, classified by ``kind``. Before the first event the provider may retry
+        by itself and then sets ``retried``, so that the session does not retry on top. After the
+        first event a provider never retries: the session starts the step again.
         """
         ...
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A provider that counts itself. Not every one does, so it is no part of Provider."""
+    """A provider that counts tokens itself. Not every provider does, so this is a protocol of its
+    own.
+    """
 
     async def count_tokens(self, request: Request) -> int:
-        """The tokens of *request*'s prompt: its system text, tools and messages.
+        """The tokens of the prompt of *request*: its system text, tools and messages.
 
         Raises ProviderError. Can be cancelled.
         """
@@ -55,11 +57,15 @@ class Counting(Protocol):
 
 
 def name_for(provider: Provider, model: str) -> str:
-    """What a message says of where it came from: of a provider that stands for several, the one
-    that answers *model*. A provider, which may be anybody's, that says nothing of use is named by
-    its class. Raises nothing."""
+    """The provider's name to record in a message of *model*.
+
+    A provider that stands for several answers with the name of the one that serves *model*. If the
+    name is unusable, the provider's class names it, because a provider may be anybody's code.
+    Raises nothing.
+    """
     try:
-        # Asked for by name: isinstance of a protocol reads the protocol anew each time.
+        # Looked up by name: isinstance with a protocol inspects the protocol each time, which is
+        # slow.
         of_model: Callable[[str], str] | None = getattr(provider, "name_for", None)
         name: str | None = provider.name if of_model is None else of_model(model)
         if name.__class__ is not str or not name.isascii():

@@ -1,4 +1,4 @@
-"""Reading one reply from an SDK's stream: events out, errors translated, the connection closed."""
+"""Reads one reply from an SDK's stream: yields events, translates errors, closes the connection."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ T = TypeVar("T")
 Events: TypeAlias = tuple[StreamEvent, ...]
 
 DRAIN_S = 0.1
-"""How long the end of a response may take after the reply's end. A response that is read to its
-end leaves its connection to the next request."""
+"""How many seconds the rest of the response may take after the end of the reply. A response that is
+read to its end leaves its connection open for the next request.
+"""
 CLOSE_S = 0.5
-"""How long closing may take. The session gives a stream one second in all."""
+"""How many seconds closing may take. The session gives a stream one second in all."""
 
 
 class Reader(Protocol):
-    """Makes our events of one reply's server-sent events."""
+    """Turns the server-sent events of one reply into our events."""
 
     ended: bool
 
     def read(self, data: str) -> Events:
-        """What one event means."""
+        """The events that one server-sent event stands for."""
         ...
 
     def finish(self) -> Events:
-        """What the stream's end means."""
+        """The events that the end of the stream stands for."""
         ...
 
 
 def stopped_early() -> ProviderError:
-    """The error of a stream that ended before its reply did."""
+    """The error for a stream that ended before its reply did."""
     return ProviderError("the provider's stream stopped before its end", kind="retryable")
 
 
 def read_json(data: str, decoder: msgspec.json.Decoder[T]) -> tuple[str, T]:
-    """*data* and what *decoder* makes of it. Lone surrogates are replaced.
+    """*data*, and the value that *decoder* reads from it. Lone surrogates are replaced.
 
-    Raises ProviderError, retryable, for what is not JSON: the stream is broken.
+    Raises a retryable ProviderError if *data* is not JSON, because then the stream is broken.
     """
     try:
         return data, decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         first = error
     try:
-        # JSON of Python's own making may hold half a surrogate pair.
+        # JSON that Python wrote may hold half of a surrogate pair.
         cleaned = clean_text(json.dumps(json.loads(data), ensure_ascii=False))
         return cleaned, decoder.decode(cleaned)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -73,16 +74,16 @@ async def read_reply_stream(
 ) -> AsyncGenerator[StreamEvent, None]:
     """The events of the stream that *connect* opens. Raises ProviderError alone.
 
-    However it is left, the connection is free or closed afterwards.
+    However the generator is left, the connection is released or closed afterwards.
     """
     try:
         stream = await connect()
     except Exception as error:
         translated = failures.refused(error, now=time.time())
         raise translated from failures.chainable(error)
-    # A private method, because there is no public way to the same. The SDK's public iteration
-    # makes a model of each event, which costs more than all the rest. The method is the step
-    # before that: the events are decoded from the wire, but not yet from JSON.
+    # A private method, because no public one does the same. The SDK's public iteration builds a
+    # model object for each event, which costs more than everything else together. This method is
+    # the step before: events are split, but their JSON is not decoded yet.
     events = stream._iter_events()
     try:
         async for sse in events:
@@ -102,8 +103,8 @@ async def read_reply_stream(
 
 async def _close(stream: Any, events: AsyncGenerator[Any, None], *, drain: bool) -> None:
     """End the generators under *events* and close the response. Raises nothing."""
-    # A read that is cancelled at once ends every generator down to the socket; closing the
-    # outermost alone would leave the others to the garbage collector.
+    # A read that is cancelled at once ends every generator down to the socket. Closing only the
+    # outermost one would leave the others to the garbage collector.
     with (
         suppress(Exception),
         anyio.move_on_after(DRAIN_S if drain else 0, shield=True),

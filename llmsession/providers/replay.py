@@ -1,4 +1,4 @@
-"""A provider that plays recorded replies as a live stream. No model answers."""
+"""A provider that replays recorded replies as a live stream, without a model."""
 
 from __future__ import annotations
 
@@ -29,25 +29,31 @@ _STREAMED: dict[str, tuple[str, DeltaKind]] = {
     "thinking": ("thinking", "thinking"),
     "tool_use": ("input", "input"),
 }
-"""Which field of a block streams, and as what kind of delta."""
+"""For each block type, the field that is streamed and the kind of its deltas."""
 _EXHAUSTED = ("wait", "fail", "repeat")
 
 
 class ReplayProvider:
-    """Plays the assistant messages of *messages*, recorded turn by recorded turn.
+    """Replays the assistant messages of *messages*, one recorded turn for each new turn.
 
-    The first new turn of the session gets the replies of the first recorded turn, and so on;
-    within it, step 1 gets the first reply, step 2 the second. A further attempt at a step gets
-    the same reply again, and after ``rewind`` the next new turn gets an earlier recorded turn.
+    The first new turn of the session gets the replies of the first recorded turn, and so on. Within
+    a turn, step 1 gets the first reply, step 2 the second. A further attempt at a step gets the
+    same reply again. After ``rewind`` the next new turn gets an earlier recorded turn.
 
-    A turn or a step that the recording does not have, such as one that a steer added, is answered
-    as *exhausted* says. "wait" never answers it, as a model that hangs. "fail" raises
-    ProviderError, fatal. "repeat" begins the recording again after its last turn, and gives a step
-    too many the turn's last reply without calls; a turn without such a reply fails.
+    *exhausted* says what happens if the recording has no such turn or step, for example because a
+    steer added a step:
 
-    *delta_chars* is the length of a delta in characters, *delay_s* the pause before each.
-    One provider plays one conversation to one session; *shared* it plays it to any number of
-    them, also when they come back after a restart: turn n of each gets the nth recorded turn.
+    - "wait" never answers, like a model that hangs.
+    - "fail" raises a fatal ProviderError.
+    - "repeat" starts the recording again after its last turn. An additional step gets the turn's
+      last reply without tool calls; a turn without such a reply fails.
+
+    *delta_chars* is the length of a delta in characters, and *delay_s* the pause in seconds before
+    each. By default one provider plays one conversation to one session. With *shared* it plays the
+    conversation to any number of sessions, also after a restart: turn n of each session gets the
+    nth recorded turn.
+
+    Raises InvalidConfig for invalid arguments.
     """
 
     name = "replay"
@@ -77,22 +83,25 @@ class ReplayProvider:
         self._profile = profile or Profile(name="replay", counts_requests=False)
 
     def profile(self, model: str) -> Profile:
-        """The one that it was made with, whatever *model* is."""
+        """The profile that the provider was constructed with, whatever *model* is."""
         return self._profile
 
     def rewind(self, recorded_turn: int) -> None:
-        """Let the next new turn play recorded turn *recorded_turn*, counted from 0.
+        """Let the next new turn play the recorded turn *recorded_turn*, counted from 0.
 
-        Raises InvalidInput for a number below 0; one beyond the recording is an exhausted one.
+        Raises InvalidInput for a negative number. A number beyond the recording is treated as
+        *exhausted* says.
         """
         if recorded_turn < 0:
-            raise InvalidInput(f"recorded turns count from 0, got {recorded_turn}")
+            raise InvalidInput(f"recorded_turn counts from 0, got {recorded_turn}")
         self._next = recorded_turn
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """The recorded reply for this step, in deltas. Cancellable at each of them."""
+        """The recorded reply for this step, in deltas. Can be cancelled before each of them. Raises
+        ProviderError as *exhausted* says.
+        """
         if not tag.turn:
-            raise ProviderError("a recording has no summaries", kind="fatal")
+            raise ProviderError("a recording cannot write summaries", kind="fatal")
         reply = self._choose(tag)
         if reply is None:
             if self._exhausted != "wait":
@@ -103,7 +112,8 @@ class ReplayProvider:
             return
         for event in self._events(reply):
             if isinstance(event, BlockDelta):
-                await anyio.sleep(self._delay_s)  # with 0, too, others run and cancellation lands
+                # even a delay of 0 lets others run, and a cancellation take effect
+                await anyio.sleep(self._delay_s)
             yield event
 
     def _choose(self, tag: StepTag) -> Message | None:
@@ -161,5 +171,6 @@ def _replies_by_turn(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def _stop_reason(reply: Message) -> str:
-    # Recordings often lack it: their writers stored the message before the stream's end.
+    # Recordings often lack the stop reason, because their writers stored the message before the
+    # stream had ended.
     return "tool_use" if reply.tool_calls else "end_turn"

@@ -1,4 +1,4 @@
-"""Several providers as one: each model is answered by the one that its name begins with."""
+"""Several providers as one: the beginning of a model's name decides which provider answers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["RoutedProvider"]
 
 
 class RoutedProvider:
-    """*routes* are providers by the beginning of the models that they answer; the longest one
-    counts, and "" is for all models that no other is for.
+    """Routes each request by its model's name.
 
-    A manager that is left closes its provider, and with this one all that it stands for, but
-    those that are used as context managers themselves. Raises InvalidConfig without a route.
+    *routes* maps prefixes of model names to providers. The longest matching prefix counts; ""
+    matches all models. Closing it closes all its providers, except those that are used as context
+    managers themselves. Raises InvalidConfig if *routes* is empty.
     """
 
     name = "routed"
 
     def __init__(self, routes: Mapping[str, Provider]) -> None:
         if not routes:
-            raise InvalidConfig("a RoutedProvider needs a provider to route to")
+            raise InvalidConfig("a RoutedProvider needs at least one route, got none")
         self._routes = sorted(routes.items(), key=lambda route: -len(route[0]))
 
     def provider_for(self, model: str) -> Provider:
-        """Who answers *model*. Raises InvalidConfig where nobody does."""
+        """The provider that answers *model*. Raises InvalidConfig if there is none."""
         for beginning, provider in self._routes:
             if model.startswith(beginning):
                 return provider
@@ -38,23 +38,24 @@ class RoutedProvider:
         raise InvalidConfig(f"no provider answers model {model!r}; there are those for {known}")
 
     def name_for(self, model: str) -> str:
-        """The name of the one that answers *model*; this one's own where nobody does."""
+        """The name of the provider that answers *model*; "routed" if there is none."""
         try:
             return self.provider_for(model).name
         except InvalidConfig:
             return self.name
 
     def profile(self, model: str) -> Profile:
-        """What *model* accepts and needs. Raises InvalidConfig where nobody answers it."""
+        """The properties of *model*. Raises InvalidConfig if no provider answers it."""
         return self.provider_for(model).profile(model)
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """The reply of the one that answers the request's model. Raises ProviderError."""
+        """The reply of the provider that answers the request's model. Raises ProviderError."""
         return self._answering(request).stream(request, tag)
 
     async def count_tokens(self, request: Request) -> int:
-        """The count of the one that answers the request's model. Raises ProviderError, also where
-        that one does not count."""
+        """The count of the provider that answers the request's model. Raises ProviderError, also if
+        that provider does not count.
+        """
         provider = self._answering(request)
         if not isinstance(provider, Counting):
             raise ProviderError(f"{provider.name} counts no tokens", kind="fatal", code=NOT_COUNTED)
@@ -67,5 +68,5 @@ class RoutedProvider:
             raise ProviderError(str(error), kind="fatal") from error
 
     async def aclose(self) -> None:
-        """Close each of them, once. Raises what the first one raised, after all were asked."""
+        """Close each provider once. All are closed before the first error is raised."""
         await close_all({id(provider): provider for _, provider in self._routes}.values())

@@ -1,7 +1,7 @@
 """Recorded conversations: bytes in, messages out, and our own format back to bytes.
 
-What a file holds beside messages comes out as notes; nothing is skipped in silence.
-Absent: files, and decisions about what to do with a recording.
+Whatever a file holds beside messages is reported as notes; nothing is skipped silently. Nothing
+here opens a file, or decides what to do with a recording.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Our own format: a header line, then one message a line, both JSON.
+"""Our own format: a header line, then one line for each message, both JSON.
 
-``{"llmsession":1,"session":"...","title":"...","labels":{},"interrupted":[],"source":"..."}``;
-only the first two fields are required. A message line has the fields of ``Message``, with the
-blocks in ``content`` byte for byte.
+``{"llmsession":1,"session":"...","title":"...","labels":{},"interrupted":[],"source":"..."}``; only
+the first two fields are required. A message line has the fields of ``Message``, with the blocks in
+``content`` byte for byte.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Header(msgspec.Struct, omit_defaults=True):
 
 
 _OF_CONVERSATION = _Header.__struct_fields__[2:]
-"""The fields that a conversation has by the same names."""
+"""The header fields that are also fields of a conversation."""
 _header_decoder = msgspec.json.Decoder(_Header)
 _message_decoder = msgspec.json.Decoder(Message)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -56,8 +56,11 @@ def looks_own(first: dict[str, msgspec.Raw]) -> bool:
 
 
 def write_own(conversation: Conversation) -> bytes:
-    """*conversation* as a file of our own format. Notes are not written: they are about the
-    file that was read, not about the conversation."""
+    """*conversation* as the bytes of a file in our own format.
+
+    Notes are not written, because they are about the file that was read and not about the
+    conversation.
+    """
     values = {name: getattr(conversation, name) for name in _OF_CONVERSATION}
     header = _Header(VERSION, conversation.id, **values)
     fields = _fields_decoder.decode(encode_json(header)) | conversation.extra
@@ -68,7 +71,7 @@ def write_own(conversation: Conversation) -> bytes:
 
 
 def write_own_files(conversations: Sequence[Conversation]) -> dict[str, bytes]:
-    """A file for each of *conversations*, named by its place and id."""
+    """A file for each of *conversations*, by its name: the index and the id."""
     return {
         path_of(index, conversation, ".jsonl"): write_own(conversation)
         for index, conversation in enumerate(conversations)
@@ -76,24 +79,25 @@ def write_own_files(conversations: Sequence[Conversation]) -> dict[str, bytes]:
 
 
 def _one_line(line: bytes) -> bytes:
-    # Blocks are kept as they came, and JSON from elsewhere may hold line breaks.
+    # Blocks are kept as they were received, and JSON from elsewhere may contain line breaks.
     return msgspec.json.format(line, indent=-1) if b"\n" in line else line
 
 
 def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
     """The conversation in *raw*, a file's bytes.
 
-    Of two messages with one id the later one counts, at the place of the first. Unknown
-    records, header fields and message fields are kept. A torn last line is noted, never raised.
+    If two messages have the same id, the later one counts, at the place of the first. Unknown
+    records, header fields and message fields are kept. A torn last line is noted and never raised.
+    A call id that no provider accepts is replaced; the recorded id is kept in the message's
+    ``extra``.
 
-    A call id that no provider accepts is replaced, and kept in the message's ``extra``.
-
-    Raises TranscriptError: no header, made by a newer version, a second conversation in the
-    file; and for any line that is no message or out of order, if *strict*.
+    Raises TranscriptError if there is no header, if a newer version wrote the file, and if a second
+    conversation begins in it. With *strict*, also for any line that is not a message or is out of
+    order.
     """
     lines, notes = read_lines(raw, strict=strict)
     if not lines:
-        raise TranscriptError("no llmsession transcript: the file holds no JSON object")
+        raise TranscriptError("no llmsession transcript: the file contains no JSON object")
     header, extra = _read_header(lines[0])
     places: dict[str, tuple[int, Message]] = {}
     records: list[msgspec.Raw] = []
@@ -108,7 +112,7 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
         message = _read_message(line, fields, notes, strict)
         if message is not None:
             if message.id in places:
-                detail = f"message {message.id} is given again; the later one counts"
+                detail = f"message {message.id} occurs twice; the later one counts"
                 notes.append(Note(places[message.id][0], "duplicate", detail))
             places[message.id] = (line.line, message)
     ordered = _in_order(places.values(), notes, strict)
@@ -131,8 +135,11 @@ def read_own(raw: bytes, *, strict: bool = False) -> Conversation:
 def _in_order(
     placed: Iterable[tuple[int, Message]], notes: list[Note], strict: bool
 ) -> tuple[Message, ...]:
-    """The messages without those that come back to a turn which another one has followed: they
-    have no place. The numbers need not grow: a turn that jumped the queue stands earlier."""
+    """The messages, without those of a turn that another turn has followed already: they have no
+    place.
+
+    The turn numbers need not grow, because a turn that jumped the queue stands earlier.
+    """
     ordered: list[Message] = []
     seen: set[int] = set()
     for line, message in placed:
@@ -166,7 +173,7 @@ def _read_header(line: JsonLine) -> tuple[_Header, dict[str, msgspec.Raw]]:
 
 
 def _own_copy(raw: msgspec.Raw) -> msgspec.Raw:
-    # A Raw is a view that would keep the whole line alive.
+    # A Raw is a view, which would keep the whole line alive.
     return msgspec.Raw(bytes(raw))
 
 

@@ -1,4 +1,4 @@
-"""All formats by name: which one files are in, and reading and writing them."""
+"""All formats by name: detecting, reading and writing them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class _ReadFile(Protocol):
 
 
 def _each_file(read: _ReadFile) -> Callable[[Files, bool], _Conversations]:
-    """Reads formats of one file: several files one by one, in the order of their names."""
+    """A reader for formats of one file: several files are read one by one, in the order of their
+    names.
+    """
 
     def read_files(files: Files, strict: bool) -> _Conversations:
         conversations = (read(files[name], strict=strict) for name in sorted(files))
@@ -181,7 +183,7 @@ FORMATS: dict[str, Format] = {
         read=_each_file(lobechat.read_lobechat),
         write=lobechat.write_lobechat,
     ),
-    # Lists of messages come last: files of chat applications would pass for some of them.
+    # Lists of messages come last, because files of chat applications would pass for some of them.
     anthropic_list.FORMAT: Format(
         title="list of Anthropic messages",
         looks_like=anthropic_list.looks_anthropic_list,
@@ -196,20 +198,24 @@ FORMATS: dict[str, Format] = {
         lacks=_NO_THINKING,
     ),
 }
-"""By name, the most telling first: files are taken for the first format that says yes."""
+"""The formats by name. Files are taken for the first format that recognises them, so the most
+distinctive formats come first.
+"""
 
 
 def detect(data: bytes | Files) -> str | None:
-    """The name of the format of *data*: one file's bytes, or a folder's files. None if none
-    fits."""
+    """The name of the format of *data*, one file's bytes or a folder's files; None if no format
+    fits.
+    """
     probe = Probe(as_files(data))
     return next((name for name, format in FORMATS.items() if format.looks_like(probe)), None)
 
 
 def read(data: bytes | Files, format: str | None = None, *, strict: bool = False) -> _Conversations:
-    """The conversations in *data*, in *format* or in what it looks like.
+    """The conversations in *data*. Without *format* the format is detected.
 
-    Raises TranscriptError: an unknown format, or files that cannot be read.
+    With *strict*, the first thing that cannot be read raises an error; without it, it is left out
+    with a note. Raises TranscriptError for an unknown format, and for files that cannot be read.
     """
     files = as_files(data)
     name = detect(files) if format is None else format
@@ -220,21 +226,21 @@ def read(data: bytes | Files, format: str | None = None, *, strict: bool = False
     try:
         return _format(name).read(files, strict)
     except (InvalidMessage, msgspec.MsgspecError, RecursionError) as error:
-        raise TranscriptError(f"a value that cannot be kept: {error}") from error
+        raise TranscriptError(f"the file has a value that cannot be kept: {error}") from error
 
 
 def write(conversations: Sequence[Conversation], format: str = own.FORMAT) -> Files:
-    """*conversations* as files of *format*.
+    """*conversations* as files of *format*, by their names.
 
-    Raises TranscriptError for a format that is not known or is read only, and InvalidInput for
-    no conversation at all.
+    Raises TranscriptError for a format that is unknown or can only be read, and InvalidInput if
+    *conversations* is empty.
     """
     if not conversations:
-        raise InvalidInput("there is no conversation to write")
+        raise InvalidInput("there is no conversation to write: give at least one")
     writer = _format(format).write
     if writer is None:
         able = ", ".join(name for name, known in FORMATS.items() if known.write is not None)
-        raise TranscriptError(f"{format!r} is only read; formats that can be written: {able}")
+        raise TranscriptError(f"{format!r} can only be read; formats that can be written: {able}")
     return writer(conversations)
 
 

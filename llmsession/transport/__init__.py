@@ -1,7 +1,7 @@
-"""The way to a session from another process: one set of messages, a service, sockets, a client.
+"""Sessions for other processes: the wire messages, a service, its transports, and a client.
 
-In: frames, each one wire message. Out: frames: answers, and events as the log has them. Absent:
-decisions about turns; they are the session's. asyncio only.
+In: frames, each with one wire message. Out: frames with answers, and with events as the log has
+them. Absent: decisions about turns, which are made by the session. asyncio only.
 """
 
 from .client.sessions import RemoteManager, RemoteSession, RemoteTurn

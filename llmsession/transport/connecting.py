@@ -1,4 +1,4 @@
-"""connect: a client of a service."""
+"""``connect`` makes a client of a service."""
 
 from __future__ import annotations
 
@@ -31,20 +31,24 @@ async def connect(
     patience_s: float = PATIENCE_S,
     overloaded_s: float = OVERLOADED_S,
 ) -> AsyncIterator[RemoteManager]:
-    """The sessions of the service at *address*: ``unix:PATH``, ``tcp://HOST:PORT`` or
-    ``grpc://HOST:PORT``. In asyncio only; gRPC needs ``pip install 'llmsession[grpc]'`` and takes
-    *tls* as a ClientTls.
+    """Connect to the service at *address*, and yield its sessions.
 
-    *patience_s* is how long the service may be unreachable, for a restart, before waiting calls
-    fail with Unreachable. *overloaded_s* is how long a command that the service is too busy for is
-    sent again, no earlier than its hint, before it fails with Overloaded; 0 turns this off. A limit
-    of a session has no hint, and fails at once. Commands of one session keep their order.
+    - *address* is ``unix:PATH``, ``tcp://HOST:PORT`` or ``grpc://HOST:PORT``. gRPC needs
+      ``pip install 'llmsession[grpc]'``.
+    - *token* authenticates the client. It is not sent to another machine without *tls*, unless
+      *insecure* says that something else protects the connection.
+    - *tls* protects TCP and gRPC. gRPC takes only a ClientTls.
+    - *patience_s* is how many seconds the service may be unreachable, for example during a restart,
+      before waiting calls fail with Unreachable.
+    - *overloaded_s* is how many seconds a command is sent again that the busy service refuses with
+      a hint. Then it fails with Overloaded. 0 turns this off. A limit of a session has no hint, so
+      it fails at once. Commands of one session keep their order.
 
-    Leaving the context ends no session and no turn. A *token* is not sent to another machine
-    without *tls*, unless *insecure* says that something else protects it.
-    Raises InvalidInput for an invalid address, InvalidConfig if the extra is missing or the token
-    is not safe, and Unreachable, Unauthenticated, ProtocolError (another version) or
-    Overloaded if the first connection cannot be made.
+    Works on asyncio only. Leaving the context ends no session and no turn.
+
+    Raises InvalidInput for an invalid address. Raises InvalidConfig if the extra is missing or the
+    token would be sent unprotected. Raises Unreachable, Unauthenticated, ProtocolError (another
+    version) or Overloaded if the first connection cannot be made.
     """
     where = parse_address(address)
     check_token_is_safe(
@@ -67,7 +71,7 @@ async def connect(
 def dial_of(
     address: Address, tls: ClientTls | ssl.SSLContext | None, token: str | None = None
 ) -> Dial:
-    """How to connect to *address*, as often as needed. Raises InvalidInput, InvalidConfig."""
+    """A function that connects to *address*. Raises InvalidInput and InvalidConfig."""
     if address.scheme == "grpc":
         from .grpc.client import grpc_dial
 

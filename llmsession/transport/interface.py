@@ -1,8 +1,8 @@
-"""What embedded and remote sessions share: code written against these runs on both.
+"""What embedded and remote sessions have in common. Code written against it runs with both.
 
-``SessionManager``, ``LLMSession`` and ``Turn`` have them, and so have ``RemoteManager``,
-``RemoteSession`` and ``RemoteTurn``. What each does is said where it is embedded. Remote, every
-call may also raise TransportError.
+``SessionManager``, ``LLMSession`` and ``Turn`` implement these protocols, and so do
+``RemoteManager``, ``RemoteSession`` and ``RemoteTurn``. The embedded classes document the methods.
+A remote method may also raise TransportError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmsession.session import (
     TurnOutcome,
     WhenBusy,
 )
-from llmsession.session.handles.reply_text import TextPiece
+from llmsession.session.handles.reply_text import TextStream
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.commands import IfBusy
 from llmsession.store import SessionFilter, SessionRow
@@ -62,13 +62,14 @@ class TurnInterface(Protocol):
         """The turn's id."""
 
     def __aiter__(self) -> EventStream: ...
-    def stream_text(self) -> AsyncIterator[TextPiece]: ...
+    def stream_text(self) -> TextStream: ...
     async def outcome(self) -> TurnOutcome: ...
     async def text(self) -> str: ...
 
 
 class SessionInterface(Protocol):
-    """See ``LLMSession``. ``turn`` raises for a turn that never was, remote when it is used."""
+    """See ``LLMSession``. ``turn`` raises for an unknown turn; a remote one raises when the turn is
+    used."""
 
     @property
     def id(self) -> str:

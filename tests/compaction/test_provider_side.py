@@ -83,13 +83,16 @@ def test_a_configuration_comes_back_from_the_log_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("side", "told"),
     [
-        ({}, "says nothing"),
+        ({}, "is empty"),
         ({"compact": CompactAtThreshold(), "summaries": ProviderSummaries()}, "exclude each other"),
         ({"clear_tool_uses": ClearToolUses(trigger_tokens=1, trigger_tool_uses=1)}, "two triggers"),
-        ({"clear_tool_uses": ClearToolUses(keep=-1)}, "clear_tool_uses.keep is -1"),
-        ({"clear_thinking": ClearThinking(keep_turns=0)}, "keep_turns is 0"),
-        ({"compact": CompactAtThreshold(trigger_tokens=49_999)}, "a number from 50000"),
-        ({"summaries": ProviderSummaries(max_tokens=0)}, "max_tokens is 0"),
+        ({"clear_tool_uses": ClearToolUses(keep=-1)}, "clear_tool_uses.keep must be .* not -1"),
+        ({"clear_thinking": ClearThinking(keep_turns=0)}, "keep_turns must be .* not 0"),
+        (
+            {"compact": CompactAtThreshold(trigger_tokens=49_999)},
+            "a whole number of at least 50000",
+        ),
+        ({"summaries": ProviderSummaries(max_tokens=0)}, "max_tokens must be .* not 0"),
         ({"summaries": ProviderSummaries(instructions="x" * 16_385)}, "16385 characters"),
         ({"summaries": ProviderSummaries(deadline_s=0)}, "deadline_s"),
     ],

@@ -57,7 +57,7 @@ previews are shown twice after the connection was lost (docs/reference/wire.md)
 
 in transport/client/subscription.py, by transport/client/test_subscription.py
 text of a resumed step is taken for text that was shown (docs/reference/wire.md)
-    - self._step = None  # its text begins anew, with the attempt that it had
+    - self._step = None  # the step starts its text again, with the same attempt number
     + pass
     test_text_from_before_a_kill_is_not_joined_with_that_of_the_resumed_turn
 

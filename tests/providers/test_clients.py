@@ -15,7 +15,7 @@ PROVIDERS = pytest.mark.parametrize("kind", [AnthropicProvider, OpenAIProvider])
 @PROVIDERS
 @pytest.mark.parametrize("address", ["localhost:8000", "/v1", "http://", "ftp://host"])
 def test_an_address_without_a_scheme_or_a_host_is_refused(kind: Any, address: str) -> None:
-    with pytest.raises(InvalidConfig, match="base_url has to begin with http://"):
+    with pytest.raises(InvalidConfig, match="base_url must begin with http://"):
         kind(api_key=KEY, base_url=address)
 
 
@@ -23,7 +23,7 @@ def test_an_address_without_a_scheme_or_a_host_is_refused(kind: Any, address: st
 @pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\nmore"])
 def test_a_key_that_no_header_can_carry_is_refused_and_not_quoted(kind: Any, key: str) -> None:
     with pytest.raises(
-        InvalidConfig, match="api_key has a line break, or a blank at an end"
+        InvalidConfig, match="api_key has a line break, or a blank at one end"
     ) as raised:
         kind(api_key=key)
     assert KEY not in str(raised.value)
@@ -32,11 +32,11 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_quoted(kind: Any, key
 @PROVIDERS
 @pytest.mark.parametrize("value", ["two\nlines", 3])
 def test_a_header_that_cannot_be_sent_is_refused_by_name(kind: Any, value: Any) -> None:
-    with pytest.raises(InvalidConfig, match="header 'x-team' is no text of one line"):
+    with pytest.raises(InvalidConfig, match="header 'x-team' must be text in one line"):
         kind(api_key=KEY, headers={"x-team": value})
 
 
 @PROVIDERS
 def test_a_profile_that_is_none_is_refused_by_name(kind: Any) -> None:
-    with pytest.raises(InvalidConfig, match="the profile of 'mine' is a dict, not a Profile"):
+    with pytest.raises(InvalidConfig, match="must be a Profile, not a dict"):
         kind(api_key=KEY, profiles={"mine": {"window_tokens": 1000}})

@@ -80,7 +80,7 @@ async def test_it_plays_turn_by_turn_and_step_by_step() -> None:
 
 async def test_a_request_beside_all_turns_takes_no_recorded_reply() -> None:
     provider = ReplayProvider(THREE_TURNS)
-    with pytest.raises(ProviderError, match="no summaries"):
+    with pytest.raises(ProviderError, match="cannot write summaries"):
         await play(provider, 0)
     assert await text(provider, 1) == "one"
 
@@ -104,7 +104,7 @@ async def test_after_a_rewind_the_next_new_turn_plays_an_earlier_recorded_turn()
     provider.rewind(1)
     assert await text(provider, 2, 2) == "two b"  # an open turn goes on
     assert [await text(provider, turn) for turn in (3, 4)] == ["two a", "three"]
-    with pytest.raises(InvalidInput, match="count from 0, got -1"):
+    with pytest.raises(InvalidInput, match="counts from 0, got -1"):
         provider.rewind(-1)
 
 

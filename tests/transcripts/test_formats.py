@@ -81,7 +81,7 @@ def test_what_no_application_imports_is_refused_with_the_formats_that_can_be_wri
         with pytest.raises(TranscriptError) as caught:
             write(conversations, name)
         assert str(caught.value) == (
-            f"{name!r} is only read; formats that can be written: {', '.join(written)}"
+            f"{name!r} can only be read; formats that can be written: {', '.join(written)}"
         )
 
 
@@ -278,9 +278,9 @@ NO_RECORDS: list[tuple[str, list[str | int], list[Any], str]] = [
     ("continue", ["history"], [{"message": {"role": "ghost"}}], "^item 2: .*'ghost'"),
     ("cline-sdk", ["messages"], [7], "^message 2"),
     ("roo-code", [], [{"content": "?"}], "^message 2"),
-    ("gemini-cli", ["messages"], [{"type": "ghost"}], "^message 2: of an unknown type"),
-    ("anthropic-messages", [], [{"content": "x"}], "^message 2: no role"),
-    ("openai-chat", [], [{"content": "?"}], "^message 2: no role"),
+    ("gemini-cli", ["messages"], [{"type": "ghost"}], "^message 2: unknown type"),
+    ("anthropic-messages", [], [{"content": "x"}], "^message 2: it has no known role"),
+    ("openai-chat", [], [{"content": "?"}], "^message 2: it has no known role"),
     ("chainreview", ["apiHistory"],
      ["x", {"role": "tool", "content": ""}, {"role": "user"}, {"role": "user", "content": [3]}],
      "^record 2: a message without a role and content"),
@@ -290,13 +290,13 @@ NO_RECORDS: list[tuple[str, list[str | int], list[Any], str]] = [
     ("chatbot-ui-rows", ["messages"], [{"role": "user", "content": "x"}],
      "^record 2: a row without a role"),
     ("lobechat", ["messages"], ["text", {"id": "x"}, {"role": "user"}, {"id": "x", "role": "?"}],
-     "^record 2: no row with an id"),
+     "^record 2: a row without an id"),
     ("librechat", ["messages"], ["a text", None, {"text": "no id"}],
      "^record 2: a message without a messageId"),
     ("minisearch", ["chatHistory"], [{"role": "user", "content": "x"}],
      "^record 2: a row of chatHistory without a run"),
     ("neurolink", ["messages"], [{"role": "narrator", "content": "?"}],
-     "^record 2: a message without a role"),
+     "^record 2: a message without a known role"),
 ]  # fmt: skip
 
 

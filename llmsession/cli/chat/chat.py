@@ -1,4 +1,4 @@
-"""``llmsession chat``: a terminal to talk in."""
+"""``llmsession chat``: talk to a model in the terminal."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from .view import TurnView, context_line, print_conversation
 __all__ = ["chat"]
 
 NO_KEY = (
-    "no key for {provider}: set {variable}, or talk to a local server with"
+    "no API key for {provider}: set {variable}, or use a local server, for example"
     " --provider openai --base-url http://localhost:11434/v1 --model NAME"
 )
 
 
 DELAY_MS = 20.0
-"""The pause before each piece of a recorded reply."""
+"""The pause before each chunk of a recorded reply, in milliseconds."""
 
 
 class ProviderName(StrEnum):
@@ -75,15 +75,16 @@ _KEYS = {ProviderName.ANTHROPIC: "ANTHROPIC_API_KEY", ProviderName.OPENAI: "OPEN
 def chat(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="With --provider replay: the recording."),
+        typer.Argument(metavar="[FILE]", help="The recording for --provider replay."),
     ] = None,
     *,
     provider: Annotated[
-        ProviderName | None, typer.Option(help="Who answers; anthropic, if nobody is named.")
+        ProviderName | None, typer.Option(help="The provider. Default: anthropic.")
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which model.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name.")] = None,
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Another server of the same protocol.")
+        str | None,
+        typer.Option(metavar="URL", help="URL of another server with the provider's API."),
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
     store: StoreOrNone = None,
@@ -91,21 +92,25 @@ def chat(
     token_file: TokenFile = None,
     ca: CaFile = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="A session to go on with, or to begin.")
+        str | None,
+        typer.Option(metavar="ID", help="The session to continue; created if it is missing."),
     ] = None,
     delay_ms: Annotated[
         float | None,
-        typer.Option(min=0, metavar="MS", help="With replay: the pause before each piece; 20."),
+        typer.Option(
+            min=0, metavar="MS", help="With replay: pause before each chunk. Default: 20."
+        ),
     ] = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help names the commands.
+    """Talk to a model in the terminal. Esc or Ctrl-C stops a reply; /help lists the commands.
 
-    Sessions are kept in --store, nowhere if that is "memory:", and without it in your data folder
-    (~/.local/share/llmsession). Exit code 1: a prompt that came through a pipe failed.
+    Sessions are kept in the store of --store. With "memory:" they are not kept. By default they are
+    kept in your data folder (~/.local/share/llmsession). Exits with 1 if a prompt that was read
+    from a pipe failed.
 
-    With --connect the session lives in a service, whose providers answer: it goes on there
-    without us, and others may talk in it, too.
+    With --connect the session runs at a service, and the service's providers answer. It continues
+    there after you leave, and other clients may use it at the same time.
     """
     local = {
         "FILE": file,
@@ -119,11 +124,11 @@ def chat(
     recording = None
     if named is ProviderName.REPLAY:
         if file is None:
-            raise InvalidInput("--provider replay needs the FILE of a recording")
+            raise InvalidInput("--provider replay needs a FILE: the recording")
         recording = Recording(file, delay_s=(DELAY_MS if delay_ms is None else delay_ms) / 1000)
         config = recording.config()
     elif file is not None:
-        raise InvalidInput(f"{file}: a recording is played with --provider replay")
+        raise InvalidInput(f"{file}: to play a recording, use --provider replay")
     else:
         config = SessionConfig(model=model or DEFAULT_MODELS[named.value], system=system)
     if service is not None:
@@ -140,8 +145,8 @@ def chat(
 
 
 def _store_address(store: str | None, *, is_replay: bool) -> str:
-    """The store that was named, else the one in the user's folder; a replay is not kept there.
-    Raises InvalidInput where there can be no such folder."""
+    """The store that the user named, else the one in the user's data folder. A replay is kept in
+    memory by default. Raises InvalidInput if the data folder cannot be created."""
     address = store or os.environ.get(STORE_VARIABLE)
     if address or is_replay:
         return address or "memory:"
@@ -160,7 +165,8 @@ def _provider(name: ProviderName, base_url: str | None) -> Provider:
 
         return OpenAIProvider(base_url=base_url)
     except InvalidConfig as error:
-        # The SDKs know more places for a key than the one that is named here.
+        # The SDKs also read keys from places that this message does not name. Where a base URL is
+        # set, a key may not be the problem, so the SDK's own message is kept.
         said = (variable, variable.replace("API_KEY", "BASE_URL"))
         if base_url is not None and "base_url" in str(error):
             raise InvalidInput(str(error).replace("base_url", f"--base-url {base_url}")) from error
@@ -170,9 +176,11 @@ def _provider(name: ProviderName, base_url: str | None) -> Provider:
 
 
 class Place(NamedTuple):
-    """The sessions to talk in, of a manager here or of a service, and what a new one begins with;
-    ``config`` raises InvalidInput where no model is known for it. ``name`` says where they are
-    kept."""
+    """Where the chat's sessions are: in a manager of this process or at a service.
+
+    ``config()`` returns the configuration of a new session, and raises InvalidInput if no model is
+    known for it. ``name`` says where sessions are kept.
+    """
 
     sessions: ManagerInterface
     config: Callable[[], SessionConfig]
@@ -187,7 +195,7 @@ async def _embedded(
     config: SessionConfig, provider: Provider, store: Store, address: str
 ) -> AsyncGenerator[Place, None]:
     async with SessionManager(provider=provider, store=store) as manager:
-        # A password, which the address of a database may have, is not printed.
+        # The address of a database may contain a password, so it is not printed.
         name = "nowhere" if address == "memory:" else f"in {address.partition('?')[0]}"
         if "://" in address:
             name = "in the database"
@@ -209,7 +217,7 @@ async def _chat(
     session_id: str | None,
     recording: Recording | None,
 ) -> bool:
-    """Whether every prompt was answered; on a terminal who types sees what failed."""
+    """Whether every prompt was answered. Always true on a terminal: its user sees what failed."""
     console = TerminalConsole()
     async with where() as place:
         session, is_new = await _session(place, session_id)
@@ -229,17 +237,17 @@ async def _chat(
                 talk.failed |= bool(talk.draft)
                 talk.say(f"[dim]{context_line(await talk.session.read_status())}[/]")
                 if recording is not None and recording.is_over:
-                    talk.say("[dim]the recording is over; /rewind goes back, /quit leaves[/]")
+                    talk.say("[dim]the recording has ended; /rewind goes back, /quit leaves[/]")
         return lines.is_terminal or not talk.failed
 
 
 async def _session(place: Place, session_id: str | None) -> tuple[SessionInterface, bool]:
-    """The session to talk to, and whether it is new."""
+    """The session to use, and whether it is new."""
     if session_id is None:
         return await place.sessions.create(place.config()), True
     try:
         known = await id_at_service(place.sessions, session_id)
-        if isinstance(place.sessions, SessionManager):  # chat has no tools of its own
+        if isinstance(place.sessions, SessionManager):  # chat has no functions for its tools
             return await place.sessions.open(known, unbound="warn"), False
         return await place.sessions.open(known), False
     except SessionNotFound:
@@ -252,14 +260,14 @@ async def _greet(talk: Talk, is_new: bool, recording: Recording | None, kept: st
     talk.say(f"[dim]session {escape(session.id)} · model {escape(model)} · /help[/]")
     talk.say(f"[dim]kept {escape(kept)}[/]")
     if recording is not None:
-        talk.say("[dim]recorded replies, no model: each line of the recording is offered[/]")
+        talk.say("[dim]recorded replies, no model: press Enter to send each recorded line[/]")
     if not is_new:
         messages = await session.read_conversation()
         print_conversation(talk.console, messages, thinking=talk.thinking)
 
 
 class _Lines:
-    """The input lines: edited on a terminal, with a history; read as they come elsewhere."""
+    """The input lines. On a terminal they can be edited and have a history."""
 
     def __init__(self) -> None:
         self._prompt: Any = None
@@ -278,7 +286,7 @@ class _Lines:
             )
 
     async def read(self, talk: Talk, recording: Recording | None) -> str | None:
-        """The next line, None at the end of the input."""
+        """The next line, or None at the end of the input."""
         draft, talk.draft = talk.draft, ""
         if recording is not None and not draft:
             draft = recording.line
@@ -290,25 +298,25 @@ class _Lines:
             try:
                 line = await self._prompt.prompt_async("> ", default=self._draft)
             except KeyboardInterrupt:
-                draft = ""  # as in a shell: the line is given up, the program is not
+                draft = ""  # as in a shell: Ctrl-C discards the line, not the program
             except EOFError:
                 return None
             else:
                 if str(line).startswith("/"):
-                    talk.draft = draft  # offered again after the command
+                    talk.draft = draft  # offer the draft again after the command
                 return str(line)
 
 
 def _history_file() -> Path:
-    """Where the lines of earlier talks are kept; only their user may read it."""
+    """The file with the lines of earlier chats. Only its user may read it."""
     file = user_folder("XDG_STATE_HOME", ".local/state") / "chat-history"
     file.touch(mode=0o600)
     return file
 
 
 async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
-    """One turn, printed as it comes. Returns what the next input line begins with: the line
-    itself if the turn was dropped."""
+    """Send *line* and print the turn as it streams. Returns the text to fill the next input line
+    with: *line* itself unless the turn was committed."""
     session, view = talk.session, TurnView(talk.console, thinking=talk.thinking)
     if recording is not None:
         recording.begin()
@@ -321,12 +329,12 @@ async def _turn(talk: Talk, line: str, recording: Recording | None) -> str:
 
     async def stop() -> None:
         await stopping.wait()
-        with suppress(SessionError):  # reading the turn meets it, too
+        with suppress(SessionError):  # reading the turn raises the same error
             await session.interrupt(turn.id)
 
     async with anyio.create_task_group() as group:
         group.start_soon(stop)
-        # Asking for the outcome meets an error, too.
+        # An error is suppressed here because asking for the outcome raises it, too.
         with view.live(), stop_keys(stopping.set), suppress(SessionError):
             async for event in turn:
                 view.show(event)
@@ -350,5 +358,5 @@ async def _answer(session: SessionInterface, call: ToolUse, recording: Recording
     result = ToolResult(call.id, "There are no tools here.", is_error=True)
     if recording is not None:
         result = recording.result(call)
-    with suppress(Refused):  # it was stopped meanwhile
+    with suppress(Refused):  # the turn was stopped in the meantime
         await session.submit_tool_results([result])

@@ -1,7 +1,7 @@
-"""Keys: those that stop a turn while it streams, and a command on a line that was filled in.
+"""Keys that stop a streaming turn, and the slash that replaces a draft by a command.
 
-prompt_toolkit is imported where keys are read: it takes a fifth of the time in which every command
-starts.
+prompt_toolkit is imported only where keys are read: the import takes a fifth of the start-up time
+of every other command.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["draft_keys", "stop_keys"]
 
 @contextmanager
 def stop_keys(stop: Callable[[], None]) -> Iterator[None]:
-    """Call *stop* for each Esc and Ctrl-C meanwhile. Other keys are swallowed: they were not
-    meant for the next line. Without a terminal nothing is read."""
+    """While the context is open, call *stop* on each Esc and Ctrl-C. Other keys are discarded: they
+    were not meant for the next line. Without a terminal no key is read."""
     if not sys.stdin.isatty():
         yield
         return
@@ -30,7 +30,7 @@ def stop_keys(stop: Callable[[], None]) -> Iterator[None]:
     stopping, keys = {Keys.Escape, Keys.ControlC}, create_input()
 
     def read() -> None:
-        # A lone Esc may begin the code of another key, which then comes in the same read.
+        # The code of another key may begin with Esc; the whole code then arrives in one read.
         if any(press.key in stopping for press in (*keys.read_keys(), *keys.flush_keys())):
             stop()
 
@@ -39,8 +39,8 @@ def stop_keys(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def draft_keys(draft: Callable[[], str]) -> KeyBindings:
-    """A slash that is typed where the line still is what it was filled with, *draft*, begins a
-    command: it takes the place of the draft."""
+    """A binding for the slash. Typed into an untouched *draft*, it replaces the draft, so that a
+    command can be typed."""
     from prompt_toolkit.application.current import get_app
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings

@@ -1,4 +1,4 @@
-"""A recording to talk to: its lines are offered, its replies played, its results submitted."""
+"""A recording for ``chat``: offers its lines, plays its replies, and submits its tool results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Recording"]
 
 
 class Recording:
-    """One recorded conversation, at the turn that is next.
+    """One recorded conversation, and the position of the next turn in it.
 
-    What the reader left out of the file is said on stderr, and how many conversations are not
-    played. Raises InvalidInput for a file that cannot be played.
+    Prints on stderr what the reader left out of the file, and how many other conversations of the
+    file are not played. Raises InvalidInput for a file that cannot be played.
     """
 
     def __init__(self, path: Path, *, delay_s: float) -> None:
@@ -31,7 +31,7 @@ class Recording:
         except (InvalidInput, TranscriptError) as error:
             raise InvalidInput(f"{path}: {error}") from error
         if not conversations or not conversations[0].messages:
-            raise InvalidInput(f"{path}: no conversation in it")
+            raise InvalidInput(f"{path}: the file contains no conversation")
         print_left_out(path, conversations)
         if len(conversations) > 1:
             print_failure(path, f"{len(conversations)} conversations; only the first one is played")
@@ -44,21 +44,21 @@ class Recording:
 
     @property
     def model(self) -> str:
-        """The model that was recorded, for the title."""
+        """The recorded model, for the heading."""
         models = [message.model for message in self._conversation.messages if message.model]
         return models[0] if models else "recorded"
 
     def tools(self) -> tuple[Tool, ...]:
-        """The tools that the recording calls."""
+        """The tools that the recorded replies call."""
         return tuple(tool for tool in recorded_tools(self._conversation) if isinstance(tool, Tool))
 
     def config(self) -> SessionConfig:
-        """A session that the recording can be played in."""
+        """The configuration of a session that plays the recording."""
         return SessionConfig(model=self.model, tools=self.tools())
 
     @property
     def line(self) -> str:
-        """What the user said next in the recording; "" at its end."""
+        """The recorded user's next line, or "" at the end."""
         if self._next >= len(self._turns):
             return ""
         blocks = parse_blocks(self._turns[self._next].messages[0].body)
@@ -66,21 +66,21 @@ class Recording:
 
     @property
     def is_over(self) -> bool:
-        """Was every turn of it played?"""
+        """Whether all recorded turns were played."""
         return self._next >= len(self._turns)
 
     def begin(self) -> None:
-        """The next turn is played, whatever the user said."""
+        """Play the next recorded turn, whatever the user typed."""
         self.provider.rewind(self._next)
         self._step = self._answered = 0
 
     def saw(self, event: object) -> None:
-        """A step asked for its tools."""
+        """Note an event of the turn, to know which step's tools are called."""
         if isinstance(event, ToolsRequested):
             self._step, self._answered = event.step, 0
 
     def result(self, call: ToolUse) -> ToolResult:
-        """The recorded result of *call*: by place, for a repeated call has another id."""
+        """The recorded result of *call*. It is found by position: a repeated call has a new id."""
         steps = self._turns[self._next].steps
         step = steps[self._step - 1] if 0 < self._step <= len(steps) else None
         index, self._answered = self._answered, self._answered + 1
@@ -90,9 +90,9 @@ class Recording:
         return recorded.answering(call.id)
 
     def end(self, *, is_committed: bool) -> None:
-        """The turn has ended; one that was dropped is offered again."""
+        """End the turn. One that was not committed is offered again."""
         self._next += is_committed
 
     def rewound(self, turns: int) -> None:
-        """So many turns are in the history now."""
+        """Continue after the first *turns* turns."""
         self._next = min(turns, len(self._turns))

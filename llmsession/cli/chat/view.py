@@ -1,4 +1,4 @@
-"""What ``llmsession chat`` prints of a turn, and of a session."""
+"""What ``llmsession chat`` prints of a turn and of a session."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ __all__ = [
 ]
 
 BRIEF = 100
-"""Characters of a call's input and of a result that are printed."""
+"""How many characters of a call's input and of a result are printed."""
 
 
 class TurnView:
-    """Prints the events of one turn as they come. Thinking is folded to a line that counts it,
-    unless *thinking* unfolds it.
+    """Prints the events of one turn as they arrive.
 
-    On a terminal text is shown as Markdown, a paragraph at a time; within ``live`` the paragraph
-    that is not complete stands below, with what is waited for. Elsewhere text is printed as it
-    comes.
+    Unless *thinking* is true, thinking is replaced by a line with its length. On a terminal text is
+    rendered as Markdown, one paragraph at a time. Within ``live`` the incomplete paragraph is shown
+    below, together with what the turn is waiting for. Elsewhere text is printed as it arrives.
     """
 
     def __init__(self, console: Console, *, thinking: bool) -> None:
         self._console = console
         self._unfolded = thinking
         self._thought = 0
-        self._open = False  # a line that was begun and not ended
+        self._open = False  # whether the current output line is unfinished
         self._text = ReplyText()
         self._paragraph = ""
         self._attempt = (1, 1)
@@ -61,7 +60,7 @@ class TurnView:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Meanwhile say what is waited for, on a terminal; gone at the end."""
+        """While the context is open, show on a terminal what the turn is waiting for."""
         if not self._console.is_terminal:
             yield
             return
@@ -74,7 +73,7 @@ class TurnView:
                 self._live = None
 
     def waiting(self) -> RenderableType:
-        """What is not complete yet, its last lines, and what is waited for."""
+        """The last lines of the incomplete paragraph, and what the turn is waiting for."""
         step, attempt = self._attempt
         label = f"step {step}" + (f", attempt {attempt}" if attempt > 1 else "")
         if self._thought and not self._unfolded:
@@ -91,7 +90,7 @@ class TurnView:
         return Spinner("dots")
 
     def show(self, event: Any) -> None:
-        """Print what *event* adds; most events add nothing."""
+        """Print what *event* adds. Most events add nothing."""
         attempt = getattr(event, "attempt", None)
         if attempt is not None:
             self._attempt = (event.step, attempt)
@@ -99,7 +98,7 @@ class TurnView:
             self._close_thinking()
             if isinstance(piece, StepRestarted):
                 self._paragraph = ""
-                self._line("[dim]what was said above is void; it begins anew[/]")
+                self._line("[dim]the step was restarted; ignore its text above[/]")
             else:
                 self._write(piece)
         match event:
@@ -119,9 +118,9 @@ class TurnView:
                 self._line(f"[dim]compacted: {freed:,} tokens freed ({escape(event.reason)})[/]")
             case r.ContextWarned():
                 share = event.tokens * 100 // event.budget_tokens
-                self._line(f"[yellow]the context fills {share} % of what the model may be sent[/]")
+                self._line(f"[yellow]the context is {share} % full[/]")
                 if event.suggests_new_session:
-                    self._line("[yellow]the policy suggests to go on in a new session[/]")
+                    self._line("[yellow]the policy suggests to continue in a new session[/]")
             case r.StepCompleted() | r.TurnCommitted():
                 self.close()
 
@@ -147,7 +146,7 @@ class TurnView:
             print_markdown(self._console, whole)
 
     def _raw(self, text: str, style: str | None = None) -> None:
-        # Straight to the output: text is printed as it was said.
+        # Written directly, because text has to be printed exactly as it was generated.
         self._console.print(
             text, end="", style=style, markup=False, highlight=False, soft_wrap=True
         )
@@ -159,7 +158,7 @@ class TurnView:
         self._console.print(markup, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """End what was begun: a line, or a paragraph."""
+        """End an unfinished line or paragraph."""
         paragraph, self._paragraph = self._paragraph, ""
         if paragraph.strip():
             print_markdown(self._console, paragraph)
@@ -168,7 +167,7 @@ class TurnView:
             self._open = False
 
     def end(self, outcome: TurnOutcome) -> None:
-        """Say how the turn ended, unless it simply did."""
+        """Print how the turn ended, unless it ended normally."""
         self._close_thinking()
         self.close()
         if outcome.status == "aborted":
@@ -187,8 +186,8 @@ class TurnView:
 
 
 def split_paragraphs(text: str) -> tuple[str, str]:
-    """*text* up to the last blank line that no code block goes over, and what follows. Only the
-    first part may be rendered: more text cannot change what it looks like."""
+    """*text* up to its last blank line outside a code block, and the rest. Only the first part may
+    be rendered: text that is still to come cannot change it."""
     end, position, fence = 0, 0, ""
     for line in text.splitlines(keepends=True):
         position += len(line)
@@ -203,8 +202,8 @@ def split_paragraphs(text: str) -> tuple[str, str]:
 
 
 def print_markdown(console: Console, text: str) -> None:
-    """Print *text* as Markdown, wrapped at words. An address is shown beside what it is linked
-    from: nobody is led where they do not see."""
+    """Print *text* as Markdown, wrapped at words. A link is printed with its URL, so that a reader
+    sees where it leads."""
     console.print(Markdown(neutral(text), hyperlinks=False))
 
 
@@ -226,7 +225,7 @@ def _brief(text: str) -> str:
 
 
 def context_line(status: SessionStatus) -> str:
-    """How full the context is, in one line."""
+    """One line that says how full the context is."""
     return (
         f"context {bar(status.utilisation)} {status.utilisation:.0%} of"
         f" {status.budget_tokens:,} tokens · {status.turns} turns"
@@ -235,9 +234,9 @@ def context_line(status: SessionStatus) -> str:
 
 
 def usage_lines(usage: SessionUsage) -> list[str]:
-    """Tokens spent: in all, and of the last turns; and what they cost."""
+    """The tokens used in total and by the last turns, and their cost."""
     recent_turns = sorted(usage.turns.items())[-5:]
-    lines = [f"in all   {_usage(usage.total)}"]
+    lines = [f"total    {_usage(usage.total)}"]
     lines += [
         f"turn {number:<4}{_usage(spent)}{_cost(usage.turn_costs_nano_usd.get(number))}"
         for number, spent in recent_turns
@@ -251,13 +250,13 @@ def _cost(nano_usd: int | None) -> str:
 
 def _usage(usage: Usage) -> str:
     return (
-        f"{usage.prompt_tokens:>9,} in ({usage.cache_read_tokens:,} from the cache,"
-        f" {usage.cache_write_tokens:,} into it) {usage.output_tokens:>8,} out"
+        f"{usage.prompt_tokens:>9,} in ({usage.cache_read_tokens:,} read from the cache,"
+        f" {usage.cache_write_tokens:,} written to it) {usage.output_tokens:>8,} out"
     )
 
 
 def print_conversation(console: Console, messages: tuple[Message, ...], *, thinking: bool) -> None:
-    """What was said before, briefly: for a session that is opened again."""
+    """Print the earlier messages briefly, for a session that is opened again."""
     for message in messages:
         if message.is_user and message.text:
             console.print(f"[bold]> {escape(message.text)}[/]", highlight=False)

@@ -1,4 +1,4 @@
-"""``llmsession calibrate``: how far token counters are off on recorded conversations."""
+"""``llmsession calibrate``: how exact token counters are on recorded conversations."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ __all__ = ["calibrate", "print_rows"]
 _FIGURES = ("requests", "median", "p95", "bias")
 NARROWEST_NAME = 8
 _FIGURES_WIDTH = max(map(len, COUNTERS)) + sum(max(len(name), 7) for name in _FIGURES) + 16
-"""What a table needs beside the names, gaps and edges included."""
+"""The width of all columns but the names, with the gaps and edges."""
 
 
 def calibrate(
     files: RecordedFiles,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     format: FormatName = None,
 ) -> None:
     """Compare token counters with the usage that providers reported. Sends nothing.
 
-    For each pair of requests: what did the prompt grow by, and what would each counter have said?
-    A row a file, model and counter, then one over all files. Pairs that cannot tell are left out
-    and counted by reason. Exit code 2: a file could not be read (the others are compared).
+    For each two consecutive requests it compares the growth of the prompt that the provider
+    reported with the growth that each counter computes. Prints a row per file, model and counter,
+    and one row per counter over all files. Pairs that prove nothing are left out and counted by
+    reason. Exits with 2 if a file could not be read; the others are compared.
     """
     check_format(format)
     tiktoken = find_tiktoken()
@@ -75,10 +76,11 @@ def calibrate(
 
 
 def print_rows(rows: Sequence[Accuracy], console: Console | None = None) -> None:
-    """A table of *rows*, then a line for each file with something to say."""
+    """Print a table of *rows*, and the remarks on each file."""
     console = console or TerminalConsole()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    # Rich narrows all columns alike; the figures have to stay whole, so the names give way.
+    # Only the names are shortened: Rich would narrow all columns alike, and a figure that is cut
+    # off is wrong.
     room = max(NARROWEST_NAME, (console.width - _FIGURES_WIDTH) // 2)
     for name in ("file", "model"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=room)

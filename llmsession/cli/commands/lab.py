@@ -1,4 +1,4 @@
-"""``llmsession lab``: policies side by side, on the same recorded conversations."""
+"""``llmsession lab``: compare compaction policies on the same recorded conversations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MIN_WINDOW_TOKENS = 1_000
 
 
 class ScheduleChoice(StrEnum):
-    """What ``--schedule`` may be."""
+    """The values of ``--schedule``."""
 
     own = "own"
     cache = "cache"
@@ -57,7 +57,7 @@ _SCHEDULES: dict[ScheduleChoice, tuple[ScheduleName, ...]] = {
 
 
 class _Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """What every file is put on."""
+    """The options that all files are compared with."""
 
     policies: tuple[Policy, ...]
     windows: tuple[int, ...]
@@ -76,63 +76,69 @@ class _Results(msgspec.Struct):
 
 
 def lab(
-    # Typer would refuse the whole call for one file that may not be read.
+    # Typer would reject the whole command for one file that may not be read; the others are
+    # compared.
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE|DIR...", help="Recorded conversations.", readable=False),
     ],
     *,
     policies: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="Their names; else all there are.")
+        str | None,
+        typer.Option(metavar="A,B,C", help="Names of policies. Default: all of them."),
     ] = None,
     window: Annotated[
         list[int] | None,
         typer.Option(
             min=MIN_WINDOW_TOKENS,
             metavar="TOKENS",
-            help="The model's context window; may be given again. 200,000 without any.",
+            help="Context window of the model; repeatable. Default: 200,000.",
         ),
     ] = None,
     schedule: Annotated[
         ScheduleChoice,
         typer.Option(
-            help="When a policy acts: as it declares, always as the provider's cache allows, or"
-            " a row for either.",
+            help="When a policy acts: own (as it declares), cache (as the provider's cache"
+            " allows) or both (a row for each).",
         ),
     ] = ScheduleChoice.own,
     prices: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Prices in dollars; else a write is 1.25, a read 0.1."),
+        typer.Option(
+            metavar="FILE", help="Prices in dollars. Default: relative (write 1.25, read 0.1)."
+        ),
     ] = None,
     min_tokens: Annotated[
-        int, typer.Option(min=0, metavar="TOKENS", help="Leave smaller conversations out.")
+        int, typer.Option(min=0, metavar="TOKENS", help="Skip smaller conversations.")
     ] = 0,
     only_sums: Annotated[
-        bool, typer.Option("--sums", help="Only a row for each FILE or DIR, and over all.")
+        bool, typer.Option("--sums", help="Print only the sums per FILE or DIR, and over all.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     as_markdown: Annotated[
         bool,
-        typer.Option("--markdown", help="Tables of cost and retained facts."),
+        typer.Option("--markdown", help="Print Markdown tables of cost and retained facts."),
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Write a report that needs nothing else.")
+        Path | None, typer.Option(metavar="OUT", help="Write a self-contained HTML report.")
     ] = None,
     format: FormatName = None,
 ) -> None:
-    """Replay recorded conversations under several policies. Asks no model, sends nothing.
+    """Compare compaction policies on recorded conversations. No model is called.
 
-    For each recorded request: what the policy would have sent, what the provider's cache makes of
-    it, and whether what the reply took from earlier tool results was still there. The cost is
-    counterfactual: the recorded model did not see the shorter context. Exit code 1: a request was
-    invalid; 2: a file could not be read, or more than 1 % of it was left out, which is said on
-    stderr (all other files are compared).
+    For each recorded request it computes the request that the policy would have sent, the cost with
+    the provider's cache, and whether the facts that the reply took from earlier tool results were
+    still in the request. The cost is counterfactual: the recorded model did not see the shorter
+    context.
+
+    Exits with 1 if a request was invalid. Exits with 2 if a file could not be read, or if more than
+    1 % of it was left out; stderr names the file, and all other files are compared.
     """
     check_format(format)
     with option("--policies"):
         selected = _policies(policies)
     if as_json and as_markdown:
-        raise InvalidInput("--json and --markdown exclude each other")
+        raise InvalidInput("--json and --markdown cannot be combined; use one of them")
     bench = _Bench(
         policies=selected,
         windows=tuple(dict.fromkeys(window or [200_000])),
@@ -142,7 +148,7 @@ def lab(
         schedules=_SCHEDULES[schedule],
     )
     if html is not None and not html.parent.is_dir():
-        raise InvalidInput(f"--html: {html}: there is no folder {html.parent}")
+        raise InvalidInput(f"--html: cannot write {html}: the folder {html.parent} does not exist")
     results = _compare_all(files, bench, alone=as_json and not only_sums)
     if as_json:
         for compared in results.sums if only_sums else _totals(results):
@@ -163,12 +169,13 @@ def lab(
 def _policies(named: str | None) -> tuple[Policy, ...]:
     names = policy_names() if named is None else tuple(filter(None, named.split(",")))
     if not names:
-        raise InvalidInput(f"no policy is named; there are: {', '.join(policy_names())}")
+        raise InvalidInput(f"no policy is given; known policies: {', '.join(policy_names())}")
     return tuple(make_policy(name.strip()) for name in dict.fromkeys(names))
 
 
 def _compare_all(files: Sequence[Path], bench: _Bench, *, alone: bool) -> _Results:
-    """With *alone* each row is printed as soon as it is known."""
+    """Compare the policies on all *files*. With *alone* each row is printed as soon as it is
+    known."""
     results = _Results(rows=[], sums=[])
     for path in files:
         try:
@@ -218,13 +225,13 @@ def _compare_file(
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[partial[None]]:
-    """A bar on a terminal, nothing elsewhere; gone when the file is done."""
+    """Show a progress bar on a terminal until the file is done; elsewhere show nothing."""
     with progress_bar("{task.percentage:.0f} %") as progress:
         yield partial(progress.advance, progress.add_task(name, total=total))
 
 
 def _totals(results: _Results) -> list[Compared]:
-    """The sums that say more than a row there is."""
+    """The sums over several rows. A sum over one row would repeat that row."""
     rows = {compared.row.file for compared in results.rows}
     return [total for total in results.sums if len(rows) > 1 and total.row.file not in rows]
 
@@ -234,7 +241,8 @@ def _print_json(compared: Compared) -> None:
 
 
 def _exit(results: _Results) -> None:
-    """A request that is invalid is worse than a file that cannot be read."""
+    """Exit with the code of the worst result: an invalid request is worse than an unreadable
+    file."""
     for compared in results.rows:
         for fault in compared.faults:
             row = compared.row

@@ -1,4 +1,4 @@
-"""The lab's rows as tables for a terminal: one a file and window."""
+"""The lab's tables for a terminal: one per file, window and schedule."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _FIGURES = (
     "invalid",
     "large",
 )
-"""``+recall`` is what could be recalled of the rest, ``sums`` are summaries, ``large`` requests did
-not fit."""
+"""The columns. ``+recall`` is the share that could be recalled of what was not retained, ``sums``
+counts summaries, and ``large`` counts requests that did not fit into the window."""
 
 
 NARROWEST_NAME = 10
@@ -60,7 +60,7 @@ def _table(rows: Sequence[Row], width: int) -> Table:
     room = max(NARROWEST_NAME, width - sum(map(_width, _FIGURES)) - len(_FIGURES))
     table.add_column("policy", overflow="ellipsis", no_wrap=True, max_width=room)
     for name in _FIGURES:
-        # Of a narrow terminal the name gives way: figures have to stay whole.
+        # Only the policy's name is shortened: a figure that is cut off is wrong.
         table.add_column(name, justify="right", no_wrap=True, min_width=_width(name))
     best = frontier(rows)
     for row in rows:
@@ -84,8 +84,9 @@ def _percent(share: float | None) -> str:
 
 
 def print_markdown(rows: Sequence[Row]) -> None:
-    """A Markdown table for each file in *rows*: a line a policy, a column a window and schedule,
-    with the cost and what was retained; bold on the column's Pareto frontier."""
+    """Print a Markdown table for each file in *rows*: a line per policy, a column per window and
+    schedule. A cell holds the cost and the share retained, in bold on the column's Pareto
+    frontier."""
     for file in dict.fromkeys(row.file for row in rows):
         ours = [row for row in rows if row.file == file]
         columns = list(dict.fromkeys((row.window, row.schedule) for row in ours))
@@ -117,7 +118,7 @@ def _cell(row: Row, is_best: bool) -> str:
 
 
 def print_caveats(console: Console | None = None) -> None:
-    """What a reader of the tables has to know."""
+    """Print the notes that a reader of the tables needs."""
     console = console or TerminalConsole()
-    for caveat in ("* on the Pareto frontier of cost against retained facts.", *CAVEATS):
+    for caveat in ("* = on the Pareto frontier of cost against retained facts.", *CAVEATS):
         console.print(escape(caveat), highlight=False)

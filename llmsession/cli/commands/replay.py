@@ -1,4 +1,4 @@
-"""``llmsession replay``: recorded conversations, driven through real sessions."""
+"""``llmsession replay``: run recorded conversations through real sessions."""
 
 from __future__ import annotations
 
@@ -36,47 +36,57 @@ class Policy(StrEnum):
 def replay(
     files: RecordedFiles,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a file.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per file.")
+    ] = False,
     interrupt_every: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Interrupt about one step in N, then compare with a replay without interrupts.",
+            help="Interrupt about one step in N; compare with a run without interrupts.",
         ),
     ] = None,
     interrupt_policy: Annotated[
-        Policy | None, typer.Option(help="The policy of these interrupts; random.")
+        Policy | None,
+        typer.Option(help="The policy of these interrupts. Default: random."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Chooses the interrupts; 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the choice of interrupts. Default: 0.")
+    ] = None,
     window: Annotated[
         int, typer.Option(min=2, metavar="TOKENS", help="The model's context window.")
     ] = 200_000,
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How the context is compacted: a policy's name.")
+        str, typer.Option(metavar="NAME", help="The compaction policy.")
     ] = "balanced",
     delta_chars: Annotated[
         int | None,
-        typer.Option(min=1, metavar="CHARS", help="The length of a streamed piece; 48."),
+        typer.Option(min=1, metavar="CHARS", help="Characters per streamed chunk. Default: 48."),
     ] = None,
     delay_ms: Annotated[
-        float | None, typer.Option(min=0, metavar="MS", help="The pause before each piece; 0.")
+        float | None,
+        typer.Option(min=0, metavar="MS", help="Pause before each chunk. Default: 0."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a file with a line that is broken.")
+        bool, typer.Option("--strict", help="Reject a file that has a broken line.")
     ] = False,
     format: FormatName = None,
     connect: ConnectTo = None,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Drive a real session through each recorded conversation. Recorded replies, no model.
+    """Run a real session through each recorded conversation. No model is called.
 
-    Sends what the user said, streams the recorded replies, submits the recorded results; checks
-    every request, and the history against the recording. Exit code 1: a promise was broken;
-    2: a file could not be read, nothing in it replayed, or more than 1 % of it was left out, which
-    is said on stderr (all other files are replayed). With --connect the session is one of a
-    service, which has to play the same file: serve --replay FILE.
+    Sends the recorded user messages, streams the recorded replies and submits the recorded tool
+    results. Checks every request, and compares the history with the recording.
+
+    Exits with 1 if a check fails. Exits with 2 if a file could not be read, if nothing in it could
+    be replayed, or if more than 1 % of it was left out; stderr names the file, and all other files
+    are replayed.
+
+    With --connect the session runs at a service, which must answer from the same file: start it
+    with `serve --replay FILE`.
     """
     local = {
         "--interrupt-every": interrupt_every,
@@ -87,12 +97,12 @@ def replay(
     }
     service = service_at(connect, token_file, ca, local=local)
     if service is not None and len(files) != 1:
-        raise InvalidInput("a service plays one recording: give one FILE with --connect")
+        raise InvalidInput("--connect needs exactly one FILE: a service replays one recording")
     check_format(format)
     if policy not in policy_names():
         known = ", ".join(policy_names())
         raise InvalidInput(f"--policy: unknown policy {policy!r}; known policies: {known}")
-    fields: dict[str, Any] = {  # those that were typed; for the others DriveOptions has defaults
+    fields: dict[str, Any] = {  # only those that were typed: DriveOptions has the defaults
         "delta_chars": delta_chars,
         "delay_s": None if delay_ms is None else delay_ms / 1000,
         "interrupt_every": interrupt_every,
@@ -125,7 +135,7 @@ async def _drive_there(
 
 
 def _exit(replayed: Sequence[ReplayedFile]) -> None:
-    """A broken promise is worse than a file that cannot be read."""
+    """Exit with the code of the worst result: a failed check is worse than an unreadable file."""
     if any(result.report.is_broken for result in replayed):
         raise typer.Exit(BROKEN_PROMISE)
     if any(result.error is not None or result.left_out.is_too_much for result in replayed):

@@ -1,4 +1,4 @@
-"""The table at the end of a replay, and what it cannot say in figures."""
+"""The table that ``replay`` prints at the end, and the remarks below it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _COLUMNS = {
     "seconds": "secs",
 }
 _WRONG = {"invalid_requests", "orphans", "differences"}
-"""Figures that are 0 unless a promise was broken."""
+"""Columns that are 0 unless a check failed."""
 _ODD = ("unknown_type", "unknown_fields", "bad_utf8", "duplicate")
-"""Notes of a reader on lines that the model's content is not lost with, and that are still told:
-the others are a known format's bookkeeping."""
+"""The reader's notes that are printed although no content is lost. The other such notes are
+bookkeeping lines of known formats."""
 NARROWEST_NAME = 8
-"""With less room for a file's name there is no table, but a list of figures for each file."""
+"""If fewer characters are left for the file's name, a list is printed instead of a table."""
 
 _Rows: TypeAlias = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def print_table(replayed: Iterable[ReplayedFile], console: Console | None = None) -> None:
-    """A row a file, a sum below several, then a line for each file with something to say."""
+    """Print a row per file, a sum if there are several, and the remarks on each file."""
     console = console or TerminalConsole()
     rows = [(Path(result.file).name, result.figures()) for result in replayed if not result.error]
     if not rows:
@@ -77,13 +77,13 @@ def _sums(rows: _Rows) -> dict[str, float]:
 
 
 def _figures_width(rows: _Rows) -> int:
-    """What the table needs beside the names."""
+    """The width of all columns but the file's name."""
     return sum(width + 1 for width in _widths(rows).values()) + 2
 
 
 def _table(rows: _Rows, room: int) -> Table:
-    """Rich narrows all columns alike; the figures have to stay whole, so the name gives way and
-    has *room* characters."""
+    """The table, with *room* characters for the file's name. Only that column is shortened: Rich
+    would narrow all columns alike, and a figure that is cut off is wrong."""
     table = Table(box=SIMPLE_HEAD, padding=0, show_footer=len(rows) > 1)
     sums, widths = _sums(rows), _widths(rows)
     table.add_column("file", "sum", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Files of recorded conversations on their way through real sessions."""
+"""Replays of files of recorded conversations."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ __all__ = ["Drive", "ReplayedFile", "drive_files"]
 
 DEFAULT = DriveOptions()
 Drive: TypeAlias = Callable[..., Awaitable[DriveReport]]
-"""As ``replay_conversation``."""
+"""A function with the parameters of ``replay_conversation``."""
 
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
-    """One file's replay. ``notes`` counts all that its reader noted, bookkeeping included.
-    ``left_out`` is what the reader left out of the conversations.
-    ``lacks`` names what the recording cannot give: its format never does, or this file does not.
-    ``error`` says why it could not be read, or that nothing in it could be replayed; then nothing
-    else counts."""
+    """The replay of one file.
+
+    ``notes`` counts all notes of the reader, those on bookkeeping lines included. ``left_out`` is
+    what the reader left out of the conversations. ``lacks`` names what the recording does not
+    contain, because its format never does or because this file does not. ``error`` says why the
+    file could not be read, or why nothing in it could be replayed; the other fields are then
+    empty."""
 
     file: str
     format: str | None = None
@@ -43,7 +45,7 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
     error: str | None = None
 
     def figures(self) -> dict[str, Any]:
-        """The file as one JSON object."""
+        """The result as one JSON object."""
         report = self.report
         counted = {
             name: value
@@ -72,10 +74,11 @@ def drive_files(
     strict: bool = False,
     drive: Drive | None = None,
 ) -> Iterator[ReplayedFile]:
-    """Replay each file, in *format* or in the one that it looks like; a bar shows it on a terminal.
-    *drive* replays one conversation, in place of ``replay_conversation``.
+    """Replay each file, and show a progress bar on a terminal.
 
-    A file that cannot be read is returned with its ``error``; the others go on.
+    *format* is detected if it is None. *drive* replays one conversation; by default it is
+    ``replay_conversation``. A file that cannot be read is yielded with its ``error``, and the
+    others are still replayed.
     """
     for path in files:
         how = drive or replay_conversation
@@ -119,7 +122,7 @@ def _replay_file(
 
 
 def _lacking(conversations: Sequence[Conversation], format: str | None) -> tuple[str, ...]:
-    """What the format never gives, then what no message of these has."""
+    """The names of what the format never contains, and of what no message of this file has."""
     messages = [message for conversation in conversations for message in conversation.messages]
     replies = [message for message in messages if message.is_assistant]
     missing = {

@@ -1,5 +1,5 @@
-"""``llmsession serve``: sessions for clients in other processes; and ``llmsession schema``, which
-says what they are sent."""
+"""``llmsession serve`` runs a service for clients in other processes. ``llmsession schema`` prints
+the schema of its protocol."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def serve(
         typer.Option(metavar="ADDRESS", help="sqlite:PATH, postgresql://... or memory:"),
     ] = None,
     key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key of an encrypted store.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The file with the key of an encrypted store."),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -62,74 +63,89 @@ def serve(
     ] = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT; repeatable."),
+        typer.Option(metavar="ADDRESS", help="Listen at unix:PATH or tcp://HOST:PORT; repeatable."),
     ] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC.")] = None,
+    grpc: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve gRPC at this address.")
+    ] = None,
     health: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="/livez, /readyz and /metrics, on loopback."),
+        typer.Option(
+            metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics; loopback only."
+        ),
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Who may connect; SIGHUP reads it again."),
+        typer.Option(
+            metavar="FILE", help="The tokens that clients may use; SIGHUP reloads the file."
+        ),
     ] = None,
     replay: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Answer with this recording instead of a model."),
+        typer.Option(metavar="FILE", help="Answer from this recording instead of a model."),
     ] = None,
     replay_delay: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="With --replay: the pause before each piece."),
+        typer.Option(min=0, metavar="SECONDS", help="With --replay: pause before each chunk."),
     ] = 0.0,
     grace: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="How long open turns may go on after SIGTERM."),
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long open turns may continue after SIGTERM."
+        ),
     ] = None,
     retain_idle: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="Delete sessions without a record for so long: 90d."),
+        typer.Option(metavar="SPAN", help="Delete sessions without a new record for SPAN: 90d."),
     ] = None,
     retain_sessions: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Keep so many sessions of each tenant, the newest."),
+        typer.Option(metavar="N", help="Keep only the newest N sessions of each tenant."),
     ] = None,
     retain_age: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="Forget for good what was said longer ago."),
+        typer.Option(metavar="SPAN", help="Erase messages that are older than SPAN."),
     ] = None,
     retain_messages: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Keep so many messages of a session; forget older ones."),
+        typer.Option(metavar="N", help="Keep the last N messages of a session; erase the rest."),
     ] = None,
     retain_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Keep so many tokens of a session; forget what is older."),
+        typer.Option(metavar="N", help="Keep the last N tokens of a session; erase the rest."),
     ] = None,
     retain_every: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="How often: 1h, unless it is set.")
+        str | None,
+        typer.Option(metavar="SPAN", help="How often retention is applied. Default: 1h."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen to other machines without TLS or tokens.")
+        bool,
+        typer.Option("--insecure", help="Accept other machines without TLS or without tokens."),
     ] = False,
     tracing: Annotated[
         bool,
         typer.Option(
-            "--tracing", help="OpenTelemetry spans; configure its SDK to say where they go."
+            "--tracing",
+            help="Create OpenTelemetry spans; configure the SDK's exporter yourself.",
         ),
     ] = False,
-    log: Annotated[str | None, typer.Option(metavar="json|text", help="How it logs.")] = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="json|text", help="Format of the log lines.")
+    ] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+        str | None,
+        typer.Option(metavar="LEVEL", help="Lowest level: debug, info, warning or error."),
     ] = None,
     show: Annotated[
         bool,
-        typer.Option("--print-config", help="Print what it would run with, and do nothing."),
+        typer.Option("--print-config", help="Print the resulting configuration and exit."),
     ] = False,
 ) -> None:
-    """Serve sessions over sockets and gRPC until SIGTERM, which lets open turns end.
+    """Serve sessions over sockets and gRPC until SIGTERM.
 
-    Each setting comes from the file, then from the environment (LLMSESSION_SERVE_...), then from
-    here. Exit code 2: it cannot start, and one line says why.
+    A setting is read from the command line, else from the environment (LLMSESSION_SERVE_...), else
+    from the file of --config. After SIGTERM open turns may finish within --grace. Exits with 2, and
+    prints one line that says why, if the service cannot start.
     """
     from llmsession.transport.hosting.config import load_server_config, print_config
 
@@ -150,7 +166,7 @@ def serve(
         "log_level": log_level,
     }
     if replay is None and replay_delay:
-        raise InvalidInput("--replay-delay is for --replay")
+        raise InvalidInput("--replay-delay needs --replay")
     limits: dict[str, float | None] = {
         "delete_idle_s": None if retain_idle is None else parse_limit(retain_idle, "--retain-idle"),
         "forget_after_s": None if retain_age is None else parse_limit(retain_age, "--retain-age"),
@@ -216,13 +232,13 @@ def _join_cluster(config: ServerConfig) -> JoinCluster | None:
 _BEGINNINGS = {
     "listen": ("cannot listen at unix:", "cannot listen at tcp:"),
     "grpc": ("cannot listen at grpc:",),
-    "store": ("the store ", "no store is at ", "PostgreSQL at ", "'sqlite:' names"),
+    "store": ("the store ", "no store is at ", "PostgreSQL at ", "'sqlite:' has no file"),
     "tokens": ("token file ",),
     "store_key_file": ("key file ",),
 }
-"""How messages begin that are about a setting, beside those that begin with its name."""
+"""How messages about a setting begin that do not begin with the setting's name."""
 _OPTIONS = {"store_key_file": "--key-file", "log_level": "--log-level", "host_name": "--host-name"}
-"""The options that have not the name of their setting."""
+"""The options whose name differs from their setting."""
 
 _RETENTION = {
     "every_s": "--retain-every",
@@ -230,12 +246,12 @@ _RETENTION = {
     "max_messages": "--retain-messages",
     "max_tokens": "--retain-tokens",
 }
-"""The options of the settings of the table of retention that are checked there."""
+"""The options of those retention settings that are validated in the table of retention."""
 
 
 def _as_typed(message: str, typed: Mapping[str, Any]) -> str:
-    """*message* with the options and addresses as a user of the command writes them. It begins with
-    the option that it is about, if that is among those that were *typed*, by their settings."""
+    """*message* with options and addresses as a user types them on the command line. If the message
+    is about one of the settings in *typed*, it begins with the option of that setting."""
     message = message.removeprefix("the command line: ").replace("insecure=True", "--insecure")
     message = message.replace("set insecure if", "use --insecure if")
     if message.startswith("providers.replay: ") and "providers" in typed:
@@ -266,8 +282,8 @@ def _ready(addresses: Sequence[str]) -> None:
 
 
 def _log_as(config: ServerConfig) -> logging.Handler:
-    """From now on logs go to stderr, one line each: ours from the level that was asked for, all
-    others' from warnings on."""
+    """Send all logs to stderr, one line each: this package's from the configured level on, those of
+    other packages from warnings on. Returns the handler, so that it can be removed."""
     timed = structlog.processors.TimeStamper(fmt="iso", utc=True)
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
@@ -298,7 +314,8 @@ def _log_as(config: ServerConfig) -> logging.Handler:
 
 
 def _neutral_fields(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
-    """What clients and models named, as a terminal may show it; JSON escapes it by itself."""
+    """Escape what a terminal would act on in names from clients and models. JSON needs no such
+    step: its encoder escapes these characters."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = neutral(value)
@@ -310,18 +327,18 @@ def _neutral_fields(_logger: object, _method: str, event: MutableMapping[str, An
 def schema(
     *,
     proto: Annotated[
-        bool, typer.Option("--proto", help="Print the gRPC service instead: session.proto.")
+        bool, typer.Option("--proto", help="Print session.proto, the gRPC service, instead.")
     ] = False,
     markdown: Annotated[
         bool,
-        typer.Option("--markdown", help="Print the tables of docs/reference/records.md."),
+        typer.Option("--markdown", help="Print docs/reference/records.md instead."),
     ] = False,
 ) -> None:
-    """Print the JSON Schema of the protocol's frames: of commands, answers, events and records."""
+    """Print the JSON Schema of the wire protocol: commands, answers, events and records."""
     from llmsession.transport.wire.schema import field_tables, wire_schema
 
     if proto and markdown:
-        raise InvalidInput("--proto and --markdown are two outputs; choose one")
+        raise InvalidInput("--proto and --markdown cannot be combined; use one of them")
     if proto:
         file = resources.files("llmsession.transport.v1") / "session.proto"
         say(file.read_text("utf-8").rstrip("\n"))

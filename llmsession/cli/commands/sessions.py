@@ -1,5 +1,8 @@
-"""``llmsession list``, ``search``, ``show`` and ``delete``: sessions of a store, or of a service.
-In a store only delete takes one; at a service ``show`` opens it there."""
+"""``llmsession list``, ``search``, ``show``, ``label`` and ``delete``, on a store or at a service.
+
+In a store only ``label`` and ``delete`` acquire the session's lease. At a service ``show`` opens
+the session there.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,9 @@ __all__ = ["delete", "label", "list_sessions", "search", "show"]
 PAGE = 500
 MIN_LABELS_WIDTH = 12
 MAX_WIDTH = 10_000
-"""Columns of a table, more than any id has characters."""
+"""Columns of a table that is printed without a terminal: more than any id has characters."""
 BRIEF = 300
-"""Characters of a tool's input or result that ``show`` prints; all of them with --full."""
+"""Characters of a tool's input or result that ``show`` prints. With --full it prints all."""
 
 
 def list_sessions(
@@ -72,17 +75,24 @@ def list_sessions(
     token_file: TokenFile = None,
     ca: CaFile = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only those with this label.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only sessions with this label; repeatable."),
     ] = None,
     idle: Annotated[
-        str, typer.Option(metavar="SPAN", help="Only those without a record for so long: 90d.")
+        str, typer.Option(metavar="SPAN", help="Only sessions without a new record for SPAN: 90d.")
     ] = "0s",
-    archived: Annotated[bool, typer.Option("--archived", help="Archived ones as well.")] = False,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Include archived sessions.")
+    ] = False,
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per session.")
+    ] = False,
 ) -> None:
-    """The sessions of a store, or of a service, by id: their titles, when they were written to, by
-    whom they are held."""
+    """List the sessions of a store or a service, ordered by id.
+
+    Prints the title, the labels, the time of the last record, and the process that holds the lease.
+    """
     local = {"--key-file": key_file}
     service = service_at(connect, token_file, ca, store=store, local=local)
     idle_s = parse_span(idle, "--idle")
@@ -111,8 +121,8 @@ def list_sessions(
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("session", "records", "last record", "title", "labels", "held by", "fork of"):
-        # Ids and times are for copying: other cells are folded, and a terminal that is too narrow
-        # for what is left has lines that are longer than it.
+        # Users copy ids and times, so these columns are never folded. The other columns are. On a
+        # terminal that is still too narrow, lines become longer than the terminal is wide.
         table.add_column(
             title,
             justify="right" if title == "records" else "left",
@@ -132,7 +142,7 @@ async def _titled(store: Store, filter: SessionFilter, **page: Any) -> Sequence[
 
 
 async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> list[SessionRow]:
-    """The rows of every page. *read* gives the page after an id."""
+    """The rows of all pages. *read* returns the page that follows an id."""
     rows: list[SessionRow] = []
     while page := await read(after=rows[-1].session if rows else "", limit=PAGE):
         rows += page
@@ -143,7 +153,7 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
     named = (item for item in sorted(row.labels.items()) if item[0] != TITLE_LABEL)
     labels = " ".join(f"{name}={value}" for name, value in named)
     holder = ""
-    if row.owner and not _is_dead(row.owner):  # a tenant is told no process
+    if row.owner and not _is_dead(row.owner):  # a service does not tell a tenant the process
         holder = f"pid {row.owner.pid}" if row.owner.pid else row.owner.name
     moment, parent = _moment(row.touched_at), row.parent or ""
     cells = row.session, str(row.head), moment, row.title, labels, holder, parent
@@ -151,23 +161,23 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
 
 
 def _is_dead(owner: Owner) -> bool:
-    """Has its process surely ended? Then it holds nothing."""
+    """Whether the owner's process has certainly ended. A dead owner holds no lease."""
     return bool(owner_is_dead(owner.pid, owner.started, owner.host))
 
 
 def _moment(timestamp: float) -> str:
-    """A time as people write it, in UTC; "" for none."""
+    """*timestamp* as a UTC date and time, or "" for 0."""
     return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S}" if timestamp else ""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``show`` tells of one session."""
+    """What ``show`` prints of one session."""
 
     headlines: tuple[str, ...]
     usage: SessionUsage
     messages: tuple[Message, ...]
     history: int
-    """Messages in the history; the others are the open turn's."""
+    """How many of ``messages`` are in the history. The others belong to the open turn."""
     turns: int
     open: tuple[str, ...]
     forgotten: Forgotten
@@ -175,23 +185,29 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 def show(
     session: Annotated[
-        str, typer.Argument(metavar="ID", help="The id of a session, or its beginning.")
+        str, typer.Argument(metavar="ID", help="The id of a session, or the beginning of it.")
     ],
     *,
     store: StoreOrNone = None,
     connect: ConnectTo = None,
     token_file: TokenFile = None,
     ca: CaFile = None,
-    full: Annotated[bool, typer.Option("--full", help="Tool inputs and results whole.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print tool inputs and results in full.")
+    ] = False,
     prices: Annotated[
         Path | None,
-        typer.Option("--prices", metavar="FILE", help="Prices of models, TOML or JSON."),
+        typer.Option("--prices", metavar="FILE", help="Prices of models, as TOML or JSON."),
     ] = None,
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a message.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per message.")
+    ] = False,
 ) -> None:
-    """One session: its conversation, what it cost, and what is open in it. Takes nothing from its
-    owner."""
+    """Show one session: its conversation, its usage and cost, and its open turn.
+
+    Acquires no lease: a process that uses the session is not disturbed.
+    """
     local = {"--key-file": key_file, "--prices": prices}
     service = service_at(connect, token_file, ca, store=store, local=local)
     table = price_table(prices)
@@ -218,7 +234,7 @@ async def _read(store: Store, typed: str) -> tuple[SessionRow, SessionState]:
 
 
 def _described(row: SessionRow, title: str) -> tuple[str, ...]:
-    """What the store says of a session, and the *title* that it was given."""
+    """What the store knows of a session, and its *title*."""
     session, _, moment, _, labels, holder, parent = _cells(row)
     lines = [
         f"session {session}" + (f", fork of {parent}" if parent else ""),
@@ -258,7 +274,7 @@ async def _read_there(sessions: ManagerInterface, session: str) -> Shown:
         if status.turn is None
         else (
             _open_line(status.turn.number, status.step),
-            *((f"  {status.queued} more wait",) if status.queued else ()),
+            *((f"  {status.queued} sends are queued",) if status.queued else ()),
         ),
         forgotten=status.forgotten,
     )
@@ -269,7 +285,7 @@ def _open_line(turn: int, step: int) -> str:
 
 
 def _forgotten_line(forgotten: Forgotten) -> str:
-    """What was erased for good, and why: ``age 3, messages 2``."""
+    """What was erased for good, and why. The reasons look like ``age 3, messages 2``."""
     asked = forgotten.turns - sum(forgotten.limits.values())
     reasons = [f"{name} {turns}" for name, turns in forgotten.limits.items()]
     reasons += [f"asked for {asked}"] if asked else []
@@ -329,21 +345,26 @@ def _brief(text: str, full: bool) -> str:
 
 def delete(
     sessions: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Ids of sessions, or their beginnings.")
+        list[str],
+        typer.Argument(metavar="ID...", help="Ids of sessions, or the beginnings of ids."),
     ],
     *,
     store: StoreOrNone = None,
     connect: ConnectTo = None,
     token_file: TokenFile = None,
     ca: CaFile = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what somebody holds; it is closed there.")
+        bool, typer.Option("--force", help="Also delete sessions in use; they are closed there.")
     ] = False,
     key_file: KeyFile = None,
 ) -> None:
-    """Delete sessions for good. What a fork shares with one stays the fork's; vacuum gives back
-    the room. A service holds its own sessions: there --force is for those with an open turn."""
+    """Delete sessions for good.
+
+    Forks keep the records that they share with a deleted session. Run `vacuum` afterwards to free
+    the space. In a store, --force is needed for a session that a process holds; at a service, for
+    one with an open turn.
+    """
     local = {"--key-file": key_file}
     service = service_at(connect, token_file, ca, store=store, local=local)
     address = a_store(store) if service is None else ""
@@ -355,7 +376,7 @@ def delete(
         )
     if not yes:
         question = f"delete {', '.join(map(neutral_line, ids))} for good?"
-        confirm(question, "nothing was deleted; --yes does not ask")
+        confirm(question, "nothing was deleted; use --yes to skip this question")
     if service is not None:
         using_service(service, lambda there: _delete_there(there, ids, force))
     else:
@@ -363,17 +384,17 @@ def delete(
 
 
 async def _ids(find: Callable[[str], Awaitable[str]], typed: list[str]) -> list[str]:
-    """The ids that *typed* stand for, each once."""
+    """The ids that *typed* stand for, without duplicates."""
     return list(dict.fromkeys([await find(each) for each in typed]))
 
 
 async def _delete(store: Store, sessions: list[str], force: bool) -> None:
-    # One that is not there, or in use, stops it before anything is gone.
+    # Look at all of them first: nothing is deleted if one is missing or in use.
     for session in sessions:
         holder = (await store.row(session)).owner
         if holder is not None and not force and not _is_dead(holder):
             reason = f"session {session!r} is held by process {holder.pid}"
-            raise Refused(f"{reason}; --force deletes it all the same")
+            raise Refused(f"{reason}; use --force to delete it anyway")
     for session in sessions:
         await store.delete(session)
         say(f"deleted {session}")
@@ -384,7 +405,7 @@ async def _delete_there(there: ManagerInterface, sessions: list[str], force: boo
         status = await (await there.open(session)).read_status()
         if status.turn is not None and not force:
             reason = f"turn {status.turn.number} of session {session!r} is open"
-            raise Refused(f"{reason}; --force deletes it all the same")
+            raise Refused(f"{reason}; use --force to delete it anyway")
     for session in sessions:
         await there.delete(session)
         say(f"deleted {session}")
@@ -392,7 +413,7 @@ async def _delete_there(there: ManagerInterface, sessions: list[str], force: boo
 
 def label(
     session: Annotated[
-        str, typer.Argument(metavar="ID", help="The id of a session, or its beginning.")
+        str, typer.Argument(metavar="ID", help="The id of a session, or the beginning of it.")
     ],
     *,
     store: StoreOrNone = None,
@@ -400,20 +421,23 @@ def label(
     token_file: TokenFile = None,
     ca: CaFile = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help='Its title in lists; "" is none of its own.')
+        str | None,
+        typer.Option(metavar="TEXT", help='Set the title shown in lists; "" removes it.'),
     ] = None,
     archive: Annotated[
         bool | None,
-        typer.Option("--archive/--unarchive", help="Leave it out of lists, or list it again."),
+        typer.Option("--archive/--unarchive", help="Hide it from lists, or list it again."),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Its labels from now on, all of them; again."),
+        typer.Option(metavar="NAME=VALUE", help="Replace all labels; repeatable."),
     ] = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Give a session a title or labels, archive it, or take it out of the archive. A session of a
-    store must not be in use."""
+    """Set the title or the labels of a session, archive it, or take it out of the archive.
+
+    In a store the session must not be in use.
+    """
     local = {"--key-file": key_file}
     service = service_at(connect, token_file, ca, store=store, local=local)
     labels = {**parse_labels(label)} if label else None
@@ -435,20 +459,22 @@ async def _label(
 
 
 async def _label_cold(store: Store, change: Callable[..., Awaitable[str]]) -> str:
-    # No model is asked: the session is only opened to be labelled.
+    # No model is called: the session is opened only to be labelled.
     async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
 
         async def find(_: object, typed: str) -> str:
             session = await id_in_store(store, typed)
             if await has_open_turn(store, await store.row(session)):
-                raise Refused(f"a turn of session {session!r} is open; open it where it runs")
+                raise Refused(
+                    f"session {session!r} has an open turn; label it at the process that runs it"
+                )
             return session
 
         return await change(_Openable(manager), find=find)
 
 
 class _Openable(NamedTuple):
-    """Opens sessions whose tools nobody binds here."""
+    """Opens sessions without functions for their tools: none of them runs here."""
 
     manager: SessionManager
 
@@ -461,8 +487,8 @@ def search(
         str,
         typer.Argument(
             metavar="QUERY",
-            help='Words that one message has all of; "two words" in quotes follow each other,'
-            " and begin* finds what begins so.",
+            help="Words that must all be in one message. Quote words that follow each other;"
+            " begin* matches every word with that beginning.",
         ),
     ],
     *,
@@ -471,22 +497,24 @@ def search(
     token_file: TokenFile = None,
     ca: CaFile = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Only sessions with this label.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only sessions with this label; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Print so many sessions.")] = 20,
-    after: Annotated[
-        str, typer.Option(metavar="ID", help="Only sessions whose id comes after this one.")
-    ] = "",
+    limit: Annotated[int, typer.Option(metavar="N", help="Print at most N sessions.")] = 20,
+    after: Annotated[str, typer.Option(metavar="ID", help="Continue after this id.")] = "",
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per session.")
+    ] = False,
 ) -> None:
-    """The sessions whose conversation says QUERY, by id: where, and the words around it.
+    """Find sessions whose conversation contains the words of QUERY, ordered by id.
 
-    An encrypted store has no index of words: every session is read, or those with --label. Exit
-    code 1: a session could not be read.
+    Prints the place of the first match and the words around it. An encrypted store has no index:
+    there every session is read, so use --label to narrow the search. Exits with 1 if a session
+    could not be read.
     """
     if limit < 1:
-        raise InvalidInput(f"--limit {limit}: print 1 session or more")
+        raise InvalidInput(f"--limit is {limit}; it must be at least 1")
     local = {"--key-file": key_file}
     service = service_at(connect, token_file, ca, store=store, local=local)
     filter = SessionFilter(labels={**parse_labels(label)})
@@ -519,17 +547,17 @@ def _print_hits(page: SearchPage, *, as_json: bool) -> None:
         say(f"{hit.session}  {place}  {_moment(hit.at)}{more}")
         say(f"    {hit.excerpt}")
     if not page.hits and not as_json:
-        say("nothing was found")
+        say("no matches")
     for why in page.skipped.values():
         complain(f"llmsession: not searched: {why}")
     if page.next is not None:
-        complain(f"llmsession: there may be more: --after {page.next}")
+        complain(f"llmsession: there may be more; continue with --after {page.next}")
 
 
 async def _all_hits(
     read: Callable[..., Awaitable[SearchPage]], after: str, limit: int
 ) -> SearchPage:
-    """What *read*, which gives the page after an id, finds in all, at most *limit* sessions."""
+    """The hits of all pages, at most *limit* sessions. *read* returns the page after an id."""
     found = SearchPage(next=after)
     while found.next is not None and len(found.hits) < limit:
         page = await read(after=found.next, limit=min(PAGE, limit - len(found.hits)))

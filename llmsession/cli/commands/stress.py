@@ -29,7 +29,7 @@ from ..common.violations import print_violations
 __all__ = ["stress"]
 
 CLIENTS = 4
-"""Connections to a service: enough that a session is used on two."""
+"""Connections to a service. With four of them most sessions are used through at least two."""
 
 
 def stress(

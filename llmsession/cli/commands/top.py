@@ -1,4 +1,4 @@
-"""``llmsession top``: what a service does, as it does it."""
+"""``llmsession top``: show what a service is doing."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def top(
     token_file: TokenFile = None,
     ca: CaFile = None,
     interval: Annotated[
-        float, typer.Option(min=0.05, metavar="SECONDS", help="How often it looks.")
+        float, typer.Option(min=0.05, metavar="SECONDS", help="Seconds between two updates.")
     ] = 1.0,
     sessions: Annotated[
-        int, typer.Option(min=1, max=1000, help="Of at most so many sessions; running ones first.")
+        int, typer.Option(min=1, max=1000, help="Show at most N sessions; running ones first.")
     ] = 100,
-    once: Annotated[
-        bool, typer.Option("--once", help="Two looks, for the tokens a second; then leave.")
+    once: Annotated[bool, typer.Option("--once", help="Print one update and exit.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per update.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a look.")] = False,
 ) -> None:
-    """A line for each live session of a service: phase, model, context, tokens a second,
-    interrupts, compactions, cost; and totals. Ctrl-C leaves.
+    """Show each session in the memory of a service, and totals. Ctrl-C exits.
 
-    Nothing is opened or held by it. Interrupts and compactions count since a session came to
-    memory. With a token, a tenant sees its own sessions.
+    Columns: phase, model, context, tokens a second, interrupts, compactions and cost. Watching
+    opens no session and keeps none in memory. Interrupts and compactions are counted since the
+    session was loaded into memory. With a token, a tenant sees only its own sessions.
     """
     service = service_at(connect, token_file, ca)
     if service is None:
-        raise InvalidInput("which service? name it with --connect")
+        raise InvalidInput("--connect is missing: name the service to watch")
     try:
         anyio.run(_watch, service, interval, sessions, once, as_json)
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ async def _watch(
     console = TerminalConsole()
     try:
         if once or as_json:
-            await anext(looks)  # a first one, without rates
+            await anext(looks)  # the first look has no rates: they need an earlier one
             async for look in looks:
                 if as_json:
                     say_json(look, flush=True)

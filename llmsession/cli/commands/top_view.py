@@ -1,4 +1,4 @@
-"""What ``llmsession top`` shows of one look at a service."""
+"""The table that ``llmsession top`` prints."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Line", "Look", "Totals", "look_at", "table_of"]
 
 BAR = 10
 NARROW = 100
-"""Columns of a terminal that is too narrow for every column of the table."""
+"""With fewer columns than this the terminal is too narrow for the whole table."""
 AROUND_LINES = 6
-"""Lines above and below the sessions."""
+"""Lines of a terminal that the table's head, its totals and the caption take."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,11 +27,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     figures: SessionStats
     tokens_per_s: float | None
-    """None where it was not there at the look before."""
+    """None if the session was not among those of the previous look."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the sessions that are shown, but for ``live`` and ``running``."""
+    """Sums over the printed sessions. ``live`` and ``running`` count all sessions."""
 
     live: int
     running: int
@@ -43,7 +43,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a service. ``service`` is None for a tenant."""
+    """One update. ``service`` is None for a tenant, who may not see the service's figures."""
 
     sessions: tuple[Line, ...]
     totals: Totals
@@ -51,7 +51,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at(figures: ServiceSnapshot, before: ServiceSnapshot | None, elapsed_s: float) -> Look:
-    """*figures*, with rates from those *elapsed_s* seconds *before*."""
+    """*figures* as a Look. Rates are computed from *before*, which is *elapsed_s* seconds older."""
     known = {stats.session: stats.output_tokens for stats in before.sessions} if before else {}
     lines = tuple(
         Line(figures=stats, tokens_per_s=_rate(stats, known.get(stats.session), elapsed_s))
@@ -72,12 +72,13 @@ def look_at(figures: ServiceSnapshot, before: ServiceSnapshot | None, elapsed_s:
 def _rate(now: SessionStats, before: int | None, elapsed_s: float) -> float | None:
     if before is None or elapsed_s <= 0:
         return None
-    # What is reported at a reply's end may be less than what was guessed while it streamed.
+    # While a reply streams, its tokens are estimated. The count that the provider reports at the
+    # end may be lower, and the rate must not become negative.
     return round(max(0, now.output_tokens - before) / elapsed_s, 1)
 
 
 def table_of(look: Look, width: int, height: int | None = None) -> Table:
-    """*look* for a terminal of *width* columns, and *height* lines if that is a limit."""
+    """*look* as a table for a terminal of *width* columns and, if given, *height* lines."""
     is_wide = width >= NARROW
     lines = look.sessions
     if height is not None:

@@ -1,4 +1,4 @@
-"""``llmsession import`` and ``export``: histories of other systems, into a store and out of it."""
+"""``llmsession import`` and ``export``: copy histories of other systems into and out of a store."""
 
 from __future__ import annotations
 
@@ -37,37 +37,42 @@ from ..common.terminal import say, say_json, write_file
 __all__ = ["export_sessions", "import_files"]
 
 HASH_CHARS = 12
-"""Of the digest in the id of a history without one: enough that no two are alike."""
+"""Characters of a file's digest in the id of a history that has none: enough to be unique."""
 _WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
 
 
 def import_files(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="FILE|DIR...", help="Histories.", readable=False)
+        list[Path],
+        typer.Argument(metavar="FILE|DIR...", help="Recorded conversations.", readable=False),
     ],
     *,
     store: StoreAddress,
     format: FormatName = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The sessions' model; else the last one recorded."),
+        typer.Option(metavar="NAME", help="Model of the sessions. Default: the last recorded one."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The tenant that owns them, at a service.")
+        str | None, typer.Option(metavar="NAME", help="The tenant that owns the sessions.")
     ] = None,
     partial: Annotated[
         bool,
-        typer.Option("--partial", help="Take what can be read of a file, however much is missing."),
+        typer.Option("--partial", help="Import what can be read, however much is left out."),
     ] = False,
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per session.")
+    ] = False,
 ) -> None:
-    """Take histories of other systems into a store, as sessions that go on from there.
+    """Import conversations of other systems as sessions that can be continued.
 
-    The format is recognised. A file of a tree becomes a session for its active path and a fork
-    for each other branch. What had to be put right is reported, and what was left out is said on
-    stderr. A broken file is refused whole, with its line, and so is one of which more than 1 % is
-    left out, unless --partial. Imported once: a session whose id is taken is refused.
+    The format is detected. A file that contains a tree of messages becomes a session for its active
+    path and a fork for each other branch. Repairs are printed, and stderr says what was left out.
+
+    A broken file is rejected with the number of the broken line. A file of which more than 1 %
+    would be left out is rejected, too, unless --partial is used. A session that exists already is
+    not imported again.
     """
     conversations = [one for path in paths for one in _read(path, format, partial)]
     sessions = using_store(
@@ -87,18 +92,18 @@ def _read(path: Path, format: str | None, partial: bool) -> list[Conversation]:
             raise InvalidInput(f"{where}: {error}") from error
         missing = left_out(whole)
         if missing.is_too_much and not partial:
-            raise InvalidInput(f"{where}: {missing}; --partial imports the rest")
+            raise InvalidInput(f"{where}: {missing}; use --partial to import the rest")
         if missing.count:
             print_failure(where, str(missing))
         conversations += _with_ids(whole, files)
     if not any(conversation.messages for conversation in conversations):
-        raise InvalidInput(f"{path}: no conversation in it")
+        raise InvalidInput(f"{path}: the file contains no conversation")
     return [conversation for conversation in conversations if conversation.messages]
 
 
 def _with_ids(read: Iterable[Conversation], files: Files) -> list[Conversation]:
-    """*read*, where a file holds no id of its own with one made of its bytes: the same file is
-    still imported once, and does not stand in the way of another one."""
+    """The conversations of *read*, all with ids. One without an id gets an id made from its file's
+    bytes: so a second import of that file is refused, and another file does not collide with it."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(hashlib.sha256(files[name]).digest())
@@ -122,7 +127,7 @@ async def _import(
             tools=recorded_tools(conversation),
         )
 
-    # No model is asked: the sessions are only created.
+    # No model is called: the sessions are only created.
     async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
         return await manager.import_conversations(conversations, config_for, tenant=tenant)
 
@@ -149,13 +154,13 @@ def _tell(session: str, conversation: Conversation, as_json: bool) -> None:
     )
     if notes:
         counts = ", ".join(f"{what} {count}" for what, count in notes.items())
-        say(f"  notes: {counts}" + (f"; {lost} of them lost something said" if lost else ""))
+        say(f"  notes: {counts}" + (f"; {lost} of them lost content" if lost else ""))
 
 
 def export_sessions(
     sessions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Ids, or their beginnings; without any, all."),
+        typer.Argument(metavar="[ID]...", help="Ids, or beginnings of ids. Default: all sessions."),
     ] = None,
     *,
     store: StoreOrNone = None,
@@ -163,20 +168,21 @@ def export_sessions(
     token_file: TokenFile = None,
     ca: CaFile = None,
     to: Annotated[
-        str, typer.Option(metavar="NAME", help=f"One of: {', '.join(_WRITABLE)}.")
+        str, typer.Option(metavar="NAME", help=f"Output format: {', '.join(_WRITABLE)}.")
     ] = "own",
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR|-", help="Where; - is the output.")
+        Path,
+        typer.Option("--output", "-o", metavar="DIR|-", help="Folder for the files; - is stdout."),
     ] = Path("-"),
     key_file: KeyFile = None,
 ) -> None:
-    """Write sessions as files of our own format or another system's. Takes nothing.
+    """Write sessions as files, in this project's own format or in another system's.
 
-    A file that is there already is not overwritten.
+    Acquires no lease. An existing file is not overwritten.
     """
     if to not in _WRITABLE:
         raise InvalidInput(
-            f"{to!r} cannot be written; formats that can be written: {', '.join(_WRITABLE)}"
+            f"--to: {to!r} cannot be written; formats that can be: {', '.join(_WRITABLE)}"
         )
     local = {"--key-file": key_file}
     service = service_at(connect, token_file, ca, store=store, local=local)
@@ -190,13 +196,13 @@ def export_sessions(
     files = write(conversations, to)
     if str(output) == "-":
         if len(files) > 1:
-            message = f"{len(files)} files do not go into one output; name a folder with --output"
+            message = f"{len(files)} files cannot go to stdout; name a folder with --output"
             raise InvalidInput(message)
         write_file(next(iter(files.values())))
         return
     for name in files:
         if (output / name).exists():
-            raise InvalidInput(f"{output / name} is there already")
+            raise InvalidInput(f"--output: {output / name} exists already")
     for name, raw in files.items():
         path = output / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +218,7 @@ async def _conversations(store: Store, sessions: list[str] | None) -> list[Conve
     while rows := await store.rows(after=conversations[-1].id if conversations else "", limit=500):
         conversations += [await conversation_of(store, row.session) for row in rows]
     if not conversations:
-        raise InvalidInput("there is no session in the store")
+        raise InvalidInput("the store has no sessions")
     return conversations
 
 
@@ -224,5 +230,5 @@ async def _conversations_there(
         while page := await there.list(after=names[-1] if names else "", limit=500, archived=None):
             names += [row.session for row in page]
     if not names:
-        raise InvalidInput("there is no session at the service")
+        raise InvalidInput("the service has no sessions")
     return [await there.export_conversation(name) for name in names]

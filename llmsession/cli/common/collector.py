@@ -1,4 +1,4 @@
-"""Python's garbage collector in a process that is a service."""
+"""Settings of Python's garbage collector for a service process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from contextlib import contextmanager
 __all__ = ["seldom_full_collections"]
 
 THRESHOLDS = (5_000, 10, 100)
-"""One collection of the youngest objects after 5,000 of them, one of the middle-aged after 10 of
-those, and a full one after 100 of these. Python's own are (700, 10, 10)."""
+"""The youngest objects are collected after 5,000 allocations, the middle-aged after 10 of these
+collections, and all objects after 100 of those. Python's own thresholds are (700, 10, 10)."""
 
 
 @contextmanager
 def seldom_full_collections() -> Iterator[None]:
-    """In the body, which has the process for itself, full collections are 70 times as seldom.
+    """Make full collections 70 times rarer while the context is open. For a process that runs only
+    a service.
 
-    A full collection looks at every object, so with thousands of live sessions it stops the event
-    loop for 100 ms and more. Nearly all that a session leaves behind is freed without it. What is
-    there already, modules and settings, lives as long as the process, and is never looked at.
+    A full collection visits every object. With thousands of sessions in memory it stops the event
+    loop for 100 ms and more, although nearly everything that a session leaves behind is freed by
+    reference counting. Objects that exist already (modules, settings) live as long as the process;
+    they are frozen, so that collections skip them.
     """
     thresholds = gc.get_threshold()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Asking the user whether something is meant."""
+"""Asks the user for confirmation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["confirm"]
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask *question* on stderr. Raises Refused, which says *otherwise*, unless somebody says
-    yes."""
+    """Ask *question* on stderr and read the answer from stdin. Raises Refused with the message
+    *otherwise* unless the answer is ``y`` or ``yes``."""
     complain(f"{question} [y/N] ", end="")
     answer = sys.stdin.readline()
-    if not answer.endswith("\n"):  # nobody is there
+    if not answer.endswith("\n"):  # end of input: nobody pressed Enter, so end the line here
         complain()
     if answer.strip().lower() not in ("y", "yes"):
         raise Refused(otherwise)

@@ -1,4 +1,4 @@
-"""Files of recorded conversations: the options that name them, and how a command reads them."""
+"""Files of recorded conversations: their options, and how commands read them."""
 
 from __future__ import annotations
 
@@ -34,29 +34,31 @@ __all__ = [
     "user_folder",
 ]
 
-# Typer would refuse the whole call for one file that may not be read.
+# Typer would reject the whole command for one unreadable file; the others are processed.
 RecordedFiles: TypeAlias = Annotated[
     list[Path],
     typer.Argument(metavar="FILE...", help="Recorded conversations.", readable=False),
 ]
 FormatName: TypeAlias = Annotated[
     str | None,
-    typer.Option("--from", metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}."),
+    typer.Option("--from", metavar="FORMAT", help=f"Format of the files: {', '.join(FORMATS)}."),
 ]
 
 MAX_FOLDER_BYTES = 2 << 30
-"""A folder that holds more is surely not the one that was meant."""
+"""A larger folder is refused: most likely it was named by mistake."""
 MAX_NAMED = 3
-"""Of the files that are left out for one reason."""
+"""How many files are named for each reason why files are left out."""
 
 
 def sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
-    """What is read at once: a file, or a folder that a format keeps one history in; else each
-    file of the folder is its own. Files of a folder that cannot be read, or have no known format,
-    are left out: one line on stderr counts them by reason and names the first ones.
+    """The files of *path*, grouped by what has to be read together.
 
-    Raises InvalidInput for a folder that is too large and for what is no file, such as a named
-    pipe, and OSError.
+    A folder is one group if a format keeps a single history in several of its files. Else each of
+    its files is a group of its own. Files that cannot be read or have no known format are left out:
+    one line on stderr counts them by reason and names the first ones.
+
+    Raises OSError, and InvalidInput for a folder that is too large or a path that is not a regular
+    file, such as a named pipe.
     """
     if not path.is_dir():
         try:
@@ -87,17 +89,17 @@ def sources(path: Path, format: str | None) -> list[tuple[Path, Files]]:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of the file at *path*. Raises InvalidInput for what is no file: reading a named
-    pipe could wait for ever. Raises OSError."""
+    """The bytes of the file at *path*. Raises OSError, and InvalidInput for anything but a regular
+    file, because reading a named pipe could block for ever."""
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is an error of its own
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a folder raises its own OSError
         kind = "a named pipe (FIFO)" if stat.S_ISFIFO(mode) else "a socket or a device"
-        raise InvalidInput(f"{kind} is not read; write what comes from it to a file first")
+        raise InvalidInput(f"{kind} cannot be read; save its content to a file first")
     return path.read_bytes()
 
 
 def _files_below(folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
-    """The files in *folder* and below, and the folders that cannot be listed, with the reason."""
+    """The files below *folder*, and each folder that cannot be listed, with the reason."""
     unlisted: list[tuple[Path, str]] = []
     note = lambda error: unlisted.append((Path(error.filename), one_line(error)))  # noqa: E731
     files = sorted(
@@ -105,7 +107,7 @@ def _files_below(folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
     )
     sizes = (file.lstat().st_size for file in files)
     if sum(sizes) > MAX_FOLDER_BYTES:
-        raise InvalidInput(f"{folder}: more than {MAX_FOLDER_BYTES >> 30} GiB in it")
+        raise InvalidInput(f"{folder}: the folder holds more than {MAX_FOLDER_BYTES >> 30} GiB")
     return files, unlisted
 
 
@@ -122,44 +124,45 @@ def _left_out_line(folder: Path, left_out: Sequence[tuple[Path, str]], total: in
 
 
 def user_folder(variable: str, below_home: str) -> Path:
-    """The user's own folder of this program, by the rules of XDG: in the folder that *variable*
-    names, else in *below_home*. It is made, for its user alone. Raises InvalidInput."""
+    """The user's folder of this program by the XDG rules: below the folder in the environment
+    variable *variable*, else below *below_home* in the home folder. It is created with access for
+    its user alone. Raises InvalidInput if it cannot be created."""
     base = os.environ.get(variable, "")
     folder = (Path(base) if Path(base).is_absolute() else Path.home() / below_home) / "llmsession"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        reason = f"{folder} cannot be made: {error.strerror}"
-        raise InvalidInput(f"{reason}; set ${variable}, or name a place with --store") from error
+        reason = f"cannot create {folder}: {error.strerror}"
+        raise InvalidInput(f"{reason}; set ${variable}, or use --store") from error
     return folder
 
 
 def price_table(path: Path | None) -> PriceTable:
-    """The built-in prices, and before them those of the file at *path*. Raises InvalidInput."""
+    """The built-in prices, overridden by those in the file at *path*. Raises InvalidInput."""
     with option("--prices"):
         return PriceTable(load_prices(path) if path is not None else None)
 
 
 def check_format(format: str | None) -> None:
-    """Raises InvalidInput for a format that does not exist; None stands for any."""
+    """Raises InvalidInput for an unknown format. None stands for detection."""
     if format is not None and format not in FORMATS:
         known = ", ".join(FORMATS)
         raise InvalidInput(f"--from: unknown format {format!r}; known formats: {known}")
 
 
 def one_line(error: Exception) -> str:
-    """The message of *error*, without a file's name and on one line."""
+    """The message of *error* on one line, without a file's name."""
     message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(message.split())
 
 
 def print_failure(path: Path | str, message: str) -> None:
-    """Say on stderr why *path* was not read."""
+    """Print on stderr why *path* was not read."""
     complain(f"llmsession: {path}: {message}")
 
 
 def print_left_out(path: Path | str, conversations: Iterable[Conversation]) -> LeftOut:
-    """Say on stderr what the reader of *path* left out of its *conversations*, if anything."""
+    """Print on stderr what the reader of *path* left out of its *conversations*, if anything."""
     missing = left_out(conversations)
     if missing.count:
         print_failure(path, str(missing))
@@ -167,7 +170,8 @@ def print_left_out(path: Path | str, conversations: Iterable[Conversation]) -> L
 
 
 def progress_bar(figure: str) -> Progress:
-    """A bar with *figure* behind it, on a terminal; it vanishes at the end. Elsewhere nothing."""
+    """A progress bar with *figure* beside it. It is shown on a terminal only, and removed at the
+    end."""
     console = TerminalConsole(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""Text that several commands print: the context bar, and costs."""
+"""Text that several commands print: the context bar and costs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ BAR_CELLS = 20
 
 
 def bar(share: float, width: int = BAR_CELLS) -> str:
-    """*share* of *width* cells filled; more than all is all."""
+    """A bar of *width* cells, of which *share* (0 to 1) is filled. A larger share fills it."""
     filled = min(width, round(share * width))
     return "█" * filled + "░" * (width - filled)
 
 
 def cost_line(usage: SessionUsage) -> str:
-    """What a session cost, by the list prices; what has none is said, and is not 0."""
+    """What a session cost by the list prices. Models without a price are named: their cost is not
+    counted as 0."""
     if usage.cost_nano_usd is not None:
         return f"cost {dollars(usage.cost_nano_usd)}"
     models = ", ".join(name or "(model not known)" for name in usage.unpriced)
-    known = f"{dollars(usage.priced_nano_usd)} and more; " if usage.priced_nano_usd else ""
-    return f"cost {known}not known for {models}"
+    known = f"at least {dollars(usage.priced_nano_usd)}; " if usage.priced_nano_usd else ""
+    return f"cost {known}unknown for {models}"

@@ -1,4 +1,4 @@
-"""Ids of sessions as users type them: whole, or the first characters of one."""
+"""Session ids as users type them: the whole id or its first characters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .terminal import neutral_line
 __all__ = ["full_id", "id_at_service", "id_in_store"]
 
 MAX_NAMED = 5
-"""Of the ids that a prefix may stand for."""
+"""How many ids are named if a prefix is ambiguous."""
 LAST = "\U0010ffff"
 
 ReadRow: TypeAlias = Callable[[str], Awaitable[SessionRow]]
@@ -24,21 +24,23 @@ ReadPage: TypeAlias = Callable[..., Awaitable[Sequence[SessionRow]]]
 
 
 async def id_in_store(store: Store, typed: str) -> str:
-    """The id in *store* that *typed* stands for. Raises as ``full_id``, and StoreError."""
+    """The id in *store* that *typed* stands for. Raises StoreError and the errors of
+    ``full_id``."""
     return await full_id(typed, store.row, partial(begun_rows, store))
 
 
 async def id_at_service(sessions: ManagerInterface, typed: str) -> str:
-    """The same at a service. Raises as ``full_id``, and what the service raises."""
+    """The id at a service that *typed* stands for. Raises the errors of the service and of
+    ``full_id``."""
     return await full_id(typed, sessions.row, partial(sessions.list, archived=None))
 
 
 async def full_id(typed: str, read_row: ReadRow, read_page: ReadPage) -> str:
-    """The id that *typed* stands for: that of a session, or the beginning of exactly one id. A
-    tenant may leave out the name that all of its ids begin with.
+    """The id that *typed* stands for: the id itself, or the only id that begins with *typed*. A
+    tenant may leave out its name and the slash that all of its ids begin with.
 
-    Raises SessionNotFound where no id begins so, and InvalidInput, which names them, where several
-    do.
+    Raises SessionNotFound if no id begins with *typed*, and InvalidInput, which lists the ids, if
+    several do.
     """
     try:
         return (await read_row(typed)).session
@@ -58,13 +60,13 @@ async def full_id(typed: str, read_row: ReadRow, read_page: ReadPage) -> str:
 
 
 async def _beginning_with(prefix: str, read_page: ReadPage) -> list[str]:
-    # Ids are in the order of their characters: those with the prefix come right after it.
+    # Ids are sorted by their characters, so those with the prefix follow right after the prefix.
     rows = await read_page(after=prefix, limit=MAX_NAMED + 1)
     return [row.session for row in rows if row.session.startswith(prefix)]
 
 
 async def _namespace(read_page: ReadPage) -> str:
-    """What all ids begin with, up to a slash; "" where they do not."""
+    """The common beginning of all ids, up to and with the slash; "" if they have none."""
     rows = await read_page(limit=1)
     name, slash, _ = rows[0].session.partition("/") if rows else ("", "", "")
     if not slash or await read_page(after=f"{name}/{LAST}", limit=1):

@@ -1,4 +1,4 @@
-"""Errors that name the option that they are about, as a user of the command types it."""
+"""Makes an error's message begin with the option that the error is about."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["message_of", "option"]
 
 @contextmanager
 def option(name: str) -> Iterator[None]:
-    """What the body raises is about the option *name*: an InvalidInput whose message begins with
-    it. Raises that for a SessionError and for an OSError."""
+    """Errors that the body raises are about the option *name*. Turns a SessionError or an OSError
+    into an InvalidInput whose message begins with *name*, as the user typed it."""
     try:
         yield
     except (SessionError, OSError) as error:
@@ -24,7 +24,7 @@ def option(name: str) -> Iterator[None]:
 
 
 def message_of(error: Exception) -> str:
-    """The message of *error* on one line, and the file that it is about."""
+    """The message of *error* on one line. That of an OSError begins with the file's name."""
     message = str(error)
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror

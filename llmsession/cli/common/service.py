@@ -1,4 +1,4 @@
-"""The service that a command works with, in place of a store of its own."""
+"""The options of a service, and a connection to it. A command uses a service or a store."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ T = TypeVar("T")
 
 TOKEN_VARIABLE = "LLMSESSION_TOKEN"
 
-_OWN_PROVIDERS = "the service has its own providers"
-_OWN_PACE = "the service streams its replies as they come"
-_NO_INTERRUPTS = "at a service nothing is interrupted: it could not play the turn again"
+_OWN_PROVIDERS = "the service uses its own providers"
+_OWN_PACE = "the service sets the pace of its replies"
+_NO_INTERRUPTS = "a service cannot replay an interrupted turn again"
 LOCAL_OPTIONS = {
     "FILE": _OWN_PROVIDERS,
     "--provider": _OWN_PROVIDERS,
     "--base-url": _OWN_PROVIDERS,
-    "--key-file": "the service has the key of its store",
-    "--prices": "a service has its own prices",
+    "--key-file": "the service has the key of its own store",
+    "--prices": "the service uses its own prices",
     "--delta-chars": _OWN_PACE,
     "--delay-ms": _OWN_PACE,
     "--interrupt-every": _NO_INTERRUPTS,
     "--interrupt-policy": _NO_INTERRUPTS,
     "--seed": _NO_INTERRUPTS,
 }
-"""Options that mean nothing at a service, and why. A command with --connect refuses those of them
-that it has; ``stress`` has a --seed that means something."""
+"""Options that have no meaning at a service, and why. A command that has one of them refuses it
+together with --connect. ``stress`` does not: its --seed has a meaning at a service, too."""
 
 StoreOrNone: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--store",
         metavar="ADDRESS",
-        help=f"sqlite:PATH or postgresql://...; or give it in ${STORE_VARIABLE}.",
+        help=f"sqlite:PATH or postgresql://...; also read from ${STORE_VARIABLE}.",
     ),
 ]
 ConnectTo: TypeAlias = Annotated[
@@ -72,7 +72,7 @@ ConnectTo: TypeAlias = Annotated[
     typer.Option(
         "--connect",
         metavar="ADDRESS",
-        help="A service: unix:PATH, tcp://HOST:PORT or grpc://HOST:PORT.",
+        help="Use a service: unix:PATH, tcp://HOST:PORT or grpc://HOST:PORT.",
     ),
 ]
 TokenFile: TypeAlias = Annotated[
@@ -80,19 +80,19 @@ TokenFile: TypeAlias = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help=f"The token for --connect; or give it in ${TOKEN_VARIABLE}.",
+        help=f"File with the token for --connect; also read from ${TOKEN_VARIABLE}.",
     ),
 ]
 CaFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--ca", metavar="FILE", help="For --connect: use TLS, and believe these certificates."
+        "--ca", metavar="FILE", help="For --connect: use TLS, and trust the CAs in this file."
     ),
 ]
 
 
 class ServiceAt(msgspec.Struct, frozen=True):
-    """Where a service is, and how to come in."""
+    """The address of a service, and the files that are needed to connect to it."""
 
     address: str
     token_file: Path | None = None
@@ -100,7 +100,8 @@ class ServiceAt(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def sessions(self) -> AsyncGenerator[RemoteManager, None]:
-        """Its sessions. In asyncio; raises as ``llmsession.connect``, and InvalidInput."""
+        """Connect, and yield the service's sessions. Works on asyncio only. Raises InvalidInput and
+        the errors of ``llmsession.connect``."""
         from llmsession.transport import connect
         from llmsession.transport.wire.addresses import parse_address
         from llmsession.transport.wire.tls import ClientTls
@@ -112,7 +113,7 @@ class ServiceAt(msgspec.Struct, frozen=True):
         tls = None
         if token is not None and self.ca is None and not where.is_local:
             raise InvalidInput(
-                f"{here}: the token would be sent in the clear: use TLS with --ca FILE"
+                f"{here}: the token would be sent unencrypted; use TLS with --ca FILE"
             )
         if self.ca is not None:
             with option("--ca"):
@@ -126,14 +127,15 @@ class ServiceAt(msgspec.Struct, frozen=True):
 
 def read_token(file: Path | None) -> str | None:
     """The token in *file*, or else in the environment; None without one. Raises InvalidInput."""
-    # Never an option of its own: everybody on the machine may read a command's arguments.
+    # There is no option for the token itself: all users of a machine can read the arguments of a
+    # process.
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
         with option("--token-file"):
             token = read_secret(file, "token file", warn=warn).decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"--token-file: {str(file)!r} holds no token: it is no text") from error
+        raise InvalidInput(f"--token-file: {str(file)!r} holds no token: it is not text") from error
     if not token:
         raise InvalidInput(f"--token-file: {str(file)!r} holds no token: it is empty")
     return token
@@ -147,20 +149,22 @@ def service_at(
     store: str | None = None,
     local: Mapping[str, object] = MappingProxyType({}),
 ) -> ServiceAt | None:
-    """The service that was named, None for none. *local* are the values of the command's options
-    that mean nothing at a service, by the options as they are typed; None where one was not.
+    """The service that *connect* names, or None without it.
 
-    Raises InvalidInput where a *store* or one of these was named beside it, or what is for a
-    service without one.
+    *local* holds the command's options that have no meaning at a service: the option as the user
+    types it, and its value, or None if it was not typed.
+
+    Raises InvalidInput if *store* or a local option is combined with *connect*, and if an option
+    for a service is used without *connect*.
     """
     if connect is None:
         for option, value in (("--token-file", token_file), ("--ca", ca)):
             if value is not None:
-                raise InvalidInput(f"{option} is for a service; name it with --connect")
+                raise InvalidInput(f"{option} needs --connect")
         return None
     if store is not None:
         raise InvalidInput(
-            f"--store and --connect {connect} are two places: a service has a store of its own"
+            f"--store and --connect {connect} cannot be combined: a service has its own store"
         )
     for name, named in local.items():
         if named is not None:
@@ -170,28 +174,27 @@ def service_at(
 
 
 def model_at(sessions: RemoteManager, model: str | None) -> str:
-    """The *model* that was named, else the one that the service has for that. Raises InvalidInput
-    where it has none."""
+    """*model*, else the service's default model. Raises InvalidInput if there is neither."""
     name = model or sessions.default_model
     if name is None:
-        raise InvalidInput("which model? the service has none by default; name one with --model")
+        raise InvalidInput("no model is given and the service has no default; use --model NAME")
     return name
 
 
 def a_store(store: str | None) -> str:
-    """The store that was named, by an option or in the environment. Raises InvalidInput."""
+    """The store that the option or the environment names. Raises InvalidInput if neither does."""
     name = store if store is not None else os.environ.get(STORE_VARIABLE) or None
     if name is None:
         raise InvalidInput(
-            f"which sessions? name a store with --store or ${STORE_VARIABLE}, or a service with"
-            " --connect"
+            f"no sessions are named; name a store with --store or ${STORE_VARIABLE}, or a service"
+            " with --connect"
         )
     return name
 
 
 def using_service(service: ServiceAt, work: Callable[[RemoteManager], Awaitable[T]]) -> T:
-    """What *work* returns, done with the sessions of *service*. Raises what *work* raises, and
-    as ``ServiceAt.sessions``."""
+    """Connect to *service*, run *work* with its sessions, and return its result. Raises the errors
+    of *work* and of ``ServiceAt.sessions``."""
 
     async def use() -> T:
         async with service.sessions() as sessions:

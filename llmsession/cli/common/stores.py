@@ -1,4 +1,4 @@
-"""The store that a command works on, and running its work to the end."""
+"""The options of a store, and running work on it in an event loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 KEY_VARIABLE = "LLMSESSION_STORE_KEY"
 STORE_VARIABLE = "LLMSESSION_STORE"
 
-# Of SQLite's file format.
+# The first bytes of every SQLite database file.
 _SQLITE = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _APPLICATION = slice(68, 72)
@@ -54,18 +54,20 @@ KeyFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help=f"The key of an encrypted store; or give it in ${KEY_VARIABLE}.",
+        help=f"File with the key of an encrypted store; also read from ${KEY_VARIABLE}.",
     ),
 ]
 
 
 def store_key(file: Path | None) -> bytes | str | None:
-    """The key in *file*: 32 bytes, or text; without a file that in the environment, if any.
+    """The key in *file*, 32 bytes or text. Without a file, the key in the environment, if any.
 
-    Raises InvalidInput for a file that holds neither, InvalidConfig for one that cannot be read or
-    that others may write to. One that everybody may read is a warning on stderr.
+    Raises InvalidInput for a file that holds neither. Raises InvalidConfig for a file that cannot
+    be read or that other users may write to. If other users may read it, prints a warning on
+    stderr.
     """
-    # Never an option of its own: everybody on the machine may read a command's arguments.
+    # There is no option for the key itself: all users of a machine can read the arguments of a
+    # process.
     if file is None:
         return os.environ.get(KEY_VARIABLE) or None
     with option("--key-file"):
@@ -79,10 +81,11 @@ def store_key(file: Path | None) -> bytes | str | None:
 def using_store(
     address: str, key_file: Path | None, work: Callable[[Store], Awaitable[T]], *, new: bool = False
 ) -> T:
-    """What *work* returns, done with the store at *address*, which is closed then.
+    """Open the store at *address*, run *work* with it, close it, and return the result of *work*.
 
-    A SQLite file that is not there, or empty, is made a store only where *new* says so: a misspelt
-    path is a mistake, not an empty store. Raises InvalidInput, StoreError and what *work* raises.
+    A SQLite file that is missing or empty is an error unless *new* is true: most likely the path is
+    misspelt, and an empty store would hide that. Raises InvalidInput, StoreError and the errors of
+    *work*.
     """
     scheme, _, path = address.partition(":")
     if scheme == "sqlite" and path and not path.startswith("//") and not new:
@@ -94,27 +97,28 @@ def using_store(
     try:
         return anyio.run(_use, store, work)
     except StoreError as error:
-        if type(error) is StoreError:  # about the store, and not about a record of it
+        if type(error) is StoreError:  # subclasses are about a record, not about the whole store
             raise StoreError(f"--store: {error}", committed=error.committed) from error
         raise
 
 
 def _check_is_store(address: str, path: Path) -> None:
-    """Raises InvalidInput where *path* is surely no store of ours: opening it would write to it."""
+    """Raises InvalidInput if *path* is certainly not one of our stores. Opening it would write to
+    it."""
     if not path.exists():
         raise InvalidInput(f"there is no store at {address}: {path} does not exist")
     if not path.is_file():
-        raise InvalidInput(f"there is no store at {address}: {path} is no file")
+        raise InvalidInput(f"there is no store at {address}: {path} is not a file")
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     if Path(f"{path}-wal").exists():
-        return  # the file's own header may be there
+        return  # the database's header may still be in the write-ahead log
     if not header:
         raise InvalidInput(f"there is no store at {address}: the file is empty")
     if not header.startswith(_SQLITE):
-        raise InvalidInput(f"there is no store at {address}: the file is no SQLite database")
+        raise InvalidInput(f"there is no store at {address}: the file is not a SQLite database")
     if int.from_bytes(header[_APPLICATION]) != APPLICATION_ID:
-        raise InvalidInput(f"there is no store at {address}: it is a database of another program")
+        raise InvalidInput(f"there is no store at {address}: another program made the database")
 
 
 async def _use(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
@@ -131,12 +135,12 @@ async def _opened(store: Store) -> AsyncGenerator[Store, None]:
 
 
 def parse_labels(options: list[str] | None) -> dict[str, str]:
-    """``name=value`` arguments. Raises InvalidInput for anything else."""
+    """Labels from ``name=value`` arguments. Raises InvalidInput for anything else."""
     labels: dict[str, str] = {}
     for label in options or ():
         name, equals, value = label.partition("=")
         if not name or not equals:
-            raise InvalidInput(f"--label: {label!r} is not name=value")
+            raise InvalidInput(f"--label: {label!r} is not NAME=VALUE")
         labels[name] = value
     return labels
 
@@ -145,26 +149,24 @@ _SPANS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_span(text: str, name: str) -> float:
-    """Seconds in a span of time such as ``90d``, ``12h`` or ``30`` (seconds), given as the option
-    *name*.
-
-    Raises InvalidInput.
-    """
+    """The seconds of a span of time such as ``90d``, ``12h`` or ``30`` (seconds). *name* is the
+    option that it was given with. Raises InvalidInput for anything else."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SPANS_S else (text, "s")
     try:
         span_s = float(number) * _SPANS_S[unit]
     except ValueError:
         span_s = -1.0
     if not 0 <= span_s < float("inf"):
-        raise InvalidInput(f"{name}: {text!r} is no span of time; write for example 90d or 12h")
+        raise InvalidInput(f"{name}: {text!r} is not a span of time; write for example 90d or 12h")
     return span_s
 
 
 def parse_limit(text: str, name: str) -> float:
-    """Seconds in a span of time beyond which something is erased, given as the option *name*. It
-    is above 0 and has its unit: ``30`` could be meant as days, and what is erased is gone for good.
+    """The seconds of a span of time after which something is erased. *name* is the option that it
+    was given with.
 
-    Raises InvalidInput.
+    The span must be above 0 and have a unit. Without one, ``30`` could be meant as days, and
+    erased messages cannot be restored. Raises InvalidInput.
     """
     limit_s = parse_span(text, name)
     if text[-1] not in _SPANS_S:

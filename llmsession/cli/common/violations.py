@@ -1,4 +1,4 @@
-"""Prints violated invariants on stderr, so that JSON on stdout stays whole."""
+"""Prints violated invariants. They go to stderr, so that JSON on stdout stays valid."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_PRINTED = 20
 
 
 def print_violations(violations: Sequence[Violation], *, of: str) -> None:
-    """Print each violation, and the entries that prove the one with the shortest proof. *of* says
-    where they were found."""
+    """Print each violation, and the recorded entries that prove the one with the shortest proof.
+    *of* says where the violations were found."""
     plural = "" if len(violations) == 1 else "s"
     complain(f"{len(violations)} violation{plural} {of}:")
     for violation in violations[:MAX_PRINTED]:

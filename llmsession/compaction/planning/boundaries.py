@@ -1,4 +1,6 @@
-"""Where a conversation may be cut: places that no tool call reaches across, and what is recent."""
+"""Where a conversation may be cut so that no tool call loses its result, and which part is
+recent.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,12 @@ __all__ = [
 
 
 def is_safe_cut(messages: Sequence[Message], at: int) -> bool:
-    """May what stands before position *at* be left out? Not where results after it answer calls
-    before it: a result without its call is refused, and so is the reverse. Neighbours of one side
-    are one message to a provider, so a run of replies has its calls answered behind the run.
-    The result of a provider's own tool may stand in the reply after the one with its call.
+    """May the messages before position *at* be left out?
+
+    Not if results after *at* answer calls before it, because a provider refuses a result without
+    its call, and a call without its result. A provider reads neighbours of one role as one message,
+    so the calls of a run of replies are answered after the whole run. The result of a provider's
+    own tool may stand in the reply after the one with its call.
     """
     if not 0 <= at <= len(messages):
         return False
@@ -53,7 +57,9 @@ _SERVER_TOOL = re.compile(rb'_tool_(?:use|result)"').search
 
 
 def _parts_a_server_tool(messages: Sequence[Message], at: int, after: int) -> bool:
-    """Is a call of a server tool before *at*, and its result in the reply at *after* or to come?"""
+    """Is a server tool's call before *at*, and its result in the reply at *after* or still to
+    come?
+    """
     if after < len(messages):
         return bool(_unpaired(messages[after], results=True))
     before = next((m for m in reversed(messages[max(0, at - 2) : at]) if m.is_assistant), None)
@@ -61,7 +67,7 @@ def _parts_a_server_tool(messages: Sequence[Message], at: int, after: int) -> bo
 
 
 def _unpaired(message: Message, *, results: bool) -> set[object]:
-    """The ids of the server tools in *message* that have a result alone, or a call alone."""
+    """The ids of the server tools in *message* that have only a result there, or only a call."""
     if _SERVER_TOOL(message.body) is None:
         return set()
     fields = [block.decoded() for block in message.opaque]
@@ -78,21 +84,25 @@ def is_turn_start(messages: Sequence[Message], at: int) -> bool:
 
 
 def safe_cuts(messages: Sequence[Message], start: int, end: int) -> Iterator[int]:
-    """The positions from *start* up to *end*, both included, where a cut is safe."""
+    """The positions from *start* to *end*, both included, where a cut is safe."""
     return (index for index in range(start, end + 1) if is_safe_cut(messages, index))
 
 
 def shows_open_thinking(view: View, messages: Sequence[Message], committed: int) -> bool:
-    """Does *view* show thinking of the open turn, whose messages begin at *committed*, or of a
-    tool loop that goes on in it? A turn that was stopped ends with results, and what is said
-    next joins them."""
+    """Does *view* show thinking of the open turn, or of a tool loop that continues in it?
+
+    *committed* is the position of the open turn's first message. A turn that was stopped ends with
+    tool results, and the next user message joins them, so its tool loop is still open.
+    """
     start = max(min(committed, _loop_start(messages)), view.thinking_from)
     return any(is_thinking(block) for message in messages[start:] for block in message.content)
 
 
 def _loop_start(messages: Sequence[Message]) -> int:
-    """The position of the first reply of the tool loop that the next reply would go on with; the
-    number of messages if there is none."""
+    """The position of the first reply of the tool loop that the next reply would continue.
+
+    Returns the number of messages if there is no such loop.
+    """
     index = start = len(messages)
     answers = False
     while index > 0:
@@ -107,8 +117,11 @@ def _loop_start(messages: Sequence[Message]) -> int:
 
 
 def must_wait(view: View, messages: Sequence[Message], profile: Profile, committed: int) -> bool:
-    """Is no edit possible before the open turn ends? Where thinking has to open its tool loop
-    and an edit would void it."""
+    """Is no edit possible before the open turn ends?
+
+    That is so if the open tool loop must begin with thinking, and an edit would make that thinking
+    invalid.
+    """
     return (
         profile.thinking_opens_tool_loop
         and profile.binds_thinking
@@ -117,8 +130,10 @@ def must_wait(view: View, messages: Sequence[Message], profile: Profile, committ
 
 
 def injection_voids(view: View, messages: Sequence[Message], after: Sequence[Injected]) -> bool:
-    """Does thinking that is shown stand behind a place where *after* differs from what *view*
-    injects? It was made with the old text before it. A text at the end of the context voids none.
+    """Would injecting *after* instead of what *view* injects make visible thinking invalid?
+
+    Thinking is bound to everything before it, so it becomes invalid if a text before it is added,
+    removed or changed. A text at the end of the context invalidates nothing.
     """
     changed = set(view.injected) ^ set(after)
     edge = min((item.at for item in changed), default=len(messages))
@@ -129,8 +144,9 @@ def injection_voids(view: View, messages: Sequence[Message], after: Sequence[Inj
 
 
 def has_own_words(message: Message) -> bool:
-    """Does a person say something in *message*: words, an image, a document? Tool results and
-    what the session wrote itself are not that."""
+    """Does *message* hold something that the user said: text, an image or a document? Tool results,
+    and blocks that the session wrote itself, do not count.
+    """
     return message.is_user and any(
         (isinstance(block, TextBlock) and block.text.strip() and index not in message.synthetic)
         or isinstance(block, ImageBlock | DocumentBlock)
@@ -139,15 +155,20 @@ def has_own_words(message: Message) -> bool:
 
 
 def newest_request(messages: Sequence[Message]) -> int | None:
-    """The position of the newest message in which a person says something; None if there is
-    none. A word that came while tools ran stands behind their results."""
+    """The position of the newest message in which the user says something; None if there is none.
+
+    A message that was steered in while tools ran stands behind their results, in one message with
+    them.
+    """
     places = (index for index in range(len(messages) - 1, -1, -1) if has_own_words(messages[index]))
     return next(places, None)
 
 
 def newest_that_fit(sizes: Sequence[int], room: int) -> int:
-    """Where the longest suffix of *sizes* begins whose sum is at most *room*: the first one, from
-    the newest, that does not fit ends it."""
+    """Where the longest suffix of *sizes* begins whose sum is at most *room*.
+
+    The search goes from the newest to the oldest and stops at the first size that does not fit.
+    """
     index = len(sizes)
     while index > 0 and sizes[index - 1] <= room:
         index -= 1
@@ -165,15 +186,18 @@ def turns_from(messages: Sequence[Message], count: int) -> int:
 
 
 def steps_from(messages: Sequence[Message], count: int | None) -> int:
-    """Where the newest *count* steps begin; 0 if there are no older ones, or for None."""
+    """Where the newest *count* steps begin; 0 if there are no older ones, or if *count* is None."""
     if count is None:
         return 0
     return next(islice(_steps_backwards(messages), count - 1, None), 0)
 
 
 def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
-    """Positions of the messages with calls, newest first. Calls in the very last message are
-    not answered yet; all others are answered by the message after them."""
+    """The positions of the messages with calls, the newest first.
+
+    The very last message is left out, because its calls are not answered yet. All others are
+    answered by the message after them.
+    """
     for index in range(len(messages) - 2, -1, -1):
         if messages[index].tool_calls:
             yield index
@@ -187,11 +211,15 @@ def recent_from(
     keep_steps: int | None,
     max_tokens: int,
 ) -> int:
-    """Where the recent part begins: the newest *keep_turns* turns, of them the newest
-    *keep_steps* steps, and never more than *max_tokens* of them, by *sizes*. The newest step of
-    the newest turns is always recent, and so is the last message."""
+    """Where the recent part begins.
+
+    It holds the newest *keep_turns* turns, and of them the newest *keep_steps* steps, but never
+    more than *max_tokens* tokens by *sizes*. The newest step of these turns is always recent, and
+    so is the last message.
+    """
     by_turns = turns_from(messages, keep_turns)
     by_steps, by_tokens = steps_from(messages, keep_steps), newest_that_fit(sizes, max_tokens)
+    # The newest step is always recent, unless it belongs to an older turn.
     newest = next(_steps_backwards(messages), len(messages))
     if newest < by_turns:
         newest = len(messages)

@@ -1,8 +1,10 @@
 """What a rewrite of the prompt's prefix costs and saves, given the provider's prompt cache.
 
-Source: the prices of Anthropic's prompt cache relative to a plain input token: a write into the
-five-minute cache costs 1.25, a read 0.1. An edit makes everything behind it new: it has to be
-written again. What was cleared need not be read any more, in every later request.
+Everything behind an edit is new to the cache and has to be written again. In return, the cleared
+tokens need not be read in any later request.
+
+Source: Anthropic's prices relative to a plain input token. Writing a token to the five-minute cache
+costs 1.25, and reading it 0.1.
 """
 
 from __future__ import annotations
@@ -29,49 +31,63 @@ __all__ = [
 ]
 
 WRITE_PERMILLE, READ_PERMILLE = 1250, 100
-"""The price of a token written to the cache, and read from it, in thousandths of a plain one."""
+"""The price of writing a token to the cache, and of reading one, in thousandths of a plain
+token.
+"""
 
 FORCED_PERCENT = 92
-"""From this share of the limit on, waiting for a better moment ends: the next reply or result
-may not fit any more."""
+"""From this percentage of the limit on, a plan no longer waits for a better moment: the next reply
+or tool result might not fit any more.
+"""
 MAX_PAYBACK_REQUESTS = 40
-"""A rewrite that pays back later than this is not made for its price: few turns are longer."""
+"""A rewrite that pays back only after more requests than this is not made for its price, because
+few turns are longer.
+"""
 
 OUTGROWN_PERCENT = 10
-"""A plan that is held is made again once the context has grown by this share since."""
+"""A held plan is made anew when the context has grown by this percentage since it was made."""
 
 AHEAD_PERCENT = 10
-"""So much of the limit before its mark a plan is made, to be there when it is wanted."""
+"""How early a plan is made, so that it is ready when needed: this percentage of the limit below the
+policy's threshold.
+"""
 IDLE_PERCENT = 30
-"""So much of the limit before its mark an idle session compacts, before its cache is cold."""
+"""How early an idle session compacts, before its cache expires: this percentage of the limit below
+the policy's threshold.
+"""
 IDLE_BEFORE_S = 30.0
 """How long before the cache expires an idle session compacts, in seconds."""
 MIN_EXPECTED, MAX_EXPECTED = 5, 40
-"""A conversation is taken to make as many more requests as it has made, within these bounds."""
+"""A conversation is expected to make as many further requests as it has made since the last
+rewrite, within these bounds.
+"""
 
 
 class CacheState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the provider's cache of the last request."""
+    """What is known about the provider's cache of the last request."""
 
     cached_tokens: int = 0
-    """How much of the last request is in the cache, by its reported usage; 0 where the provider
-    has none, or does not say."""
+    """How many tokens of the last request are in the cache, by its reported usage; 0 if the
+    provider has no cache or does not report it.
+    """
     idle_s: float = 0.0
-    """Since when nothing was asked, in seconds."""
+    """How many seconds ago the last request was made."""
     ttl_s: float = 300.0
-    """How long it keeps what nobody asks for."""
+    """How many seconds the provider keeps an entry that is not used."""
     is_broken: bool = False
-    """Was the prefix changed by something else: another model, system text, tools?"""
+    """Was the prefix changed by something else: another model, system text or tools?"""
 
     @property
     def is_cold(self) -> bool:
-        """Is there nothing in it that the next request could read?"""
+        """Does the cache hold nothing that the next request could read?"""
         return self.is_broken or self.cached_tokens == 0 or self.idle_s >= self.ttl_s
 
 
 def payback_requests(cleared_tokens: int, cached_after_tokens: int) -> int:
-    """After how many further requests clearing *cleared_tokens* has paid for writing
-    *cached_after_tokens* behind the edit once more; rounded up. 11.5 S / C by the prices above.
+    """After how many further requests a rewrite has paid for itself, rounded up.
+
+    The rewrite clears *cleared_tokens* (C) and writes *cached_after_tokens* (S) behind the edit
+    once more. By the prices above the result is 11.5 S / C.
     """
     if cleared_tokens <= 0:
         return 1 << 31
@@ -84,13 +100,18 @@ Timing: TypeAlias = Literal["step", "turn_end", "idle"]
 
 
 def ahead_tokens(limit_tokens: int, timing: Timing) -> int:
-    """How far before its mark, in tokens, a context of at most *limit_tokens* is planned for."""
+    """How many tokens below its threshold a context with the limit *limit_tokens* is planned
+    for.
+    """
     return limit_tokens * (IDLE_PERCENT if timing == "idle" else AHEAD_PERCENT) // 100
 
 
 def is_outgrown(planned_tokens: int, used_tokens: int) -> bool:
-    """Is a plan that is held, made for *planned_tokens*, too old for a context of *used_tokens*? It
-    clears what was there then, and pays back less and less of a prompt that grows."""
+    """Is a held plan too old, which was made for *planned_tokens*, when *used_tokens* are used now?
+
+    Such a plan clears only what was there when it was made, which is a smaller and smaller part of
+    a growing prompt.
+    """
     return used_tokens * 100 > planned_tokens * (100 + OUTGROWN_PERCENT)
 
 
@@ -121,10 +142,11 @@ def decide(
 ) -> Decision:
     """Is this the moment for a rewrite that clears *cleared_tokens*?
 
-    *kept_before_tokens* stand before the first edit and stay in the cache. *expected_requests*
-    is how many more requests this conversation is likely to make before the next rewrite. The
-    first reason that holds is the one that is told.
+    *kept_before_tokens* stand before the first edit and stay in the cache. *expected_requests* is
+    how many more requests this conversation is likely to make before the next rewrite. If several
+    reasons apply, the trigger names the first one in the order of the code.
     """
+    # Only what is cached now and stands behind the edit has to be written again.
     again = max(0, min(cache.cached_tokens, used_tokens) - kept_before_tokens - cleared_tokens)
     pays_after = payback_requests(cleared_tokens, again)
     figures = {
@@ -139,6 +161,8 @@ def decide(
     }
     trigger: Trigger = "threshold"
     act = True
+    # Waiting must end first of all. Then come the moments at which the prefix is written anew in
+    # any case, so that a rewrite costs nothing extra. Last comes the price.
     if used_tokens * 100 >= limit_tokens * FORCED_PERCENT:
         trigger = "window"
     elif cache.is_broken:
@@ -155,9 +179,11 @@ def decide(
 
 
 def should_apply(decision: Decision, cache: CacheState, *, is_due: bool) -> bool:
-    """Is a plan that is ready applied, by *decision*? One that was made ahead of its mark, which is
-    not due yet, only goes where the prefix is written anew anyway. A provider that never had
-    anything in its cache is no such place."""
+    """Is a finished plan applied, by *decision*?
+
+    A plan that was made ahead of its threshold is not due yet. It is applied only if the prefix is
+    written anew in any case. A cache that never held anything does not count as such a case.
+    """
     free = decision.trigger in ("prefix_broken", "idle") or (
         decision.trigger == "cold_cache" and cache.cached_tokens > 0
     )

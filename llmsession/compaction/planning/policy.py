@@ -1,4 +1,6 @@
-"""Policies: what one is asked, what it may know, and how its plan is made and measured."""
+"""The protocol of policies, the budget that a policy is given, and how its plan is made and
+measured.
+"""
 
 from __future__ import annotations
 
@@ -19,39 +21,44 @@ __all__ = ["Budget", "Policy", "checked_plan", "is_worthwhile", "measured", "pla
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy may know beside the messages."""
+    """What a policy is given beside the messages."""
 
     used_tokens: int
-    """The estimated size of the whole request, system text and tools included."""
+    """The estimated size of the whole request, including system text and tools, in tokens."""
     limit_tokens: int
-    """What we allow ourselves, below the model's window."""
+    """The size that we allow a request, below the model's window, in tokens."""
     window_tokens: int = 0
-    """The model's window, the room for the reply included; 0 where nobody says."""
+    """The model's window in tokens, including the room for the reply; 0 if it is unknown."""
     summaries: Mapping[str, str] = {}
-    """Call id -> its precomputed summary, without a header."""
+    """Precomputed summaries of tool results, without a header, by call id."""
     profile: Profile
     committed: int
-    """How many messages are committed; those after them are the open turn's staged ones."""
+    """How many messages are committed. The messages after them belong to the open turn."""
     frame_tokens: int = 0
-    """How much of ``used_tokens`` is the system text and the tools."""
+    """How many of ``used_tokens`` are system text and tools."""
     scale_permille: int = 1000
-    """What a thousand tokens by characters are in the tokens of ``used_tokens``: how far this
-    model's reported usage is from the estimate."""
+    """Converts tokens that are estimated by characters into those of ``used_tokens``: a thousand of
+    the former are this many of the latter. It shows how far this model's reported usage is from the
+    estimate.
+    """
     trigger: Trigger = "threshold"
-    """Why a plan is asked for: "threshold" where the policy itself is due, "injection" where it is
-    not, but may have something to inject."""
+    """Why a plan is asked for. "threshold": the policy is due. "injection": it is not due, but may
+    have something to inject.
+    """
 
     @property
     def window(self) -> int:
-        """The model's window, or the limit where nobody says how large that is."""
+        """The model's window in tokens, or the limit if the window is unknown."""
         return self.window_tokens or self.limit_tokens
 
     def scaled(self, tokens: int) -> int:
-        """*tokens* by characters, in the tokens of ``used_tokens``."""
+        """*tokens*, estimated by characters, in the tokens of ``used_tokens``."""
         return tokens * self.scale_permille // 1000
 
     def size(self, messages: Sequence[Message], view: View) -> int:
-        """The estimated tokens of *messages* as *view* shows them, frame not included."""
+        """The estimated tokens of *messages* as *view* shows them, without system text and
+        tools.
+        """
         return self.scaled(context_tokens(messages, view, self.profile))
 
 
@@ -60,25 +67,31 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What plans and records call it."""
+        """The name in plans and records."""
         ...
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is it time to ask for a plan, with so much of the limit used? Asked before each
-        request, so it costs nothing that grows with the conversation."""
+        """Is it time to ask for a plan, given how much of the limit is used?
+
+        Asked before each request, so its cost must not grow with the conversation.
+        """
         ...
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to change, None if there is nothing. *messages* is history and staged."""
+        """What to change; None if there is nothing to change. *messages* are the committed messages
+        and those of the open turn.
+        """
         ...
 
 
 def planned(
     policy: str, view: View, messages: Sequence[Message], budget: Budget, did: str, **changes: Any
 ) -> Plan:
-    """The plan of *policy* that makes *changes*, by the names of the fields of a ``Plan``; *did*
-    says in words what they are. What every plan says beside them is filled in, and its tokens are
-    counted, unless *changes* give them."""
+    """The plan of *policy* that makes *changes*.
+
+    The names of *changes* are fields of a ``Plan``. *did* describes them in words. The other fields
+    are filled in, and the tokens are counted unless *changes* give them.
+    """
     fields = {
         "compacted_before": view.compacted_before,
         "reason": f"{budget.used_tokens:,} of {budget.limit_tokens:,} tokens used; {did}",
@@ -93,7 +106,7 @@ def planned(
 
 
 def measured(plan: Plan, view: View, messages: Sequence[Message], budget: Budget) -> Plan:
-    """*plan* with the tokens of *messages* before and after it counted."""
+    """*plan*, with the tokens of *messages* before and after it counted."""
     return msgspec.structs.replace(
         plan,
         tokens_before=budget.size(messages, view),
@@ -102,12 +115,16 @@ def measured(plan: Plan, view: View, messages: Sequence[Message], budget: Budget
 
 
 def checked_plan(plan: object, view: View, messages: Sequence[Message]) -> Plan | None:
-    """*plan* of a policy, which may be anybody's, for *messages* as *view* shows them. It is as it
-    comes back from the log, and can be applied. Raises an Exception that says why not."""
+    """*plan* of a policy, after a check that it can be applied to *messages* as *view* shows them.
+
+    The policy may be anybody's code. The plan is returned as it would come back from the log.
+    Raises an Exception that says what is wrong.
+    """
     if plan is None:
         return None
     if not isinstance(plan, Plan):
-        raise TypeError(f"a plan is a Plan or None, not {type(plan).__name__}")
+        raise TypeError(f"a policy must return a Plan or None, not {type(plan).__name__}")
+    # Encode and decode the plan, so that a live session and a reloaded one apply the same.
     record = record_of(plan)
     logged = decode_record(encode_record(record))
     if isinstance(logged, CompactionApplied) and logged != record:
@@ -117,6 +134,8 @@ def checked_plan(plan: object, view: View, messages: Sequence[Message]) -> Plan 
 
 
 def is_worthwhile(plan: Plan, min_gain: float = 0.05) -> bool:
-    """Does *plan* free at least *min_gain* of the tokens before it, and at least one?"""
+    """Does *plan* free at least the share *min_gain* of the tokens before it, and at least one
+    token?
+    """
     gain = plan.tokens_before - plan.tokens_after
     return gain > 0 and gain >= min_gain * plan.tokens_before

@@ -32,14 +32,18 @@ __all__ = [
 ]
 
 _MAX_TRIES = 4
-"""Tokens for each character differ from text to text, so a text that is too long is made again."""
+"""How many tokens a character is differs from text to text, so a text that is too long is made
+again.
+"""
 
 
 def summary_by_rules(
     summary_request: SummaryRequest, messages: Sequence[Message], profile: Profile
 ) -> PrefixSummary | None:
-    """The summary that stands where no model writes one: the policy's own text for that case
-    (``fallback``), else ``extracted_summary``."""
+    """The summary for the case that no model writes one.
+
+    It is the policy's own text (``fallback``) if there is one, else ``extracted_summary``.
+    """
     if summary_request.fallback.strip():
         text = introduced(summary_request.fallback)
         return PrefixSummary(summary_request.upto, text, "extractive")
@@ -49,8 +53,10 @@ def summary_by_rules(
 def extracted_summary(
     summary_request: SummaryRequest, messages: Sequence[Message], profile: Profile
 ) -> PrefixSummary | None:
-    """The summary that *summary_request* asks for, made by rules from *messages*, the whole
-    context. None if there are no messages to summarise."""
+    """The summary that *summary_request* asks for, made by rules.
+
+    *messages* are the whole context. Returns None if there are no messages to summarise.
+    """
     source = messages[summary_request.first : summary_request.upto]
     if not source:
         return None
@@ -58,7 +64,8 @@ def extracted_summary(
     chars = int(summary_request.max_tokens * profile.chars_per_token)
     for _ in range(_MAX_TRIES):
         text = digest(source, earlier, max_chars=chars - len(SUMMARY_TITLE) - 1, recallable=True)
-        # Images alone have no words, but the summary still has to stand for them.
+        # Images alone give an empty digest, but the summary must still say that something was
+        # there.
         text = introduced(text if text.strip() else _count(source))
         tokens = text_tokens_for(text, profile)
         if tokens <= summary_request.max_tokens:
@@ -81,10 +88,10 @@ def with_summary(
     messages: Sequence[Message],
     budget: Budget,
 ) -> Plan | None:
-    """*plan* with *prefix_summary* in place of its request for one, its sizes counted anew.
+    """*plan* with *prefix_summary* in place of its request for one, and its sizes counted anew.
 
-    Without a summary, or with one that is not shorter than its source, the rest of the plan is
-    returned; None if there is no rest.
+    If there is no summary, or it is not shorter than its source, the rest of the plan is returned;
+    None if there is no rest.
     """
     summary_request = plan.summary_request
     if summary_request is None:
@@ -111,7 +118,7 @@ def with_summary(
 def _candidates(
     summary_request: SummaryRequest, prefix_summary: PrefixSummary | None
 ) -> Iterator[PrefixSummary]:
-    """The summaries that may stand for the prefix, the best first."""
+    """The summaries that may replace the prefix, the best first."""
     appendix = f"\n\n{summary_request.appendix}" if summary_request.appendix else ""
     if prefix_summary is not None and prefix_summary.text.strip():
         if appendix and prefix_summary.by != "provider":
@@ -125,8 +132,11 @@ def _candidates(
 def _with_pin(
     plan: Plan, pinned: Injected | None, view: View, messages: Sequence[Message], upto: int
 ) -> tuple[Injected, ...] | None:
-    """All that is injected beside a new summary up to *upto*. An earlier pin goes with the earlier
-    summary, unless it repeats the request that is still the newest."""
+    """All texts to inject beside a new summary up to *upto*; None if nothing changes.
+
+    A pin repeats the user's newest request behind a summary. A pin of the earlier summary is
+    removed together with it, unless it repeats the request that is still the newest.
+    """
     before = view.injected if plan.injected is None else plan.injected
     pins = _pins(before, messages[: view.start])
     newest = newest_request(messages)
@@ -140,15 +150,17 @@ def _with_pin(
 
 
 def without_pins(view: View, messages: Sequence[Message], upto: int) -> tuple[Injected, ...] | None:
-    """All that *view* injects, without the repeated requests of the first *upto* messages: a
-    summary of whole turns contains them. None if nothing changes."""
+    """All that *view* injects, without the pins for requests in the first *upto* messages.
+
+    A summary of whole turns contains these requests. Returns None if nothing changes.
+    """
     pins = _pins(view.injected, messages[:upto])
     return tuple(item for item in view.injected if item not in pins) if pins else None
 
 
 def _pins(injected: Sequence[Injected], messages: Sequence[Message]) -> list[Injected]:
-    """Those of *injected* that repeat a user's message of *messages*."""
-    # A long message may have been shortened, so the heads are compared.
+    """Those of *injected* that repeat a user message of *messages*."""
+    # A long message may have been shortened, so only the beginnings are compared.
     heads = {message.text[:PIN_CHARS] for message in messages if message.is_user}
     return [item for item in injected if item.at >= 0 and item.text[:PIN_CHARS] in heads]
 
@@ -158,9 +170,9 @@ def _undisturbed(
 ) -> Plan:
     """*plan* without its edits behind the provider's own summary.
 
-    Thinking behind such a summary stays valid as long as everything there is sent as it was. The
-    next message must also have another role than the last summarised one: the provider reads two
-    neighbours of one role as one message.
+    Thinking behind such a summary stays valid as long as everything there is sent unchanged. The
+    next message must also have another role than the last summarised one, because the provider
+    reads two neighbours of one role as one message.
     """
     upto = prefix_summary.upto
     reason = f"the provider's own summary for the first {upto} messages"
@@ -191,9 +203,10 @@ def digest_of(
 ) -> str:
     """What *history* was about, for another session to begin with.
 
-    It is *prefix_summary* where that covers the whole history, else that and a digest of the
-    messages after it. Without one it is *earlier*, what the conversation began with, and a digest
-    of all messages. At most *max_chars* characters, at least 200.
+    If *prefix_summary* covers the whole history, that is the result; if it covers a part, a digest
+    of the later messages follows it. Without it the result is *earlier*, the seed of the
+    conversation, with a digest of all messages. It has at most *max_chars* characters, but never
+    fewer than 200 are allowed.
     """
     if prefix_summary is None or prefix_summary.upto > len(history):
         return digest(history, earlier, max_chars=max_chars)

@@ -1,7 +1,8 @@
-"""What a provider will clear from a request before the model reads it: an estimate, for its size.
+"""Estimates what a provider will clear from a request before the model reads it.
 
-Source: the documentation of context editing. The oldest tool results go, all but those of the
-newest uses, once the prompt is over the trigger; each is replaced by a short placeholder.
+Source: Anthropic's documentation of context editing. Once the prompt is over the trigger, the
+oldest tool results are cleared, except those of the newest tool uses. A short placeholder replaces
+each.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
         *,
         cleared_before: int | None = None,
     ) -> int:
-        """The tokens, by our estimate, that will be cleared from the request for *messages*, which
-        is about *sent_tokens* long without that. *cleared_before*: the provider has cleared from
-        the request for so many of the messages, and only what comes to it is asked for."""
+        """The estimated number of tokens that will be cleared from the request for *messages*.
+
+        *sent_tokens* is the size of the request before clearing. With *cleared_before*, the
+        provider has already cleared the request for the first so many messages, and only the
+        additional tokens are returned.
+        """
         if self.trigger_tokens is not None and sent_tokens <= self.trigger_tokens:
             return 0
         sizes = self._sizes(messages, view, profile)
@@ -62,7 +66,7 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
         return sum(sizes[: max(0, len(sizes) - self.keep)])
 
     def _sizes(self, messages: Sequence[Message], view: View, profile: Profile) -> list[int]:
-        """What clearing each use would free, oldest first."""
+        """What clearing each tool use would free, in tokens, the oldest first."""
         names: dict[str, str] = {}
         sizes = []
         for position in range(view.start, len(messages)):
@@ -81,7 +85,7 @@ class Clearing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def clearing_of(options: Mapping[str, Any]) -> Clearing | None:
-    """What a request with *options* asks the provider to clear of its tool results."""
+    """How a request with *options* asks the provider to clear tool results; None if it does not."""
     management = options.get("context_management")
     edits = management.get("edits") if isinstance(management, Mapping) else None
     for edit in edits if isinstance(edits, list | tuple) else ():

@@ -1,6 +1,7 @@
-"""Named ways to compact, as values; ``balanced`` is the default.
+"""The compaction policies, as values with a name. ``balanced`` is the default.
 
-In: a view, messages, a budget. Out: a plan, or None. Absent: models, clocks, and doing it.
+In: a view, messages and a budget. Out: a plan, or None. A policy calls no model, reads no clock,
+and does not apply its plan.
 """
 
 from .balanced import Balanced

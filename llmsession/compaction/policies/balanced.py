@@ -1,9 +1,10 @@
-"""``balanced``: our own policy. Cheapest first, in one batch down to the low mark, no further.
+"""``balanced``: our own policy. Does the cheapest things first, and only as much as needed.
 
-Old tool results become their summaries, the oldest first; then long inputs of old calls are
-shortened; then a summary stands for a prefix, with the recent steps verbatim. Only where the
-next request would not fit does it go into what is recent, and cuts head and tail of what is
-longest. Each stage is one rewrite of the prompt's prefix, so they happen together.
+Old tool results are replaced by their summaries, the oldest first. Then long inputs of old calls
+are shortened. Then a summary replaces a prefix, with the recent steps verbatim. Only if the next
+request would not fit does it edit the recent part, and cut the middle out of the longest texts.
+Each stage is a rewrite of the prompt's prefix, so all stages are done in one plan, down to the low
+mark.
 """
 
 from __future__ import annotations
@@ -45,35 +46,43 @@ from .registry import register
 __all__ = ["Balanced"]
 
 SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 20, 250, 6_000
-"""A summary's share of the limit, and its bounds. In a small window a longer summary holds more
-than the messages that make room for it (docs/explanation/policies.md); in a large one the bound
-decides."""
+"""The size of a summary: its percentage of the limit, and its bounds in tokens. In a small window a
+longer summary would hold more than the messages that make room for it
+(docs/explanation/policies.md). In a large window the upper bound decides.
+"""
 PINNED_PERCENT = 20
-"""So much of the limit may the newest request take that is said again behind a summary."""
+"""The newest request, when it is repeated behind a summary, may take at most this percentage of the
+limit.
+"""
 LONG_INPUT_CHARS = 2_000
 RESULT_SUMMARY_CHARS = 600
 FOLD_CHARS = 1_500
-"""What a file of code declares. Of two sources of recordings twice as much of what is needed later
-is in that as in a summary of 600 characters (8 and 9 % of it, not 3 and 4), for 1 to 2 % more of
-the file's size. Over whole conversations it makes no difference that could be told: what is held
-differs by at most 0.4 points, the cost by 0.7 %, in either direction. So it is off."""
+"""The size of an outline of a source file's declarations, in characters. In two sources of
+recordings it holds twice as much of what is needed later as a summary of 600 characters (8 and 9 %
+of it, not 3 and 4), for 1 to 2 % more of the file's size. Over whole conversations there is no
+clear difference: what is retained differs by at most 0.4 points, and the cost by 0.7 %, in either
+direction. So ``fold_code`` is off by default.
+"""
 MIN_SHOWN_CHARS = 600
-"""What a message that has to be cut is left with, at least: about 200 tokens."""
+"""A message that has to be cut keeps at least this many characters, about 200 tokens."""
 
 
 @register
 class Balanced(WaitingPolicy, frozen=True, kw_only=True):
     """Swap, shorten, summarise, cut: in that order, and only as far as needed.
 
-    It begins above ``threshold`` of the limit and goes down to ``low``. Recent is what belongs
-    to the newest ``keep_recent_turns`` turns and, of them, to the newest ``keep_recent_steps``
-    steps, as long as that is at most ``recent_share`` of the limit. With ``fold_code`` what was
-    read of a file of code becomes its signatures, where nobody gave a summary of it.
+    - ``threshold`` is the share of the limit above which it acts, and ``low`` the share that it
+      goes down to.
+    - ``keep_recent_turns`` and ``keep_recent_steps`` define what is recent: the newest turns, and
+      of them the newest steps. None keeps these turns whole.
+    - ``recent_share`` bounds the recent part, as a share of the limit.
+    - ``fold_code`` replaces a source file that was read by the signatures in it, if nobody gave a
+      summary.
 
-    Exempt from G5 where the newest request alone takes over a fifth of the limit: it is shown by
-    head and tail then, which is better than not to go on.
+    Exempt from G5 if the newest request alone takes more than a fifth of the limit: then only its
+    head and tail are shown, which is better than being unable to continue.
 
-    Raises InvalidConfig, naming what cannot be.
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "balanced"
@@ -82,7 +91,7 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
     shares: ClassVar[tuple[str, ...]] = (
         "threshold", "low", "keep_recent_turns", "keep_recent_steps",
     )  # fmt: skip
-    """The settings of a ``CompactionConfig`` that it takes."""
+    """The settings of a ``CompactionConfig`` that this policy uses."""
 
     threshold: Fraction = 0.80
     low: Fraction = 0.40
@@ -101,10 +110,10 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
         return limit_tokens > 0 and used_tokens > portion(limit_tokens, self.threshold)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to change now, None if nothing can be.
+        """What to change now; None if nothing can be changed.
 
-        Asked because the next request does not fit (``window``, ``overflow``) it also cuts into
-        what is recent, until the limit holds or nothing is left to cut.
+        If the next request does not fit (triggers ``window`` and ``overflow``), it also edits the
+        recent part, until the request is within the limit or nothing is left to cut.
         """
         draft = _Draft(view, messages, budget, folds_code=self.fold_code)
         forced = budget.trigger in ("window", "overflow")
@@ -124,14 +133,16 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
             draft.summarise(recent, target, forced=forced)
         if forced and draft.used > budget.limit_tokens:
             draft.swap(len(messages) - 1, budget.limit_tokens)
-            # What was refused all the same is larger than we think, and is not cut a second time.
+            # A request that the provider refused as too large is larger than our estimate. So cut
+            # down to the low mark, to avoid a second refusal.
             draft.cut(target if budget.trigger == "overflow" else budget.limit_tokens)
         return draft.finished(self.name)
 
 
 class _Draft(Draft):
-    """A plan while it is made, which knows where its first edit is. What is injected is a part of
-    ``rest``: it stays."""
+    """A plan in the making that knows where its first edit is. Injected texts are part of ``rest``,
+    because they stay.
+    """
 
     def __init__(
         self, view: View, messages: Sequence[Message], budget: Budget, *, folds_code: bool
@@ -147,13 +158,13 @@ class _Draft(Draft):
         return sum(self.sizes) + self._summary_tokens
 
     def measure(self, at: int) -> None:
-        """The message at *at* is edited: it is measured again."""
+        """Measure the message at *at* again after an edit, and remember the first edit."""
         super().measure(at)
         self._first_edit = min(self._first_edit, at)
         self._turns.add(self.messages[at].turn)
 
     def swap(self, end: int, target: int) -> None:
-        """Results before position *end* become their summaries, until *target* is reached."""
+        """Replace results before position *end* by their summaries, until *target* is reached."""
         for index in range(self.start, end):
             if self.used <= target:
                 break
@@ -188,7 +199,9 @@ class _Draft(Draft):
         return True
 
     def _summary(self, result: ToolResultBlock, text: str) -> str | None:
-        """The summary that was given; else signatures, if it is code; else one by rules."""
+        """The summary of a result: the given one; else signatures, if it is code; else one by
+        rules.
+        """
         summary = self.budget.summaries.get(result.tool_use_id)
         call = self._calls.get(result.tool_use_id)
         if (
@@ -207,7 +220,7 @@ class _Draft(Draft):
         )
 
     def shorten_inputs(self, end: int, target: int) -> None:
-        """Long strings in the inputs of calls before *end* are shortened, the oldest first."""
+        """Shorten long strings in the inputs of calls before *end*, the oldest first."""
         for index in range(self.start, end):
             if self.used <= target:
                 break
@@ -230,8 +243,11 @@ class _Draft(Draft):
             self.measure(index)
 
     def summarise(self, recent: int, target: int, *, forced: bool) -> None:
-        """A summary in place of a prefix: the shortest one that reaches *target*, preferably one
-        that ends with a turn; what is recent stays, unless it has to go for the limit."""
+        """Ask for a summary in place of a prefix.
+
+        The prefix is the shortest one that reaches *target*, preferably one that ends with a turn.
+        The recent part stays, unless *forced* and the limit cannot be reached otherwise.
+        """
         limit = self.budget.limit_tokens
         room = min(MAX_SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, limit * SUMMARY_PERCENT // 100))
         cut = self._cut_for(recent, target, room)
@@ -244,8 +260,9 @@ class _Draft(Draft):
         self.want(cut, room, pinned=self._pinned(cut))
 
     def _pinned(self, cut: int) -> Injected | None:
-        """The newest request, if it stands before *cut*: said once more behind the summary, or its
-        head and tail where it is long."""
+        """The newest request, if it stands before *cut*: it is repeated behind the summary, or only
+        its head and tail if it is long.
+        """
         pinned = pin_of(self.messages, cut)
         if pinned is None:
             return None
@@ -254,11 +271,11 @@ class _Draft(Draft):
         return Injected(pinned.at, shorten_text(pinned.text, max(MIN_SHOWN_CHARS, max_chars)))
 
     def _after(self, cut: int, room: int) -> int:
-        """The size with a summary of *room* tokens in place of what stands before *cut*."""
+        """The size with a summary of *room* tokens in place of everything before *cut*."""
         return self.used - self._summary_tokens - sum(self.sizes[:cut]) + room
 
     def _cut_for(self, end: int, target: int, room: int) -> int | None:
-        """The first safe cut up to *end* that reaches *target*, else the last one."""
+        """The first safe cut up to *end* that reaches *target*, else the last safe one."""
         cuts = list(safe_cuts(self.messages, self.start + 1, end))
         if not cuts:
             return None
@@ -268,7 +285,7 @@ class _Draft(Draft):
         if not reaching:
             return cuts[-1]
         first = reaching[0]
-        # A turn's start a little later is better than the middle of a turn.
+        # The start of a turn a little later is better than the middle of a turn.
         spare = self.budget.limit_tokens // 20
         for index in reaching:
             if gone[index] - gone[first] > spare:
@@ -278,9 +295,11 @@ class _Draft(Draft):
         return first
 
     def cut(self, limit: int) -> None:
-        """Head and tail of what is longest, until the request fits *limit*: each message gets at
-        most an equal share. What a cut leaves is measured, and cut again where it is too much:
-        how many tokens a text has by its characters differs with the text."""
+        """Cut the middle out of the longest messages, until the request fits *limit*.
+
+        Each message gets at most an equal share. The result of a cut is measured, and cut again if
+        it is still too large, because the number of tokens per character differs from text to text.
+        """
         for min_chars in (MIN_SHOWN_CHARS, MIN_SHOWN_CHARS // 2, MIN_SHOWN_CHARS // 4):
             indexes = [index for index, size in enumerate(self.sizes) if size]
             room = max(0, limit - (self.used - sum(self.sizes[index] for index in indexes)))
@@ -292,13 +311,14 @@ class _Draft(Draft):
                     self._cut_message(index, share, min_chars)
 
     def _cut_message(self, index: int, share: int, min_chars: int) -> None:
-        """Cut the message at *index* to about *share* tokens, none of its parts below
-        *min_chars*. Parts that an earlier plan has cut stay as they are."""
+        """Cut the message at *index* to about *share* tokens, but none of its parts below
+        *min_chars* characters. Parts that an earlier plan has cut stay as they are.
+        """
         if self.messages[index].is_assistant:
             self._shorten(index, 0, min_chars * KEPT_STRING_CHARS // MIN_SHOWN_CHARS)
         parts = self._parts(index)
         lengths = [len(part.shown) for part in parts]
-        # A little less: what is left out has to be told.
+        # A tenth less, because a notice says what is left out.
         chars = sum(lengths) * share * 9 // (10 * max(1, self.sizes[index]))
         item = max(min_chars, _fair_share(lengths, chars))
         cut = False
@@ -329,7 +349,7 @@ class _Draft(Draft):
         return parts
 
     def finished(self, name: str) -> Plan | None:
-        """The plan, None if nothing is changed."""
+        """The plan; None if nothing is changed."""
         shown_results, inputs, texts = self.changed()
         summary_request = self.summary_request
         if not (shown_results or inputs or texts or summary_request):
@@ -371,7 +391,7 @@ class _Part(NamedTuple):
     is_result: bool
 
     def cut(self, chars: int) -> str | None:
-        """Head and tail of it, shorter than what is shown now; None if there is no such."""
+        """Its head and tail, shorter than what is shown now; None if that is not possible."""
         if self.is_result:
             shorter = cap_text(self.text, max_chars=chars, call_id=self.key)
         else:
@@ -380,7 +400,7 @@ class _Part(NamedTuple):
 
 
 def _fair_share(sizes: Sequence[int], room: int) -> int:
-    """The largest share that, as a limit of each of *sizes*, keeps their sum within *room*."""
+    """The largest limit for each of *sizes* that keeps their sum within *room*."""
     share, left = room, sorted(sizes)
     total = sum(left)
     if total <= room:

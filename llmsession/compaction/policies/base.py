@@ -1,4 +1,6 @@
-"""What the policies share beside their decisions: settings are checked, and open loops stay."""
+"""What the policies share: checked settings, thresholds, and no edit while a tool loop needs its
+thinking.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ __all__ = ["CheckedPolicy", "ThresholdPolicy", "WaitingPolicy"]
 
 @cache
 def _checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Callable[[str, Any], None], bool], ...]:
-    """The settings of *kind* whose types hold a check: the name, the check, and may it be None?"""
+    """The settings of *kind* whose types hold a check: the name, the check, and whether None is
+    valid.
+    """
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         (name, check, type(None) in get_args(hints[name]))
@@ -34,18 +38,22 @@ def _checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Callable[[str, Any],
 class CheckedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """A policy whose settings are checked as their types say: see ``limits``.
 
-    Raises InvalidConfig, naming what cannot be.
+    Raises InvalidConfig for an invalid setting.
     """
 
     waits_for_cache: ClassVar[bool] = False
-    """May a plan of it be held until the provider's cache makes a new prompt cheap? Else a request
-    waits for its plan where it is due."""
+    """May a plan be held until the provider's cache makes a new prompt cheap? If not, a request
+    waits for the plan when the policy is due.
+    """
     injects: ClassVar[bool] = False
-    """Does it put texts into requests? It is asked for a plan before each of them then, also where
-    it is not due: ``Budget.trigger`` is "injection" there, and it answers with what it injects."""
+    """Does the policy put texts into requests? Then it is asked for a plan before each request,
+    even if it is not due. In that case ``Budget.trigger`` is "injection", and the plan holds what
+    to inject.
+    """
     due_from: ClassVar[float] = 0.0
-    """The share of the limit from which on it is due. 0 is always: it looks at messages, and not
-    at tokens."""
+    """The share of the limit from which on the policy is due. 0 means always, for policies that
+    look at messages and not at tokens.
+    """
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is at least the share ``due_from`` of the limit used?"""
@@ -59,17 +67,18 @@ class CheckedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingPolicy(CheckedPolicy, frozen=True, kw_only=True):
-    """A policy that plans nothing before the open turn ends, where an edit would void thinking
-    that has to stay."""
+    """A policy that plans nothing before the open turn ends, if an edit would make thinking invalid
+    that has to stay.
+    """
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to change, None if there is nothing or no edit is possible now."""
+        """What to change; None if there is nothing to change, or no edit is possible now."""
         if must_wait(view, messages, budget.profile, budget.committed):
             return None
         return self.changes(view, messages, budget)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to change where an edit is possible, None if there is nothing."""
+        """What to change when an edit is possible; None if there is nothing."""
         raise NotImplementedError
 
 

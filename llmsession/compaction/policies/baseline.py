@@ -1,4 +1,4 @@
-"""``full_history``: everything, always. What the other policies are compared with."""
+"""``full_history``: never compacts. The baseline that other policies are compared with."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ __all__ = ["FullHistory"]
 
 @register
 class FullHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is ever left out. Past the window a turn ends with ``ContextTooLarge``."""
+    """Nothing is ever left out. When the window is exceeded, the turn ends with
+    ``ContextTooLarge``.
+    """
 
     name: ClassVar[str] = "full_history"
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """None."""
+        """Always None."""
         return None
 
     def harder(self) -> tuple[FullHistory, ...]:
-        """Nothing else is tried where a request does not fit."""
+        """Empty: no other policy is tried if a request does not fit."""
         return ()

@@ -1,4 +1,6 @@
-"""Policies made of policies: each goes on from what the one before it left, all in one plan."""
+"""Policies made of policies: each one continues from the result of the one before, all in one
+plan.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ __all__ = ["Pipeline", "Stage", "absorb_all", "pipeline", "shows_pairs"]
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered policy as a part of a pipeline. What a required one raises is raised; where
-    another one fails, it is as if it were not there, and the plan's reason names it."""
+    """A registered policy as a part of a pipeline.
+
+    If a required stage raises, the error is raised. If another stage fails, the pipeline goes on
+    without it, and the plan's reason names it.
+    """
 
     policy: str
     options: dict[str, Any] = {}
@@ -40,22 +45,31 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 @register
 class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
-    """``pipeline``: policies, one after the other, in the order given. ``pipeline()`` makes one of
-    names and values; by default older reads of a file go first, then ``balanced``.
+    """``pipeline``: runs policies one after the other, in the given order.
 
-    Each is asked if it is due by what the ones before it left; where a plan was asked for, all
-    are; where only what is injected may be due, only those that inject. What each shows is looked
-    at: calls and results together, a person's word first; one that breaks that has failed. A stage
-    that wants a summary is the last one that runs, because what comes after has to see it.
+    ``pipeline()`` makes one from names and values. By default older reads of a file are removed
+    first, then ``balanced`` runs.
 
-    Stages that inject stand first, so that what compacts counts what they add, and they inject
-    into every request that they say they do. Exempt from G7: a stage may inject; from G3: what one
-    stage leaves may be more work for an earlier one; and from what a stage is exempt from, as
-    ``balanced`` is from G5.
+    Which stages run depends on why a plan is asked for:
 
-    Raises InvalidConfig: no stages, an unknown policy or option, a stage that injects behind one
-    that compacts. ``plan`` raises what a required stage does, and InvalidRequest where such a one
-    breaks pairs.
+    - by a threshold, those that are due after what the earlier stages left;
+    - on request, or because a request does not fit, all of them;
+    - for an injection, only those that inject.
+
+    The result of each stage is checked: calls and results must be shown together, and a user
+    message first. A stage that breaks this has failed. A stage that asks for a summary is the last
+    one that runs, because later stages would have to see the summary.
+
+    Stages that inject must come first, so that compacting stages count what they add. They inject
+    before every request.
+
+    Exempt from G7, because a stage may inject; from G3, because the result of one stage may be more
+    work for an earlier one; and from what a stage is exempt from, for example from G5 for
+    ``balanced``.
+
+    Raises InvalidConfig for no stages, an unknown policy or option, and a stage that injects after
+    one that compacts. ``plan`` raises what a required stage raises, and InvalidRequest if a
+    required stage separates calls from results.
     """
 
     name: ClassVar[str] = "pipeline"
@@ -66,22 +80,28 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         if not self.stages:
-            raise InvalidConfig("a pipeline needs stages")
+            raise InvalidConfig("a pipeline needs stages: give it at least one")
         compacts = ""
         for stage in self.stages:
             if not injects(make_policy(stage.policy, stage.options)):
                 compacts = stage.policy
             elif compacts:
-                raise InvalidConfig(f"stage {stage.policy!r} has to stand before {compacts!r}")
+                raise InvalidConfig(
+                    f"stage {stage.policy!r} injects texts: move it before {compacts!r}"
+                )
 
     @cached_property
     def policies(self) -> tuple[Policy, ...]:
-        """The stages' policies, in order. Made once: they are asked before each request."""
+        """The policies of the stages, in order. Made once, because they are asked before each
+        request.
+        """
         return tuple(make_policy(stage.policy, stage.options) for stage in self.stages)
 
     @property
     def exempt(self) -> frozenset[str]:
-        """The rules of the contract that it does not keep: its own, and those of its stages."""
+        """The rules of the policy contract that it does not keep: its own exemptions and those of
+        its stages.
+        """
         stages = (getattr(policy, "exempt", ()) for policy in self.policies)
         return frozenset({"G3", "G7"}).union(*stages)
 
@@ -92,17 +112,21 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What the texts of its stages begin with."""
+        """The beginnings of the texts that its stages inject."""
         return tuple(mark for policy in self.policies for mark in getattr(policy, "marks", ()))
 
     @property
     def waits_for_cache(self) -> bool:  # type: ignore[override]  # it depends on the stages
-        """Do all stages? One that injects changes the view, and a held plan is outdated then."""
+        """Do all stages wait for the cache? A stage that injects changes the view, which makes a
+        held plan outdated.
+        """
         return all(waits_for_cache(policy, None) for policy in self.policies)
 
     def _injected(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What the stages that inject change; None if that is nothing. Nothing is measured unless
-        it changes: this is asked before each request."""
+        """What the stages that inject change; None if that is nothing.
+
+        Tokens are only measured if something changes, because this is asked before each request.
+        """
         now, ran = view, []
         for stage, policy in zip(self.stages, self.policies, strict=True):
             try:
@@ -123,16 +147,16 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
         )
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is any stage due that compacts?"""
+        """Is any compacting stage due?"""
         full = Fill(used_tokens=used_tokens, limit_tokens=limit_tokens, messages=0)
         return self.due_for(full)
 
     def due_for(self, fill: Fill) -> bool:
-        """Is any stage due that compacts, by all that it may ask?"""
+        """Is any compacting stage due, given everything in *fill*?"""
         return any(is_due(policy, fill) for policy in self.policies if not injects(policy))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What all stages do together; None if that is nothing."""
+        """What all stages change together; None if that is nothing."""
         if budget.trigger == "injection":
             return self._injected(view, messages, budget)
         draft = Draft(view, messages, budget)
@@ -151,7 +175,8 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
                 if plan.summary_request is not None:
                     break
         if ran and draft.shown.omitted != view.omitted:
-            # What was attached to messages that are left out now goes with them, in one rewrite.
+            # Texts that were attached to messages which are left out now are removed in the same
+            # rewrite.
             for policy in filter(injects, self.policies):
                 try:
                     absorb_all(draft, [policy])
@@ -161,10 +186,10 @@ class Pipeline(WaitingPolicy, frozen=True, kw_only=True, dict=True):
 
 
 def pipeline(*policies: str | Stage | Policy) -> Pipeline:
-    """A policy that runs *policies* one after the other: registered names, values, or a ``Stage``
-    where one is required or has options by name.
+    """A policy that runs *policies* one after the other.
 
-    Raises InvalidConfig as ``Pipeline`` does, and for a value of a class that is not registered.
+    Each is a registered name, a policy value, or a ``Stage`` if it is required or has options by
+    name. Raises InvalidConfig as ``Pipeline`` does, and for a value whose class is not registered.
     """
     return Pipeline(stages=tuple(map(_stage, policies)))
 
@@ -175,13 +200,17 @@ def _stage(policy: str | Stage | Policy) -> Stage:
     if isinstance(policy, str):
         return Stage(policy=policy)
     name, options = settings_of(policy)
-    # As they come back from a log or a file: a tuple is a list there.
+    # Encoded and decoded once, so that values are as they come back from a log: tuples become
+    # lists.
     return Stage(policy=name, options=msgspec.json.decode(msgspec.json.encode(options)))
 
 
 def absorb_all(draft: Draft, policies: Sequence[Policy]) -> list[str]:
-    """Let *draft* take over what each of *policies* changes, due or not; the names of those that
-    changed something. For policies of ours, which raise nothing and want no summary."""
+    """Let *draft* take over what each of *policies* changes, whether due or not.
+
+    Returns the names of those that changed something. Only for our own policies, which raise
+    nothing and ask for no summary.
+    """
     ran: list[str] = []
     for policy in policies:
         plan = policy.plan(draft.shown, draft.messages, draft.budget_now())
@@ -213,7 +242,7 @@ def _stage_plan(policy: Policy, draft: Draft) -> Plan | None:
 
 
 def shows_pairs(view: View, messages: Sequence[Message]) -> bool:
-    """Does *view* show each call with its results, and a person's word first?"""
+    """Does *view* show each call with its results, and a user message or an injected text first?"""
     begins = view.prefix_summary is not None
     for index in range(view.start, len(messages)):
         if not view.shows(index):

@@ -1,4 +1,6 @@
-"""How policies count: each message as the view shows it, and the counters of other systems."""
+"""How policies count tokens: each message as the view shows it, and the counters of other
+systems.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ __all__ = ["kept_before_tokens", "rest_tokens", "sizes_in_budget", "sizes_in_qua
 
 
 def sizes_in_budget(view: View, messages: Sequence[Message], budget: Budget) -> list[int]:
-    """The tokens of each message as *view* shows it, in those of ``used_tokens``; 0 for one that
-    is not shown."""
+    """The tokens of each message as *view* shows it, in the tokens of ``used_tokens``; 0 for a
+    message that is not shown.
+    """
     return [
         budget.scaled(shown_tokens(message, index, view, budget.profile))
         if view.shows(index)
@@ -27,22 +30,24 @@ def sizes_in_budget(view: View, messages: Sequence[Message], budget: Budget) -> 
 
 
 def rest_tokens(sizes: Sequence[int], budget: Budget) -> int:
-    """What the request has beside messages of *sizes*: system text, tools, what stands for a
-    prefix, what is injected."""
+    """The tokens of a request beside messages of *sizes*: system text, tools, the prefix summary,
+    and injected texts.
+    """
     return max(budget.used_tokens - sum(sizes), budget.frame_tokens)
 
 
 def kept_before_tokens(first: int, view: View, messages: Sequence[Message], budget: Budget) -> int:
-    """How much of the request stands before the message at position *first* and stays in the
-    provider's cache if that is the first that is changed: the figure ``kept_before_tokens``."""
+    """How many tokens stand before the message at *first* and stay in the provider's cache if it is
+    the first one that is changed. It is the figure ``kept_before_tokens`` of a plan.
+    """
     return budget.frame_tokens + budget.size(messages[:first], view)
 
 
 def sizes_in_quarters(view: View, messages: Sequence[Message], profile: Profile) -> list[int]:
-    """The tokens of each message as *view* shows it, at four characters a token; 0 for one that
-    is not shown. An image has the profile's flat cost, because its base64 is no text.
+    """The tokens of each message as *view* shows it, at four characters a token; 0 for a message
+    that is not shown. An image has the profile's flat cost, because base64 is not text.
 
-    Source: CodeBuddy and ChainReview count so. It is a third too low for Claude.
+    Source: CodeBuddy and ChainReview count in this way. It is a third too low for Claude.
     """
     quarters = msgspec.structs.replace(profile, chars_per_token=4.0, token_family=None)
     return [

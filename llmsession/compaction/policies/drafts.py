@@ -1,7 +1,8 @@
-"""A plan while it is made: what several stages would change, and how large the request is then.
+"""A plan in the making: what several stages would change, and how large the request would be.
 
-The stages of one policy decide by what the stages before them left, and come out as one plan: a
-rewrite of the prompt's prefix each would cost its cache again and again.
+Each stage of a policy decides by what the stages before it left, and all of them become one plan.
+If each stage were a plan of its own, each would rewrite the prompt's prefix and pay for the cache
+again.
 """
 
 from __future__ import annotations
@@ -36,17 +37,18 @@ __all__ = ["Draft", "calls_before", "cut_ranges", "live_tail", "never_left_out",
 
 
 class Draft:
-    """*view* with changes. ``used`` is the estimated size of the whole request with them.
+    """*view* with changes. ``used`` is the estimated size of the whole request with them, in
+    tokens.
 
-    ``shown`` is the view so far, its frontier behind the last message; ``sizes`` are the tokens
-    of each message in it, 0 for one that is not shown.
+    ``shown`` is the changed view so far, with ``compacted_before`` behind the last message.
+    ``sizes`` are the tokens of each message in it, 0 for a message that is not shown.
     """
 
     def __init__(self, view: View, messages: Sequence[Message], budget: Budget) -> None:
         self.messages = messages
         self.budget = budget
         self.view = view
-        # Its dicts are this draft's own.
+        # The copied dictionaries belong to this draft.
         self.shown = msgspec.structs.replace(
             view,
             compacted_before=len(messages),
@@ -65,11 +67,11 @@ class Draft:
         self.used = self._before + self.rest
 
     def _size_before(self) -> int:
-        """The tokens of the messages as the view shows them."""
+        """The tokens of the messages as the unchanged view shows them."""
         return self.budget.size(self.messages, self.view)
 
     def fork(self) -> Draft:
-        """Another draft that begins with what this one has."""
+        """Another draft that starts with the changes of this one."""
         other = object.__new__(Draft)
         other.__dict__.update(self.__dict__)
         other.shown = msgspec.structs.replace(
@@ -97,22 +99,26 @@ class Draft:
         return at >= self.start and self.shown.shows(at)
 
     def measure(self, at: int) -> None:
-        """The message at *at* is shown otherwise: it is measured again."""
+        """Count the message at *at* again after a change."""
         size = self._size(at)
         self.used += size - self.sizes[at]
         self.sizes[at] = size
 
     def result(self, at: int, result: ToolResultBlock) -> str:
-        """What is shown of *result*, which the message at *at* holds."""
+        """The text that is shown for *result*, which the message at *at* holds."""
         visible_text = self.shown.text_for(result.tool_use_id, at)
         return result_text(result.content) if visible_text is None else visible_text
 
     def is_open(self, result: ToolResultBlock) -> bool:
-        """May this plan still decide what is shown of *result*? What is frozen stays."""
+        """May this plan still decide how *result* is shown? A text that an earlier plan chose is
+        frozen.
+        """
         return result.tool_use_id not in self.view.shown_results
 
     def show_result(self, at: int, result: ToolResultBlock, text: str) -> bool:
-        """Show *text* for *result*, if it is shorter than what is shown and none was frozen."""
+        """Show *text* for *result*. Returns False, and changes nothing, if it is not shorter than
+        what is shown, or if an earlier plan has decided.
+        """
         if not self.is_open(result) or len(text) >= len(self.result(at, result)):
             return False
         self.shown.shown_results[result.tool_use_id] = text
@@ -120,13 +126,15 @@ class Draft:
         return True
 
     def text(self, at: int, block: int) -> str:
-        """What is shown of the text block number *block* of the message at *at*."""
+        """The text that is shown for the text block number *block* of the message at *at*."""
         own = self.messages[at].content[block]
         text = own.text if isinstance(own, TextBlock) else ""
         return self.shown.texts.get(text_key(self.messages[at], block), text)
 
     def shorten(self, at: int, block: int, text: str) -> bool:
-        """Show *text* for a text block, if it is shorter and no earlier plan decided that."""
+        """Show *text* for a text block. Returns False, and changes nothing, if it is not shorter,
+        or if an earlier plan has decided.
+        """
         key = text_key(self.messages[at], block)
         if key in self.view.texts or len(text) >= len(self.text(at, block)):
             return False
@@ -135,7 +143,9 @@ class Draft:
         return True
 
     def shorten_input(self, at: int, call: ToolUseBlock, shown: msgspec.Raw) -> bool:
-        """Show *shown*, JSON, for the input of *call*, if it is shorter and none was chosen."""
+        """Show the JSON *shown* for the input of *call*. Returns False, and changes nothing, if it
+        is not shorter, or if a text was chosen before.
+        """
         if call.id in self.shown.inputs or len(shown) >= len(msgspec.json.encode(call.input)):
             return False
         self.shown.inputs[call.id] = shown
@@ -157,19 +167,20 @@ class Draft:
                 self.measure(index)
 
     def keep_newest(self, max_tokens: int) -> None:
-        """Leave out the oldest messages, until the request has at most *max_tokens* or nothing
-        is left that may go."""
+        """Leave out the oldest messages, until the request has at most *max_tokens* or nothing more
+        may be left out.
+        """
         room = max_tokens - (self.used - sum(self.sizes))
         charged, left = beside_pins(self.sizes, pinned(self.messages), room)
         begin = newest_that_fit(charged, left)
         self.omit(left_out(self.messages, begin, shown_from=self.start))
 
     def without(self, ranges: Collection[tuple[int, int]]) -> int:
-        """What ``used`` would be with *ranges* left out."""
+        """The value that ``used`` would have with *ranges* left out."""
         return self.used - sum(sum(self.sizes[first:end]) for first, end in ranges)
 
     def inject(self, items: Sequence[Injected], *, instead_of: str) -> None:
-        """Inject *items*, in place of those whose text begins with *instead_of*."""
+        """Inject *items*, in place of the injected texts that begin with *instead_of*."""
         gone = [item for item in self.shown.injected if item.text.startswith(instead_of)]
         others = [item for item in self.shown.injected if not item.text.startswith(instead_of)]
         injected = tuple(sorted([*others, *items], key=lambda item: item.at))
@@ -182,8 +193,9 @@ class Draft:
     def want(
         self, upto: int, room: int, instructions: str = "", pinned: Injected | None = None
     ) -> None:
-        """A summary of at most *room* tokens in place of what stands before *upto*, and *pinned*
-        said once more behind it."""
+        """Ask for a summary of at most *room* tokens in place of everything before *upto*. *pinned*
+        is repeated behind it.
+        """
         earlier = self.view.prefix_summary.text if self.view.prefix_summary else ""
         max_tokens = max(1, room * 1000 // max(1, self.budget.scale_permille))
         self.summary_request = SummaryRequest(
@@ -202,8 +214,11 @@ class Draft:
         self.start = upto
 
     def condense(self, upto: int, max_tokens: int) -> bool:
-        """A summary in place of what stands before *upto*, of half of that and at most
-        *max_tokens*, if there is enough of it; is there?"""
+        """Ask for a summary of everything before *upto*, half as long and at most *max_tokens*
+        tokens.
+
+        Returns False, and changes nothing, if there is too little to summarise.
+        """
         source = sum(self.sizes[self.start : upto])
         if upto <= self.start or source < 2 * MIN_SUMMARY_TOKENS:
             return False
@@ -219,8 +234,10 @@ class Draft:
                 self.measure(index)
 
     def strip_thinking(self) -> int:
-        """Leave out all thinking made so far, unless it may have to open a tool loop; how many
-        tokens that saves. Nothing is decided where it saves none."""
+        """Leave out all thinking made so far, and return how many tokens that saves.
+
+        Nothing is changed if it saves nothing, or if a tool loop may have to begin with thinking.
+        """
         before = self.used
         opens = self.budget.profile.thinking_opens_tool_loop
         if not opens and self.shown.thinking_from < len(self.messages):
@@ -230,11 +247,13 @@ class Draft:
         return before - self.used
 
     def budget_now(self) -> Budget:
-        """The budget, with the size that the request has by now."""
+        """The budget, with the current size of the request."""
         return msgspec.structs.replace(self.budget, used_tokens=self.used)
 
     def absorb(self, plan: Plan) -> None:
-        """Take over what *plan*, made for ``shown``, changes, with the summary that it wants."""
+        """Take over the changes of *plan*, which was made for ``shown``, and the summary that it
+        asks for.
+        """
         if plan.drops_thinking:
             self.drop_thinking()
         applied = self.shown.applied(plan, len(self.messages))
@@ -250,7 +269,7 @@ class Draft:
             self.used = self.rest + plan.tokens_after
 
     def changed(self) -> tuple[dict[str, str], dict[str, msgspec.Raw], dict[str, str]]:
-        """What is new: of frozen results, of inputs, of texts."""
+        """The changes against the first view: frozen results, inputs, and texts."""
         view, draft_view = self.view, self.shown
         return (
             {
@@ -263,8 +282,10 @@ class Draft:
         )
 
     def plan(self, name: str, reason: str, **figures: int) -> Plan | None:
-        """The plan of policy *name*, None if nothing is changed. *reason* says what was done;
-        *figures* with 0 are left out."""
+        """The plan of the policy *name*; None if nothing is changed.
+
+        *reason* says in words what was done. *figures* that are 0 are left out.
+        """
         view, draft_view, budget = self.view, self.shown, self.budget
         shown_results, inputs, texts = self.changed()
         compacted_before, turns = view.compacted_before, set[int]()
@@ -312,31 +333,35 @@ class Draft:
 
 
 def live_tail(messages: Sequence[Message]) -> int:
-    """Where what the model has not answered yet begins: the last message, and the calls that its
-    results answer."""
+    """Where the part begins that the model has not answered yet: the last message, and the calls
+    that its results answer.
+    """
     return calls_before(messages, len(messages) - 1)
 
 
 def calls_before(messages: Sequence[Message], at: int) -> int:
-    """Where the calls stand that the results at *at* answer; *at* itself if there are none.
-    Recorded results may stand in several messages."""
+    """The position of the calls that the results at *at* answer; *at* itself if there are none. In
+    recordings the results may be spread over several messages.
+    """
     while at > 0 and messages[at].tool_results:
         at -= 1
     return max(0, at)
 
 
 def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
-    """The positions that no stage leaves out: what ``pinned`` names, and the live tail."""
+    """The positions that no stage leaves out: the pinned messages, and the live tail."""
     return frozenset((*pinned(messages), *range(live_tail(messages), len(messages))))
 
 
 def cut_ranges(
     draft: Draft, first: int, end: int, kept: Collection[int]
 ) -> tuple[tuple[int, int], ...]:
-    """What can be left out of the messages from *first* up to *end*, those at the positions
-    *kept* excepted: ranges that split no call from its results."""
+    """The ranges from *first* to *end* that can be left out without splitting a call from its
+    results. Messages at the positions *kept* stay.
+    """
     messages = draft.messages
-    # Results and a later question would become one message, which looks like an open tool loop.
+    # If results and a later user message became neighbours, the provider would read them as one
+    # message, which looks like an open tool loop.
     joins = draft.budget.profile.thinking_opens_tool_loop
     ranges: list[tuple[int, int]] = []
     edges = [index for index in range(first, end) if index in kept]
@@ -355,9 +380,12 @@ def cut_ranges(
 
 
 def summary_cut(draft: Draft, at: int) -> int:
-    """The last place up to *at* where a summary may end; the view's start if there is none.
-    Where thinking opens a tool loop it ends with an answer: should it fail, what is left out behind
-    it must not follow on results."""
+    """The last position up to *at* where a summary may end; the view's start if there is none.
+
+    If tool loops must begin with thinking, the summary must end with an answer. Otherwise, should
+    writing the summary fail, the messages left out behind it would leave a user message directly
+    after results.
+    """
     messages, edge = draft.messages, latest_cut(draft.view, draft.messages, draft.budget)
     cut = cut_at_most(messages, min(at, edge))
     if draft.budget.profile.thinking_opens_tool_loop:

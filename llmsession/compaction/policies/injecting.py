@@ -1,4 +1,4 @@
-"""What policies share that put texts into requests."""
+"""What the policies share that put texts into requests."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ __all__ = ["InjectingPolicy", "WithoutStale", "outside_of", "with_stale_left_out
 
 
 class InjectingPolicy(WaitingPolicy, frozen=True, kw_only=True):
-    """A policy that puts texts into requests and leaves out nothing. Exempt from G7: it adds."""
+    """A policy that puts texts into requests and leaves nothing out. Exempt from G7, because it
+    adds.
+    """
 
     name: ClassVar[str]
     exempt: ClassVar[frozenset[str]] = frozenset({"G7"})
     injects: ClassVar[bool] = True
     marks: ClassVar[tuple[str, ...]] = ()
-    """What its texts begin with: how it knows them in a view."""
+    """The beginnings of its texts, by which it recognises them in a view."""
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Never: it frees nothing. It is asked before each request all the same."""
+        """Always False: it frees nothing. It is asked before each request nevertheless."""
         return False
 
     def injected(
@@ -42,8 +44,9 @@ class InjectingPolicy(WaitingPolicy, frozen=True, kw_only=True):
         items: Sequence[Injected],
         did: str,
     ) -> Plan | None:
-        """The plan that injects *items* in place of its own earlier ones; None if they are there.
-        *did* says in words what changes."""
+        """The plan that injects *items* in place of its own earlier texts; None if nothing changes.
+        *did* says in words what changes.
+        """
         others = outside_of(view.injected, self.marks)
         after = tuple(sorted([*others, *items], key=lambda item: item.at))
         if after == view.injected:
@@ -58,16 +61,17 @@ def outside_of(injected: Sequence[Injected], marks: tuple[str, ...]) -> tuple[In
 
 
 def with_stale_left_out(policy: Policy, view: View) -> Policy:
-    """*policy*, or where *view* still has texts of a policy that *policy* does not run, one that
-    also takes these out."""
-    if not view.injected:  # of nearly every session, and this is asked before each request
+    """*policy*, wrapped if *view* still holds texts of a policy that is not in use any more. The
+    wrapper removes these texts, too.
+    """
+    if not view.injected:  # true for nearly every session, and this is asked before each request
         return policy
     stale = tuple(_marks_known() - set(getattr(policy, "marks", ())))
     return WithoutStale(policy, stale) if _has(view.injected, stale) else policy
 
 
 def _marks_known() -> set[str]:
-    # A pipeline's are those of its stages; of its class there are none.
+    # A pipeline's marks are those of its stages; its class has none.
     marks = (getattr(kind, "marks", ()) for kind in policy_kinds())
     return {mark for own in marks if isinstance(own, tuple) for mark in own}
 
@@ -77,7 +81,7 @@ def _has(injected: Sequence[Injected], marks: tuple[str, ...]) -> bool:
 
 
 class WithoutStale:
-    """*policy*, whose plans also take out the texts that begin with *marks*."""
+    """Runs *policy*, and removes the texts that begin with *marks* as well."""
 
     injects = True
 
@@ -88,15 +92,15 @@ class WithoutStale:
         self._marks = marks
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """As the policy."""
+        """As the wrapped policy."""
         return self._policy.due(used_tokens, limit_tokens)
 
     def due_for(self, fill: Fill) -> bool:
-        """As the policy."""
+        """As the wrapped policy."""
         return is_due(self._policy, fill)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The policy's plan, without the stale texts."""
+        """The wrapped policy's plan, without the stale texts."""
         left = outside_of(view.injected, self._marks)
         before = replace(view, injected=left)
         asks = budget.trigger != "injection" or injects(self._policy)

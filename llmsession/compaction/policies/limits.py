@@ -1,4 +1,4 @@
-"""What a setting may be: the checks that the policies share, and shares of a limit."""
+"""Checks that the policies share for their settings, and arithmetic with shares of a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _MILLION = 1_000_000
 
 
 def check_whole(name: str, value: Any, least: int | None = None) -> None:
-    """Raises InvalidConfig unless *value*, the setting *name*, is a whole number from *least*."""
+    """Raises InvalidConfig unless *value*, the setting *name*, is a whole number of at least
+    *least*.
+    """
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or (least is not None and value < least):
         bound = "" if least is None else f" from {least}"
@@ -30,7 +32,7 @@ def check_whole(name: str, value: Any, least: int | None = None) -> None:
 
 
 def check_fraction(name: str, value: Any) -> None:
-    """Raises InvalidConfig unless *value*, the setting *name*, is between 0 and 1."""
+    """Raises InvalidConfig unless *value*, the setting *name*, is a number between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
         raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
 
@@ -43,10 +45,14 @@ Count = Annotated[int, partial(check_whole, least=1)]
 
 
 def portion(whole: int, fraction: float) -> int:
-    """*fraction* of *whole*, rounded down; in whole numbers, so it is the same everywhere."""
+    """*fraction* of *whole*, rounded down. Computed in whole numbers, so the result is the same on
+    every machine.
+    """
     return whole * round(fraction * _MILLION) // _MILLION
 
 
 def reached(used: int, limit: int, fraction: float) -> bool:
-    """Is *used* at least *fraction* of *limit*? Never without a limit. In whole numbers."""
+    """Is *used* at least *fraction* of *limit*? Always False without a limit. Computed in whole
+    numbers.
+    """
     return limit > 0 and used * _MILLION >= limit * round(fraction * _MILLION)

@@ -1,4 +1,4 @@
-"""A summary in place of a prefix: where it may end, and the plan that wants it."""
+"""A summary in place of a prefix: where it may end, and the plan that asks for it."""
 
 from __future__ import annotations
 
@@ -41,14 +41,19 @@ __all__ = [
 ]
 
 SUMMARY_TOKENS = 2_048
-"""The most tokens of a summary where the catalogue names none: those of ``llm_summary``."""
+"""The default size of a summary in tokens, that of ``llm_summary``, where the catalogue names
+none.
+"""
 MIN_SUMMARY_TOKENS = 250
-"""What is under twice that is not worth a summary: title and digest need so much."""
+"""A prefix of less than twice this many tokens is not worth a summary: the title and the digest
+need this much.
+"""
 
 
 def beside_tokens(sizes: Sequence[int], view: View, budget: Budget) -> int:
-    """The tokens of a request beside messages of *sizes* and the summary: system text, tools,
-    what is injected."""
+    """The tokens of a request beside messages of *sizes* and the summary: system text, tools and
+    injected texts.
+    """
     return max(rest_tokens(sizes, budget) - told_tokens(view, budget), budget.frame_tokens)
 
 
@@ -61,10 +66,11 @@ def told_tokens(view: View, budget: Budget) -> int:
 
 
 def note_behind_earlier(view: View, mark: str, note: Callable[[int], str]) -> str:
-    """A policy's own text where no summary comes: *note* of the first position that it speaks
-    for, behind the newest summary that is no such text itself. *mark* is how these are known.
+    """A policy's own text for the case that no summary can be written.
 
-    So a model that fails once does not take away what it, or anybody, has written before.
+    *note* makes the text, given the first position that it must cover. It follows the newest
+    summary that is not such a text itself; *mark* is how such texts are recognised. So one failure
+    of a model does not lose a summary that was written before.
     """
     earlier = next((s for s in reversed(view.prefix_summaries) if mark not in s.text), None)
     if earlier is None:
@@ -73,14 +79,14 @@ def note_behind_earlier(view: View, mark: str, note: Callable[[int], str]) -> st
 
 
 def cut_at_most(messages: Sequence[Message], at: int) -> int:
-    """The last safe cut up to *at*; 0 always is one."""
+    """The last safe cut up to *at*. 0 is always safe."""
     while at > 0 and not is_safe_cut(messages, at):
         at -= 1
     return max(0, at)
 
 
 def cut_at_least(messages: Sequence[Message], at: int) -> int:
-    """The first safe cut from *at* on; there may be none but the end."""
+    """The first safe cut from *at* on; the end if there is no other."""
     while at < len(messages) and not is_safe_cut(messages, at):
         at += 1
     return at
@@ -89,18 +95,18 @@ def cut_at_least(messages: Sequence[Message], at: int) -> int:
 def latest_cut(
     view: View, messages: Sequence[Message], budget: Budget, *, pins: bool = False
 ) -> int:
-    """The last position up to which anything may be left out now: before the user's newest words,
-    and before the last message; 0 if nothing may be edited.
+    """The last position up to which messages may be left out now; 0 if nothing may be edited.
 
-    A policy that *pins* may go further, where words are all that the user's newest message has:
-    they are then said once more behind the summary.
+    It stands before the user's newest message, and before the last message. With *pins* it may
+    stand further on, if the user's newest message holds only text, because that text is then
+    repeated behind the summary.
     """
     profile = budget.profile
     if not messages or must_wait(view, messages, profile, budget.committed):
         return 0
     end = len(messages) - 1
     if profile.thinking_opens_tool_loop and not profile.binds_thinking:
-        end = min(end, budget.committed)  # what opens the loop stays
+        end = min(end, budget.committed)  # the thinking that opens the loop stays
     newest = newest_request(messages)
     is_visible = newest is not None and view.start <= newest < end
     if newest is not None and is_visible and not (pins and pin_of(messages, end)):
@@ -109,7 +115,9 @@ def latest_cut(
 
 
 def pin_of(messages: Sequence[Message], upto: int) -> Injected | None:
-    """The user's newest words, if they stand before *upto* and are all there is."""
+    """The text of the user's newest message, to repeat behind a summary. None unless that message
+    stands before *upto* and holds nothing but text.
+    """
     newest = newest_request(messages)
     if newest is None or newest >= upto:
         return None
@@ -120,7 +128,7 @@ def pin_of(messages: Sequence[Message], upto: int) -> Injected | None:
 
 
 def request_starts(messages: Sequence[Message], start: int = 0) -> list[int]:
-    """The positions from *start* on at which a person's request opens a turn."""
+    """The positions from *start* on at which a user's request opens a turn."""
     places = range(start, len(messages))
     return [
         index for index in places if is_turn_start(messages, index) and begins_turn(messages[index])
@@ -142,11 +150,12 @@ def summary_plan(
     omitted: tuple[tuple[int, int], ...] = (),
     figures: Mapping[str, int] | None = None,
 ) -> Plan | None:
-    """The plan of the policy *name* that wants a summary of what stands before *upto*, in at most
-    *max_tokens* (as ``used_tokens`` counts) and half of what it stands for; None if too little
-    stands there. Behind it *omitted* is left out, if the summary comes.
+    """The plan of the policy *name* that asks for a summary of everything before *upto*.
 
-    The summary so far is folded in: it is the first thing that the next one is made of.
+    The summary has at most *max_tokens* (as ``used_tokens`` counts), and at most half of the tokens
+    that it replaces. Messages in *omitted*, behind it, are left out if the summary is written. The
+    previous summary is part of the source of the next one. Returns None if there is too little to
+    summarise.
     """
     start = view.start
     if upto <= start:
@@ -191,7 +200,7 @@ def summary_plan(
 
 
 class SummaryPolicy(CheckedPolicy, frozen=True, kw_only=True):
-    """A policy that puts summaries of at most ``summary_tokens`` in place of what is old."""
+    """A policy that replaces old messages by summaries of at most ``summary_tokens`` tokens."""
 
     name: ClassVar[str]
     summary_tokens: Count = SUMMARY_TOKENS
@@ -199,7 +208,7 @@ class SummaryPolicy(CheckedPolicy, frozen=True, kw_only=True):
     def summary(
         self, view: View, messages: Sequence[Message], budget: Budget, upto: int, **more: Any
     ) -> Plan | None:
-        """The ``summary_plan`` of what stands before *upto*; *more* is as there."""
+        """The ``summary_plan`` for everything before *upto*; *more* are its other arguments."""
         return summary_plan(
             self.name, view, messages, budget, upto=upto, max_tokens=self.summary_tokens, **more
         )

@@ -1,4 +1,4 @@
-"""The policies by name: what a configuration may ask for, ours and the user's own."""
+"""The policies by name, as a configuration may name them: ours, and those that a user registers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 SHARED_SETTINGS = (
     "threshold", "threshold_tokens", "low", "keep_recent_turns", "keep_recent_steps", "mode",
 )  # fmt: skip
-"""The settings of a ``CompactionConfig`` that are a policy's own, if it has them."""
+"""The settings of a ``CompactionConfig`` that are passed to the policy, if it has them."""
 _LEAST_SHARE = 1e-6
 
 P = TypeVar("P", bound=type[Any])
@@ -35,28 +35,29 @@ _POLICIES: dict[str, type[Any]] = {}
 
 
 def register(policy: P) -> P:
-    """Make *policy*, a class whose ``name`` is new, one that configurations may name. A frozen
-    msgspec Struct whose fields are its settings; returns it, so it serves as a decorator.
+    """Register *policy*, a class, so that configurations can name it. Returns it, so this can be a
+    decorator.
 
-    Raises InvalidConfig for a class without a name, or with one that another class has.
+    The class must be a frozen msgspec Struct with a new ``name`` and the methods ``due`` and
+    ``plan``. Its fields are its settings. Raises InvalidConfig otherwise.
     """
     name = getattr(policy, "name", None)
     if not isinstance(name, str) or not name or not issubclass(policy, msgspec.Struct):
-        raise InvalidConfig(f"{policy!r} is no policy: a Struct with a name and a method plan")
+        raise InvalidConfig(f"{policy!r} is no policy: it must be a Struct with a name")
     if not callable(getattr(policy, "plan", None)) or not callable(getattr(policy, "due", None)):
-        raise InvalidConfig(f"policy {name!r} has no methods due and plan")
+        raise InvalidConfig(f"policy {name!r} must have the methods due and plan")
     if _POLICIES.setdefault(name, policy) is not policy:
-        raise InvalidConfig(f"there is another policy of the name {name!r}")
+        raise InvalidConfig(f"another policy has the name {name!r}: choose a new one")
     return policy
 
 
 def policy_names() -> tuple[str, ...]:
-    """The names that a configuration may use, in the order of their registration."""
+    """The names that a configuration may use, in the order of registration."""
     return tuple(_POLICIES)
 
 
 def policy_kinds() -> tuple[type[Any], ...]:
-    """The registered classes, in the order of their registration."""
+    """The registered classes, in the order of registration."""
     return tuple(_POLICIES.values())
 
 
@@ -74,23 +75,28 @@ def _own_settings(kind: type[Any]) -> str:
 
 
 def takes(name: str, setting: str) -> bool:
-    """Has the policy *name* the shared *setting*? A limit in tokens lowers a share of the limit,
-    so what has ``threshold`` takes ``threshold_tokens`` too. Raises InvalidConfig for a name that
-    there is not."""
+    """Does the policy *name* accept the shared *setting*?
+
+    A limit in tokens lowers a share of the limit, so a policy with ``threshold`` accepts
+    ``threshold_tokens``, too. Raises InvalidConfig for an unknown policy.
+    """
     fields = _kind(name).__struct_fields__
     return setting in fields or (setting == "threshold_tokens" and "threshold" in fields)
 
 
 def shared_by_default(name: str) -> frozenset[str]:
-    """The settings whose defaults the policy *name* takes from a ``CompactionConfig``: those that
-    it ``shares``. Where others have a setting of that name, their own default stands. Raises
-    InvalidConfig for a name that there is not."""
+    """The settings of the policy *name* whose defaults come from ``CompactionConfig``.
+
+    They are those in its ``shares``. For other settings of the same name, the policy's own default
+    applies. Raises InvalidConfig for an unknown policy.
+    """
     return frozenset(getattr(_kind(name), "shares", ()))
 
 
 def check_shared(name: str, settings: Iterable[str]) -> None:
-    """Raises InvalidConfig for the first of *settings*, which were given to the policy *name*,
-    that it does not have, and names those that it has."""
+    """Raises InvalidConfig for the first of *settings* that the policy *name* does not have. The
+    message lists those that it has.
+    """
     for setting in settings:
         if not takes(name, setting):
             raise InvalidConfig(
@@ -104,13 +110,15 @@ def _how(kind: type[Any]) -> str:
 
 
 def lowered(policy: Policy, threshold_tokens: int, limit_tokens: int) -> Policy:
-    """*policy* so that it acts above *threshold_tokens* already, if that is below its share of
-    *limit_tokens*; its low mark is then at most half of that. A policy with a limit of its own
-    in tokens has it already."""
+    """*policy*, changed so that it acts above *threshold_tokens* if that is below its threshold.
+
+    Its low mark is then at most half of that. *limit_tokens* converts tokens into a share. A policy
+    whose own limit is in tokens is returned unchanged.
+    """
     settings = msgspec.structs.asdict(cast(msgspec.Struct, policy))
     if "threshold" not in settings or "threshold_tokens" in settings or limit_tokens <= 0:
         return policy
-    # Where a reserve is set aside, the threshold is a share of what is left.
+    # With a reserve, the threshold is a share of what is left.
     left_tokens = limit_tokens * (1 - settings.get("reserve", 0))
     share = max(_LEAST_SHARE, threshold_tokens / left_tokens)
     if share >= settings["threshold"]:
@@ -124,9 +132,9 @@ def lowered(policy: Policy, threshold_tokens: int, limit_tokens: int) -> Policy:
 def make_policy(
     name: str, options: Mapping[str, Any] | None = None, shared: Mapping[str, Any] | None = None
 ) -> Policy:
-    """The policy *name* with the settings *options*, and of *shared* those that it has.
+    """The policy *name* with the settings *options*, and those of *shared* that it has.
 
-    Raises InvalidConfig for a name or a setting that there is not, or a value that cannot be.
+    Raises InvalidConfig for an unknown policy or setting, or an invalid value.
     """
     kind = _kind(name)
     fields = set(kind.__struct_fields__)
@@ -142,8 +150,9 @@ def make_policy(
 
 
 def table_markdown() -> str:
-    """Which policy takes which of the shared settings, as the table of
-    docs/explanation/compaction.md."""
+    """Which policy accepts which shared settings, as the table of
+    docs/explanation/compaction.md.
+    """
     names = [f"`{name}`" for name in SHARED_SETTINGS]
     lines = [f"| policy | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
     rows = {name: [takes(name, setting) for setting in SHARED_SETTINGS] for name in _POLICIES}
@@ -155,8 +164,9 @@ def table_markdown() -> str:
 
 
 def settings_of(policy: object) -> tuple[str, dict[str, Any]]:
-    """The name and the settings of a policy value. Raises InvalidConfig if it is not one of a
-    registered class."""
+    """The name and the settings of a policy value. Raises InvalidConfig if its class is not
+    registered.
+    """
     for name, kind in _POLICIES.items():
         if type(policy) is kind:
             return name, msgspec.to_builtins(policy)

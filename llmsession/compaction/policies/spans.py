@@ -1,8 +1,8 @@
 """Where a context may begin, and what has to be left out for that.
 
-It begins with a person's word, never with a result or an answer. The newest request is never
-left out: where a window would begin behind it, in a long turn, the request stays, and the steps
-between the two are left out.
+It begins with a user message, never with a tool result or a reply. The newest request is never left
+out: if a window would begin behind it, in a long turn, the request stays and the steps between are
+left out.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from llmsession.turns.messages import Message
 __all__ = ["Span", "begins_turn", "beside_pins", "left_out", "pinned", "spans_between"]
 
 Span: TypeAlias = tuple[int, int]
-"""A range of positions: the first, and the first that is not in it any more."""
+"""A range of positions: the first one, and the one after the last."""
 
 
 def begins_turn(message: Message) -> bool:
-    """May a context begin with *message*: a person's word that answers no call?"""
+    """May a context begin with *message*? It must be a user's own message that answers no call."""
     return has_own_words(message) and not message.tool_results
 
 
 def pinned(messages: Sequence[Message]) -> tuple[int, ...]:
-    """The positions that are never left out: the newest message that a context may begin with,
-    and a later word that came with results, with the calls that they answer."""
+    """The positions that are never left out.
+
+    They are the newest message that a context may begin with, and a later message of the user that
+    came together with results, with the calls that these answer.
+    """
     opening = next(
         (index for index in range(len(messages) - 1, -1, -1) if begins_turn(messages[index])), None
     )
@@ -39,8 +42,11 @@ def pinned(messages: Sequence[Message]) -> tuple[int, ...]:
 def left_out(
     messages: Sequence[Message], start: int, *, shown_from: int = 0, back: bool = False
 ) -> tuple[Span, ...]:
-    """What is left out, from position *shown_from* on, for a window that begins at *start* or
-    at the next place where it may: the next older one if *back*, else the next newer one."""
+    """What is left out from position *shown_from* on, for a window that begins at *start*.
+
+    If the window may not begin there, it begins at the next older place if *back*, else at the next
+    newer one.
+    """
     pins = pinned(messages)
     if not pins:
         return ()
@@ -53,7 +59,8 @@ def left_out(
     safe = [index for index in steps if is_safe_cut(messages, index)]
     if not safe:
         return spans_between(shown_from, opening, ())
-    # Backwards a cut is moved to the calls that own a result; and a step stays in any case.
+    # Going back, a cut moves to the calls that own the results. In any case at least one step
+    # stays.
     wider = (
         [index for index in safe if index <= start]
         if back
@@ -64,7 +71,7 @@ def left_out(
 
 
 def spans_between(first: int, end: int, pins: tuple[int, ...]) -> tuple[Span, ...]:
-    """The ranges from *first* to *end* without *pins*."""
+    """The ranges from *first* to *end*, without the positions in *pins*."""
     spans: list[Span] = []
     for pin in (*pins, end):
         if first < min(pin, end):
@@ -74,6 +81,6 @@ def spans_between(first: int, end: int, pins: tuple[int, ...]) -> tuple[Span, ..
 
 
 def beside_pins(sizes: list[int], pins: tuple[int, ...], room: int) -> tuple[list[int], int]:
-    """*sizes* and *room* with what is pinned charged first."""
+    """*sizes* and *room* after the pinned messages are charged first."""
     charged = [0 if index in pins else size for index, size in enumerate(sizes)]
     return charged, room - sum(sizes[index] for index in pins)

@@ -1,4 +1,4 @@
-"""``strip_thinking``: the thinking made so far goes, and nothing else."""
+"""``strip_thinking``: leaves out the thinking made so far, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["StripThinking"]
 
 @register
 class StripThinking(ThresholdPolicy, frozen=True, kw_only=True):
-    """From ``threshold`` of the limit on, the thinking made so far is left out. Thinking made
-    later is sent again, until the next time.
+    """From ``threshold`` of the limit on, the thinking made so far is left out. Later thinking is
+    sent again, until the next time.
 
-    A stage of pipelines, cheaper than anything that leaves out words. Where thinking has to open a
-    tool loop, nothing is left out. Raises InvalidConfig for a threshold that cannot be.
+    Meant as a stage of pipelines: it is cheaper than anything that leaves out text. If tool loops
+    must begin with thinking, nothing is left out. Raises InvalidConfig for an invalid threshold.
     """
 
     name: ClassVar[str] = "strip_thinking"
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """All thinking left out; None if that saves nothing."""
+        """Leave out all thinking; None if that saves nothing."""
         draft = Draft(view, messages, budget)
         saved = draft.strip_thinking()
         did = f"{saved:,} tokens of thinking left out"

@@ -1,4 +1,4 @@
-"""``swap_tool_results``: old tool results are shown by their summaries. Nothing else changes."""
+"""``swap_tool_results``: replaces old tool results by their summaries, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ _BILLION = 1_000_000_000
 
 @register
 class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
-    """Swap each tool result that is older than the newest turns, and steps, that are kept.
+    """Replaces each tool result that is older than the newest turns and steps.
 
-    ``due`` says when, ``plan`` says what; a compaction that was asked for needs only a plan. It
-    frees what it can and does not promise that the context fits.
-    ``keep_recent_steps`` makes results of a long turn old while it is still among the recent
-    ones; None keeps recent turns whole. ``summarize`` shows a result's summary and leaves a
-    result without one as it is; ``redact`` shows a notice.
+    - ``threshold`` is the share of the limit above which it is due. A compaction on request ignores
+      it.
+    - ``keep_recent_turns`` and ``keep_recent_steps`` say what is recent. ``keep_recent_steps``
+      makes results old in a long turn that is itself recent; None keeps recent turns whole.
+    - ``mode``: ``summarize`` shows a result's summary, and leaves a result without one as it is.
+      ``redact`` shows a notice.
 
-    Raises InvalidConfig: a threshold that is not between 0 and 1, a keep under 1, another mode.
+    It frees what it can, and does not promise that the context fits. Raises InvalidConfig for a
+    threshold that is not between 0 and 1, a number to keep below 1, or another mode.
     """
 
     name: ClassVar[str] = "swap_tool_results"
     waits_for_cache: ClassVar[bool] = True
-    """Its plans are made beside the replies, and no request waits for them."""
+    """Its plans are made while replies are streaming, and no request waits for them."""
     shares: ClassVar[tuple[str, ...]] = (
         "threshold", "keep_recent_turns", "keep_recent_steps", "mode",
     )  # fmt: skip
-    """The settings of a ``CompactionConfig`` that it takes."""
+    """The settings of a ``CompactionConfig`` that this policy uses."""
 
     threshold: float = 0.75
     keep_recent_turns: Count = 5
@@ -64,13 +66,15 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
             raise InvalidConfig(f"mode must be 'summarize' or 'redact', got {self.mode!r}")
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is strictly more than the threshold of the limit used? Never without a limit."""
-        # In whole numbers: 0.57 * 100 is below 57 in floats.
+        """Is strictly more than the threshold of the limit used? Always False without a limit."""
+        # Compared in whole numbers, because 0.57 * 100 is below 57 in floats.
         threshold = round(self.threshold * _BILLION)
         return limit_tokens > 0 and used_tokens * _BILLION > threshold * limit_tokens
 
     def harder(self) -> tuple[SwapToolResults, ...]:
-        """What to try where this frees too little: the same, on less and less that is recent."""
+        """What to try if this frees too little: the same policy, with less and less kept as
+        recent.
+        """
         steps = self.keep_recent_steps or 20
         fewer = msgspec.structs.replace(
             self, keep_recent_turns=1, keep_recent_steps=max(1, steps // 4)
@@ -79,10 +83,10 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
         return fewer, last, msgspec.structs.replace(last, mode="redact")
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to swap now; None if nothing old is left to swap.
+        """What to replace now; None if no old result is left to replace.
 
-        ``compacted_before`` never goes back. Where a tool loop must start with thinking, nothing is
-        swapped while that would take the thinking of the open turn away.
+        ``compacted_before`` never moves back. If a tool loop must begin with thinking, nothing is
+        replaced while that would make the open turn's thinking invalid.
         """
         profile = budget.profile
         compacted_before = max(
@@ -119,13 +123,15 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
             results_summarised=len(shown_results) if self.mode == "summarize" else 0,
             results_redacted=len(shown_results) if self.mode == "redact" else 0,
             turns_compacted=len(turns),
-            trigger="threshold",  # its records say so, whatever it was asked for
+            trigger="threshold",  # the records say "threshold", whatever the plan was asked for
         )
 
     def _compact(
         self, view: View, position: int, result: ToolResultBlock, budget: Budget
     ) -> str | None:
-        """The text to freeze for *result*; None if it has one, or none that is smaller."""
+        """The text to show for *result* from now on; None if it has one already, or none that is
+        shorter.
+        """
         call_id = result.tool_use_id
         if call_id in view.shown_results:
             return None
@@ -144,7 +150,9 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
 
 
 def _shown_chars(text: str | None, result: ToolResultBlock, profile: Profile) -> int:
-    """The size of what is shown for *result* now; an image counts as text of its cost."""
+    """The size in characters of what is shown for *result* now. An image counts as text of its
+    cost.
+    """
     if text is not None:
         return len(text)
     chars, flats = content_weight(result.content)

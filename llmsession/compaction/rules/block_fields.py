@@ -1,4 +1,6 @@
-"""The few fields of a block that validity and repair look at, read fast and without refusing."""
+"""The few fields of a block that validity rules and repair look at. Reading them is fast and never
+fails.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ __all__ = [
 
 
 class RuleViolation(msgspec.Struct, frozen=True):
-    """A broken rule. ``where`` is a path into the request, as ``messages[4].content[0]``;
-    ``text`` is what the provider answers to such a request, where that is known."""
+    """A broken validity rule. ``where`` is a path into the request, for example
+    ``messages[4].content[0]``. ``text`` is the provider's answer to such a request, if it is known.
+    """
 
     rule: str
     where: str
@@ -35,7 +38,7 @@ class Fault(NamedTuple):
 
 
 class BlockFields(msgspec.Struct, frozen=True):
-    """One block. All but ``type`` is as it came, of any JSON type, None where absent."""
+    """One block. All fields but ``type`` are as received, of any JSON type; None if absent."""
 
     type: str = ""
     id: Any = None
@@ -48,7 +51,7 @@ class BlockFields(msgspec.Struct, frozen=True):
     content: msgspec.Raw = msgspec.Raw(b"null")
 
     def inner(self) -> list[BlockFields]:
-        """The blocks in ``content``; none where it is text or absent."""
+        """The blocks in ``content``; empty if it is text or absent."""
         return read_blocks(self.content) or []
 
 
@@ -57,7 +60,7 @@ _blocks = msgspec.json.Decoder(list[BlockFields])
 
 
 def read_block(raw: bytes | msgspec.Raw) -> BlockFields:
-    """One block, or one tool definition; an empty Part if it is no JSON object."""
+    """One block, or one tool definition. All fields are empty if it is not a JSON object."""
     try:
         return _block.decode(raw)
     except (msgspec.DecodeError, RecursionError):
@@ -65,7 +68,7 @@ def read_block(raw: bytes | msgspec.Raw) -> BlockFields:
 
 
 def read_blocks(body: bytes | msgspec.Raw) -> list[BlockFields] | None:
-    """The blocks of *body* in order; None if it is no JSON list of objects with a type."""
+    """The blocks of *body* in order; None if it is not a JSON list of objects with a type."""
     try:
         return _blocks.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -73,10 +76,10 @@ def read_blocks(body: bytes | msgspec.Raw) -> list[BlockFields] | None:
 
 
 def is_server_call(kind: str) -> bool:
-    """Is this the type of a call that the provider runs itself?"""
+    """Is *kind* the type of a call that the provider runs itself?"""
     return kind in ("server_tool_use", "mcp_tool_use")
 
 
 def is_server_result(kind: str) -> bool:
-    """Is this the type of a result that the provider made itself?"""
+    """Is *kind* the type of a result, which for a server tool the provider made itself?"""
     return kind.endswith("_tool_result")

@@ -1,8 +1,7 @@
-"""Is this request one that the provider accepts? Asked before every request, in production too.
+"""Checks whether a provider accepts a request. Runs before every request, in production, too.
 
-The rules V1 to V19 are the provider's. ``PLACES`` says where each is held: what a request shows
-by itself, what shows only beside the history it was made from, and what the turn machine or the
-encoder keep.
+The rules V1 to V19 are the provider's. ``PLACES`` says what checks each rule: the request by
+itself, the request compared with its history, the turn machine, or the encoder.
 """
 
 from __future__ import annotations
@@ -56,27 +55,29 @@ PLACES: dict[str, Place] = {
     "V18": "encoder",
     "V19": "request",
 }
-"""Where each rule is held. V7 has a part that the request shows too: the missing signature."""
+"""What checks each rule. A part of V7, the missing signature, shows in the request by itself."""
 
 RULES: dict[str, RequestRule] = {
     name: rule
     for name in PLACES
     if (rule := STRUCTURE_RULES.get(name) or OPTION_RULES.get(name)) is not None
 }
-"""What a request shows by itself, rule by rule."""
+"""The rules that can be checked on a request by itself."""
 
 REMEMBERED_MESSAGES = 64
-"""Below that, seeing a request anew costs little, and nothing is kept between two of them."""
+"""With fewer messages, checking a request anew costs little, so nothing is kept for the next
+one.
+"""
 
 MAX_NAMED = 10
-"""So many violations an error names; one fault can break a rule in every message."""
+"""How many violations an error lists. One mistake can break a rule in every message."""
 
 
 class Checker:
     """Checks the requests of one session, one after the other.
 
-    It remembers what it read of the last request's messages (and of the last history's), by the
-    identity of their bodies, so only what is new is parsed. Not for two threads at once.
+    It remembers what it read of the last request's messages and of the last history's messages, by
+    the identity of their bodies, so only new messages are parsed. Not safe for two threads at once.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -87,7 +88,9 @@ class Checker:
         self._dialogue: Dialogue | None = None
 
     def check(self, request: Request) -> tuple[RuleViolation, ...]:
-        """Every rule that *request* breaks, in the order of the rules; () if it is valid."""
+        """Every violation of a rule by *request*, in the order of the rules; empty if the request
+        is valid.
+        """
         messages = self._sent.recall(request.messages)
         tools = self._tools.recall(request.tools)
         dialogue = Dialogue(request, self.profile, messages, tools, before=self._dialogue)
@@ -101,11 +104,12 @@ class Checker:
         thinking_from: int = 0,
         edited_from: int | None = None,
     ) -> tuple[RuleViolation, ...]:
-        """What *request* breaks as a projection of *messages*, history and staged.
+        """What *request* violates as a projection of *messages*, the history and the open turn's
+        messages.
 
-        *edited_from* is the position in *messages* of the first one that the request shows
-        changed or leaves out, None if there is none; *thinking_from* the position from which
-        thinking was made after that edit. V9 is asked only where the profile binds thinking.
+        *edited_from* is the position in *messages* of the first message that the request shows
+        changed or leaves out; None if there is none. *thinking_from* is the position from which
+        thinking was made after that edit. V9 is checked only if the profile binds thinking.
         """
         self._sent.recall(request.messages, self._history)
         self._history.recall(messages, self._sent)
@@ -114,7 +118,7 @@ class Checker:
         return tuple(violation for rule in rules.values() for violation in rule(astray))
 
     def require_valid(self, request: Request) -> None:
-        """Raises InvalidRequest, which names the violations, if *request* breaks a rule."""
+        """Raises InvalidRequest, which lists the violations, if *request* breaks a rule."""
         raise_if_any(self.check(request))
 
 
@@ -135,12 +139,12 @@ def check_against_history(
 
 
 def require_valid(request: Request, profile: Profile) -> None:
-    """Raises InvalidRequest, which names the violations, if *request* breaks a rule."""
+    """Raises InvalidRequest, which lists the violations, if *request* breaks a rule."""
     raise_if_any(check_request(request, profile))
 
 
 def raise_if_any(violations: Sequence[RuleViolation]) -> None:
-    """Raises InvalidRequest if there are violations; its message names the first ten."""
+    """Raises InvalidRequest if there are violations. Its message lists the first ten."""
     if not violations:
         return
     named = [f"{item.rule} at {item.where}: {item.text}" for item in violations[:MAX_NAMED]]

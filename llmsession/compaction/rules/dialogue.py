@@ -1,4 +1,6 @@
-"""A request as the validity rules read it: runs of one role, their calls and their results."""
+"""A request as the validity rules read it: runs of messages of one role, their calls and
+results.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ __all__ = ["Dialogue"]
 
 
 class Dialogue:
-    """A request as the rules read it. *before* is the request before it: the messages that both
-    have in common are not read again."""
+    """A request as the rules read it. *before* is the previous request: messages that both have in
+    common are not read again.
+    """
 
     __slots__ = (
         "answering", "call_count", "call_ids", "calling", "late", "messages", "notable",
@@ -38,23 +41,25 @@ class Dialogue:
         if before is not None and shared_prefix(before.messages, messages) < len(before.messages):
             before = None
         self.repeated: list[int] = before.repeated[:] if before else []
-        """Messages with the role of the one before."""
+        """Positions of messages with the same role as the message before."""
         self.notable: list[int] = before.notable[:] if before else []
         self.runs: list[MessageFacts] = before.runs[:] if before else []
-        """The messages with neighbours of one role merged, so that roles alternate."""
+        """The messages, with neighbours of one role merged, so that roles alternate."""
         self.starts: list[int] = before.starts[:] if before else []
-        """Where each run starts."""
+        """The position where each run starts."""
         self.calling: list[int] = before.calling[:] if before else []
-        """Runs with calls, and runs with results."""
+        """Runs with calls, and runs with results (``answering``)."""
         self.answering: list[int] = before.answering[:] if before else []
         self.unpaired: list[int] = before.unpaired[:] if before else []
-        """Runs whose calls are not what the next run answers, in its order, or whose results are
-        not those of the run before."""
+        """Runs whose calls are not answered by the next run in the same order, or whose results do
+        not answer the run before.
+        """
         self.late: list[int] = before.late[:] if before else []
-        """Runs with results behind another block."""
+        """Runs in which a result stands behind another block."""
         self.call_count: int = before.call_count if before else 0
         self.call_ids: set[str] = before.call_ids.copy() if before else set()
-        # The last run may grow; then the one before it has other answers.
+        # The last run may still grow. That would change the answers of the run before it, so both
+        # are read again.
         settled = max(0, len(self.runs) - 2)
         self._gather(len(before.messages) if before else 0)
         self._pair(settled)
@@ -82,7 +87,7 @@ class Dialogue:
                 self.call_ids.update(facts.call_ids)
 
     def _pair(self, settled: int) -> None:
-        """Note what calls and results there are from the run *settled* on."""
+        """Note the calls and results of the runs from *settled* on."""
         for indexes in (self.calling, self.answering, self.unpaired, self.late):
             while indexes and indexes[-1] >= settled:
                 indexes.pop()
@@ -109,7 +114,7 @@ class Dialogue:
         return self.runs[at - 1].call_ids if at else ()
 
     def found(self, rule: str) -> Iterator[RuleViolation]:
-        """What single messages break of *rule* by themselves."""
+        """The violations of *rule* that single messages make by themselves."""
         for index in self.notable:
             for fault in self.messages[index].faults:
                 if fault.rule == rule:

@@ -1,7 +1,8 @@
-"""Validity rules that compare a request with the history it was made from: signed thinking.
+"""Validity rules that compare a request with its history: signed thinking.
 
-Source: the Anthropic documentation of preserved thinking. A thinking block is bound to all that
-stands before it, so an edit voids what was made before the edit and stands after its place.
+Source: Anthropic's documentation of preserved thinking. A thinking block is bound to everything
+before it. So an edit makes thinking invalid that was made before the edit and stands after its
+place.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ Fate: TypeAlias = Literal["gap", "void", "misplaced", "changed"]
 
 
 class Astray(NamedTuple):
-    """A thinking block of the request that is not as the history has it.
+    """A thinking block of the request that does not match the history.
 
-    ``gap``: one before it was left out. ``void``: an edit has broken its signature.
-    ``misplaced``: out of order, or sent twice. ``changed``: the history has no such block.
+    - ``gap``: an earlier thinking block was left out.
+    - ``void``: an edit has broken its signature.
+    - ``misplaced``: it is out of order, or sent twice.
+    - ``changed``: the history has no such block.
     """
 
     where: str
@@ -31,8 +34,11 @@ class Astray(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The thinking blocks of a history, oldest first: ``valid[:edge]`` were made before the
-    edits and stand before them, ``valid[edge:]`` were made after, ``void`` lost their prefix."""
+    """The thinking blocks of a history, the oldest first.
+
+    ``valid[:edge]`` were made before the edits and stand before them. ``valid[edge:]`` were made
+    after the edits. ``void`` are those whose prefix was edited.
+    """
 
     valid: list[Thought]
     edge: int
@@ -42,7 +48,7 @@ class Made(NamedTuple):
 def find_astray(
     sent: FactsCache, history: FactsCache, thinking_from: int, edited_from: int | None
 ) -> list[Astray]:
-    """The thinking blocks of the request *sent*, in order, that are not as in the history."""
+    """The thinking blocks of the request *sent*, in order, that do not match the history."""
     history_thoughts = _made(history, thinking_from, edited_from)
     thoughts = sent.thoughts()
     if len(thoughts) <= len(history_thoughts.valid) and all(
@@ -63,8 +69,8 @@ def _made(history: FactsCache, thinking_from: int, edited_from: int | None) -> M
         return Made(earlier + later, len(earlier), [])
     whole = history.thoughts(0, edited_from)
     void: list[Thought] = []
-    # In the edited message itself only a call's input can have changed, so what stands before
-    # its calls is whole.
+    # Within the edited message itself, only the input of a call can have changed. So thinking
+    # before its calls is still valid.
     for thought in history.thoughts(edited_from, edited_from + 1):
         (void if thought.after_call else whole).append(thought)
     void += history.thoughts(edited_from + 1, thinking_from)
@@ -97,8 +103,8 @@ def _why_unmatched(thought: Thought, known: Made) -> Fate:
 
 
 def _leaves_a_gap(known: Made, start: int, match: int) -> bool:
-    # What was made after the edits saw a request without the blocks from before them; and a
-    # block without a signature can be left out anywhere, for it was never sent.
+    # Thinking that was made after the edits never saw the blocks from before them. And a block
+    # without a signature was never sent, so it may be missing anywhere.
     if match >= known.edge:
         start = max(start, known.edge)
     return any(thought.signed for thought in known.valid[start:match])
@@ -108,7 +114,7 @@ HistoryRule: TypeAlias = Callable[[Sequence[Astray]], Iterator[RuleViolation]]
 
 
 def v7_thinking_is_sent_as_it_was_made(astray: Sequence[Astray]) -> Iterator[RuleViolation]:
-    """Each thinking block is one of the history's, byte for byte, and in its order."""
+    """V7: each thinking block is one of the history's, byte for byte, and in its order."""
     for block in astray:
         if block.fate in ("changed", "misplaced"):
             text = (
@@ -119,7 +125,9 @@ def v7_thinking_is_sent_as_it_was_made(astray: Sequence[Astray]) -> Iterator[Rul
 
 
 def v9_no_thinking_outlives_an_edit_before_it(astray: Sequence[Astray]) -> Iterator[RuleViolation]:
-    """After the first edited message no thinking from before the edit; no gap in the rest."""
+    """V9: no thinking from before an edit stands behind the first edited message, and the rest has
+    no gap.
+    """
     for block in astray:
         if block.fate in ("void", "gap"):
             why = "it was edited" if block.fate == "void" else "thinking was left out"

@@ -1,7 +1,7 @@
-"""Validity rules that one message breaks by itself, whatever stands around it.
+"""Validity rules that one message can break by itself, whatever stands around it.
 
-They run once per message; what they find is remembered with the message. The numbers and texts
-are those of the Anthropic Messages API: its types, its documentation and its error messages.
+They run once for each message, and the result is remembered with it. Numbers and texts are those of
+the Anthropic Messages API: its types, its documentation and its error messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THINKING = ("thinking", "redacted_thinking")
 
 
 def v4_tool_blocks_stand_on_their_side(role: str, blocks: Sequence[BlockFields]) -> Iterator[Fault]:
-    """Calls are the assistant's, results the user's, and both carry an id."""
+    """V4: calls are the assistant's, results are the user's, and both carry an id."""
     for index, block in enumerate(blocks):
         if block.type == "tool_use":
             yield from _side(index, "tool_use", "assistant", role)
@@ -45,7 +45,7 @@ def _id(place: str, value: Any) -> Iterator[Fault]:
 
 
 def v5_no_text_is_empty(role: str, blocks: Sequence[BlockFields]) -> Iterator[Fault]:
-    """No empty or blank text, not in a result either; an error result says something."""
+    """V5: no empty or blank text, also within a result; a result with ``is_error`` is not empty."""
     for index, block in enumerate(blocks):
         place = f"content[{index}]"
         yield from _blank(place, block)
@@ -82,7 +82,7 @@ def _is_text(value: object) -> bool:
 def v7_thinking_is_the_assistants_and_signed(
     role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
-    """Thinking stands in assistant messages, with the signature that came with it."""
+    """V7: thinking stands in assistant messages, with the signature that came with it."""
     for index, block in enumerate(blocks):
         if block.type not in THINKING:
             continue
@@ -98,7 +98,7 @@ def v7_thinking_is_the_assistants_and_signed(
 def v12_no_breakpoint_on_thinking_or_empty_text(
     role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
-    """A cache breakpoint needs a block that can be cached."""
+    """V12: a cache breakpoint stands on a block that can be cached."""
     for index, block in enumerate(blocks):
         if block.cache_control is None:
             continue
@@ -112,7 +112,7 @@ def v12_no_breakpoint_on_thinking_or_empty_text(
 def v6_server_blocks_are_the_assistants(
     role: str, blocks: Sequence[BlockFields]
 ) -> Iterator[Fault]:
-    """What the provider's own tools say stands in assistant messages."""
+    """V6: blocks of the provider's own tools stand in assistant messages."""
     for index, block in enumerate(blocks):
         if role != "assistant" and (is_server_call(block.type) or is_server_result(block.type)):
             text = f"`{block.type}` blocks can only be in `assistant` messages"
@@ -129,5 +129,5 @@ MESSAGE_RULES: dict[str, MessageRule] = {
 
 
 def find_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
-    """What one message breaks by itself, rule by rule."""
+    """The violations of one message by itself, rule by rule."""
     return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))

@@ -1,4 +1,4 @@
-"""What the validity rules need to know of a request, read once per message and remembered."""
+"""What the validity rules need to know of a request, read once for each message and remembered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ __all__ = [
 
 
 class Mark(NamedTuple):
-    """Where a block with an id stands: message offset in its run, block, id, type."""
+    """Where a block with an id stands: the message's offset in its run, the block's index, its id
+    and its type.
+    """
 
     message: int
     block: int
@@ -45,7 +47,9 @@ class Mark(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """A thinking block, byte for byte. ``after_call``: a tool call precedes it in its message."""
+    """A thinking block, byte for byte. ``after_call`` says whether a tool call precedes it in its
+    message.
+    """
 
     block: int
     raw: msgspec.Raw
@@ -54,7 +58,7 @@ class Thought(NamedTuple):
 
 
 class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, or a run of neighbours of one role, which the provider reads as one."""
+    """One message, or a run of neighbours of one role, which the provider reads as one message."""
 
     role: str
     body: msgspec.Raw
@@ -70,24 +74,24 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
     late_results: tuple[Mark, ...] = ()
     """Results with another block before them."""
     holds_others: bool = False
-    """Is there a block that is no tool_result?"""
+    """Is there a block that is not a tool result?"""
     server_calls: tuple[str, ...] = ()
     stray_server_results: tuple[Mark, ...] = ()
-    """Results of the provider's tools whose call does not stand before them in this message."""
+    """Results of the provider's tools without their call before them in this message."""
     open_server_calls: tuple[Mark, ...] = ()
-    """Calls of the provider's tools whose result does not stand behind them in this message."""
+    """Calls of the provider's tools without their result after them in this message."""
     thinking: tuple[Thought, ...] = ()
     breakpoints: tuple[tuple[str, str], ...] = ()
-    """The place and time to live of each cache breakpoint."""
+    """The place and the time to live of each cache breakpoint."""
     compactions: tuple[int, ...] = ()
-    """Which blocks are signed compaction blocks."""
+    """The indexes of signed compaction blocks."""
     faults: tuple[Fault, ...] = ()
     notable: bool = False
-    """Is there anything for the rules that most messages do not concern?"""
+    """Does the message concern a rule that most messages do not concern?"""
 
 
 def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
-    """The facts of one message. Never raises: a body that is no list of blocks is a fault."""
+    """The facts of one message. Never raises: a body that is not a list of blocks is a fault."""
     blocks = read_blocks(body)
     if blocks is None:
         fault = Fault("V1", "content", "Input should be a valid list of content blocks")
@@ -132,7 +136,7 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
 def _read_texts(
     role: str, body: msgspec.Raw, blocks: Sequence[BlockFields], faults: tuple[Fault, ...]
 ) -> MessageFacts:
-    """The facts of a message of texts alone: nearly nothing the rules ask for can be in it."""
+    """The facts of a message that holds only texts, which can break few rules."""
     return MessageFacts(
         role=role,
         body=body,
@@ -185,7 +189,7 @@ def _breakpoints(blocks: Sequence[BlockFields], path: str) -> Iterator[tuple[str
 
 
 def time_to_live(cache_control: object) -> str:
-    """How long a breakpoint keeps its prefix; five minutes if it does not say."""
+    """How long a breakpoint keeps its prefix; five minutes by default."""
     ttl = cache_control.get("ttl") if isinstance(cache_control, dict) else None
     return ttl if isinstance(ttl, str) else "5m"
 
@@ -211,8 +215,10 @@ def _shifted(marks: tuple[Mark, ...], by: int) -> tuple[Mark, ...]:
 
 
 def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFacts:
-    """Two neighbours of one role as the provider reads them; *offset* is the second's place in
-    the run. Only what the rules across messages need is kept."""
+    """Two neighbours of one role, as the provider reads them: as one message.
+
+    *offset* is the second's place in the run. Only what the rules across messages need is kept.
+    """
     results = _shifted(second.results, offset)
     late = results if first.holds_others else _shifted(second.late_results, offset)
     strays = tuple(
@@ -242,10 +248,11 @@ def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFac
 
 
 class FactsCache:
-    """Facts of the messages of one sequence, remembered until the next one.
+    """The facts of the messages of one sequence, remembered until the next one.
 
-    A message is known by the identity of its body: unchanged messages keep theirs. What was not
-    in the last sequence is forgotten, so this never outgrows one request.
+    A message is recognised by the identity of its body, because unchanged messages keep theirs.
+    Messages that were not in the last sequence are forgotten, so the cache never outgrows one
+    request.
     """
 
     def __init__(self) -> None:
@@ -253,12 +260,12 @@ class FactsCache:
         self.facts: list[MessageFacts] = []
         self._thoughts: list[Thought] = []
         self.thinking_at: list[int] = []
-        """For each thinking block, oldest first, the position of its message."""
+        """For each thinking block, the position of its message, the oldest first."""
 
     def recall(
         self, messages: Sequence[RequestMessage | Message], beside: FactsCache | None = None
     ) -> list[MessageFacts]:
-        """The facts of each message, in order. *beside* is a second memory to look into."""
+        """The facts of each message, in order. *beside* is another cache that is searched, too."""
         messages = tuple(messages)
         known = shared_prefix(self._messages, messages)
         if known < len(messages) or known < len(self.facts):
@@ -268,7 +275,7 @@ class FactsCache:
         return self.facts
 
     def thoughts(self, start: int = 0, end: int | None = None) -> list[Thought]:
-        """The thinking blocks of the messages from *start* up to *end*, oldest first."""
+        """The thinking blocks of the messages from *start* to *end*, the oldest first."""
         first = bisect_left(self.thinking_at, start)
         last = None if end is None else bisect_left(self.thinking_at, end)
         return self._thoughts[first:last]
@@ -284,9 +291,10 @@ class FactsCache:
     def _read(
         self, messages: Sequence[RequestMessage | Message], known: int, beside: FactsCache | None
     ) -> list[MessageFacts]:
-        # What is new here is at the end there: a request shows no message twice.
+        # The new messages of this sequence stand at the end of the other one, because a request
+        # shows no message twice.
         old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])
-        # Facts hold their body, so while they are in here no other object can have its id.
+        # The facts keep their bodies alive, so no other object can have the same id meanwhile.
         by_body = {id(facts.body): facts for facts in old} if messages else {}
         read = []
         for message in messages:
@@ -298,14 +306,16 @@ class FactsCache:
 
 
 class ToolCache:
-    """The tool definitions of the last request, read once: a session's tools rarely change."""
+    """The tool definitions of the last request, read once, because a session's tools rarely
+    change.
+    """
 
     def __init__(self) -> None:
         self.raws: tuple[msgspec.Raw, ...] = ()
         self.tools: tuple[BlockFields, ...] = ()
 
     def recall(self, raws: tuple[msgspec.Raw, ...]) -> tuple[BlockFields, ...]:
-        """The definitions in order; one that cannot be read has neither name nor type."""
+        """The definitions in order. One that cannot be read has neither a name nor a type."""
         same = len(raws) == len(self.raws) and all(map(operator.is_, raws, self.raws))
         if not same:
             self.tools = tuple(read_block(raw) for raw in raws)

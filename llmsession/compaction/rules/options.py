@@ -1,6 +1,6 @@
-"""Validity rules on what goes beside the messages: tools, thinking, caching, compaction.
+"""Validity rules for what stands beside the messages: tools, thinking, caching, compaction.
 
-Source: the Anthropic Messages API, its types and documentation and the errors it answers with.
+Source: the Anthropic Messages API: its types, its documentation and its error messages.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ def _option(dialogue: Dialogue, name: str) -> dict[str, Any]:
 
 
 def v11_thinking_fits_its_budget_and_tool_choice(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """A thinking budget of 1,024 tokens up to max_tokens; no forced tool with it."""
+    """V11: a thinking budget is at least 1,024 tokens and below max_tokens; no tool is forced with
+    it.
+    """
     thinking = _option(dialogue, "thinking")
     if thinking.get("type") != "enabled":
-        return  # adaptive thinking has no budget, and goes with a forced tool (recorded traffic)
+        return  # adaptive thinking has no budget, and allows a forced tool (recorded traffic)
     yield from _budget(thinking.get("budget_tokens"), dialogue.request.max_tokens)
     if _option(dialogue, "tool_choice").get("type") in ("any", "tool"):
         text = "Thinking may not be enabled when tool_choice forces tool use."
@@ -48,8 +50,9 @@ def _budget(budget_tokens: Any, max_tokens: int) -> Iterator[RuleViolation]:
 
 
 def v12_few_breakpoints_the_longest_lived_first(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """At most four cache breakpoints on blocks that can be cached, one hour before five
-    minutes in the order tools, system, messages."""
+    """V12: at most four cache breakpoints, on blocks that can be cached. In the order tools,
+    system, messages, those of one hour come before those of five minutes.
+    """
     yield from dialogue.found("V12")
     breakpoints = list(_all_breakpoints(dialogue))
     if len(breakpoints) > (limit := dialogue.profile.max_cache_breakpoints):
@@ -73,13 +76,15 @@ def _all_breakpoints(dialogue: Dialogue) -> Iterator[tuple[str, str]]:
     for index in dialogue.notable:
         for place, ttl in dialogue.messages[index].breakpoints:
             yield f"messages[{index}].{place}", ttl
-    # Automatic caching takes one of the places, at the end of the messages.
+    # Automatic caching uses one of the four breakpoints, at the end of the messages.
     if (automatic := dialogue.request.options.get("cache_control")) is not None:
         yield "cache_control", time_to_live(automatic)
 
 
 def v13_tools_are_sent_and_well_named(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """Tool blocks in the messages need tools in the request; names are short and unique."""
+    """V13: a request with tool blocks in its messages defines tools; tool names are short and
+    unique.
+    """
     if not dialogue.request.tools and (dialogue.calling or dialogue.answering):
         text = "Requests which include `tool_use` or `tool_result` blocks must define tools"
         yield RuleViolation("V13", "tools", text)
@@ -91,7 +96,7 @@ def _tool_faults(tools: Sequence[BlockFields]) -> Iterator[RuleViolation]:
     for index, tool in enumerate(tools):
         name = tool.name
         if name is None and tool.type not in ("", "custom"):
-            continue  # the provider's own kinds may go by their type alone
+            continue  # the provider's own tools may have a type and no name
         if not isinstance(name, str) or TOOL_NAME.fullmatch(name) is None:
             text = f"name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$', not {name!r}"
             yield RuleViolation("V13", f"tools[{index}]", text)
@@ -102,7 +107,9 @@ def _tool_faults(tools: Sequence[BlockFields]) -> Iterator[RuleViolation]:
 
 
 def v14_context_edits_are_ordered_and_alone(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """``clear_thinking`` is the first edit; edits do not go with other forms of compaction."""
+    """V14: ``clear_thinking`` is the first edit, and edits are not combined with other
+    compaction.
+    """
     management = _option(dialogue, "context_management")
     edits = management.get("edits")
     kinds = [_kind(edit) for edit in edits] if isinstance(edits, Sequence) else []
@@ -124,15 +131,16 @@ def _kind(edit: Any) -> str:
 
 
 def _signed_blocks(dialogue: Dialogue) -> Iterator[tuple[int, int]]:
-    """The message and block of each signed compaction block."""
+    """The message index and the block index of each signed compaction block."""
     for index in dialogue.notable:
         for block in dialogue.messages[index].compactions:
             yield index, block
 
 
 def v15_one_signed_compaction_block_that_comes_first(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """A signed compaction block is the first block of all and the only one of its kind. A
-    request for compaction leaves no call of the last assistant turn unanswered."""
+    """V15: a signed compaction block is the first block of all, and the only one. A request for
+    compaction has no unanswered call in the last assistant turn.
+    """
     for number, (index, block) in enumerate(_signed_blocks(dialogue)):
         where = f"messages[{index}].content[{block}]"
         if number:

@@ -1,16 +1,19 @@
-"""Repair of tool pairing: each call of an assistant gets exactly one result, right after it.
+"""Repairs tool pairing: each call of an assistant gets exactly one result, directly after it.
 
-Neighbours of one role are read as one message, as the provider reads them. The rules:
+Neighbours of one role are treated as one message, as the provider reads them. The rules are:
 
-R1 a call's results are those in the user messages directly after the assistant's; a call in a
-   user message can have none and is dropped. R2 there, a result without a call and a second
-   result are dropped, and results take the order of the calls. R3 a call without a result gets
-   a neutral error result, or is dropped (``strip``). R4 a result found later is moved back if
-   its id is unique, else dropped. R5 a call id that is used again is renamed, with its result.
-   R6 other blocks of a user message stay, after the results. R7 a message that lost all its
-   blocks is removed; neighbours are not merged. R8 the provider's own tools pair inside the
-   assistant's messages of one tool loop; a result without its call is dropped, and so is a call
-without its result before the user speaks or the transcript ends.
+- R1: a call's results stand in the user messages directly after the assistant's. A call in a user
+  message cannot have a result and is dropped.
+- R2: there, a result without a call and a second result are dropped. Results take the order of the
+  calls.
+- R3: a call without a result gets a neutral error result; in mode ``strip`` it is dropped.
+- R4: a result that stands too late is moved back if its id is unique, else it is dropped.
+- R5: a call id that is used again is renamed, together with its result.
+- R6: other blocks of a user message stay, after the results.
+- R7: a message that lost all its blocks is removed. Neighbours are not merged.
+- R8: calls and results of the provider's own tools pair inside the assistant's messages of one tool
+  loop. A result without its call is dropped. A call is dropped if the user speaks, or the
+  transcript ends, before its result.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ Reason: TypeAlias = Literal["interrupted", "compacted", "crashed", "unknown"]
 Pairs: TypeAlias = dict[Slot, Slot]
 """The result of each call that has one."""
 
-# Neutral, because a model repeats what it reads in its own history.
+# A neutral text, because a model repeats what it reads in its own history.
 MISSING = "Tool result unavailable; do not assume the call ran."
 
 
@@ -56,12 +59,15 @@ class PairingError(InvalidInput):
 def tool_pair_repair(
     messages: Sequence[Message], mode: Mode = "synthesise", reason: Reason = "unknown"
 ) -> tuple[tuple[Message, ...], tuple[Repair, ...]]:
-    """The messages with every call paired, and every change, in the order of the input.
+    """The messages with every call paired, and the list of changes in the order of the input.
 
-    A tuple that needs no repair is returned as it is, the same object; a message that needs
-    none is the same object too. A second repair changes nothing. *reason* is said in the
-    results that are put in. Raises PairingError in strict mode, if anything needs repair, and
-    InvalidMessage if a message's body is no JSON list.
+    Messages that need no repair are returned as the same objects, and so is a tuple that needs
+    none. Repairing the result again changes nothing. *mode* says what to do about a call without a
+    result: add an error result (``synthesise``), drop the call (``strip``), or raise (``strict``).
+    *reason* is mentioned in the results that are added.
+
+    Raises PairingError in strict mode if anything needs repair, and InvalidMessage if a message's
+    body is not a JSON list.
     """
     draft = Draft(messages)
     _drop_calls_of_the_user(draft)
@@ -112,7 +118,7 @@ def _drop_calls_of_the_user(draft: Draft) -> None:
 
 
 def _pair_within_runs(draft: Draft, turns: Sequence[_Pairing]) -> Pairs:
-    """Pair calls with the results right after them, and rename ids that come back (R5)."""
+    """Pair calls with the results right after them, and rename ids that are used again (R5)."""
     pairs: Pairs = {}
     all_ids = {slot.call_id for slots in draft.content for slot in slots}
     used: set[str] = set()
@@ -122,7 +128,8 @@ def _pair_within_runs(draft: Draft, turns: Sequence[_Pairing]) -> Pairs:
         for call_id in dict.fromkeys(call.call_id for call in turn.calls):
             same = [call for call in turn.calls if call.call_id == call_id]
             answers = [result for result in results if result.call_id == call_id]
-            # With fewer results than calls, the last calls ran: the earlier ones were cut off.
+            # If there are fewer results than calls, the last calls ran: the earlier ones were cut
+            # off.
             answered = same[max(0, len(same) - len(answers)) :]
             pairs.update(zip(answered, answers, strict=False))
             for call in same:
@@ -153,7 +160,7 @@ def _free_id(call_id: str, all_ids: set[str]) -> str:
 
 
 def _move_back_late_results(draft: Draft, turns: Sequence[_Pairing], pairs: Pairs) -> None:
-    """Pair a call with its one result further down, if no other call or result has the id."""
+    """Pair a call with a result further down, if no other call or result has the same id (R4)."""
     calls = Counter(call.call_id for turn in turns for call in turn.calls)
     results: dict[str, list[Slot]] = {}
     for run in draft.runs:
@@ -214,7 +221,9 @@ def _answer_unanswered(draft: Draft, turn: _Pairing, pairs: Pairs, reason: Reaso
 
 
 def _place_results(draft: Draft, turn: _Pairing, pairs: Pairs) -> None:
-    """Put the results of a run's calls first, in their order, other blocks after them."""
+    """Put the results of a run's calls first, in the order of the calls, and other blocks after
+    them.
+    """
     results = [pairs[call] for call in turn.calls]
     if turn.after is None:
         if results:

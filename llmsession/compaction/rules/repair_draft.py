@@ -1,4 +1,4 @@
-"""A transcript under repair: its blocks as movable slots, and the report of what was changed."""
+"""A transcript under repair: its blocks as movable slots, and the report of changes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ RESULT_OF = {"call": "id", "server_call": "id", "result": "tool_use_id"}
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """One change: the rule that asked for it, the message as counted in the input, the id of the
-    call as it was there ("" where none is concerned), and what was done."""
+    """One change of a repair.
+
+    ``rule`` is the rule that required it. ``message_index`` is the message's index in the input.
+    ``call_id`` is the call's id in the input, or "" if no call is concerned. ``what`` says what was
+    done.
+    """
 
     rule: str
     message_index: int
@@ -30,7 +34,7 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 class Slot:
-    """One block. ``call_id`` is the id that pairs it, as it came, "" for other blocks."""
+    """One block. ``call_id`` is the original id that pairs it with another block, or ""."""
 
     __slots__ = ("call_id", "kind", "message", "raw", "synthetic")
 
@@ -44,7 +48,7 @@ class Slot:
         self.call_id = "" if self.kind == "other" or paired_by is None else str(paired_by)
 
     def rename(self, new_id: str) -> None:
-        """Give the block another id; its other fields keep their bytes and their order."""
+        """Give the block another id. Its other fields keep their bytes and their order."""
         fields = msgspec.json.decode(self.raw, type=dict[str, msgspec.Raw])
         fields[RESULT_OF[self.kind]] = msgspec.Raw(encode_json(new_id))
         self.raw = encode_json(fields)
@@ -52,7 +56,7 @@ class Slot:
 
 def _kind(block_type: str, block_id: object) -> SlotKind:
     if block_type == "tool_use":
-        # Without an id there is nothing to answer.
+        # A call without an id cannot be answered.
         return "call" if isinstance(block_id, str) else "other"
     if block_type == "tool_result":
         return "result"
@@ -62,7 +66,7 @@ def _kind(block_type: str, block_id: object) -> SlotKind:
 
 
 class Run:
-    """Neighbours of one role: the range of their places in the transcript."""
+    """Neighbours of one role: a range of positions in the transcript."""
 
     def __init__(self, role: str, start: int) -> None:
         self.role = role
@@ -71,7 +75,7 @@ class Run:
 
 
 class Draft:
-    """The slots of each message, open to change; the messages themselves are only read."""
+    """The slots of each message, which can be changed. The messages themselves are only read."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
@@ -97,12 +101,12 @@ class Draft:
         return [slot for slot in inside if not kinds or slot.kind in kinds]
 
     def drop(self, slot: Slot, rule: str, what: str) -> None:
-        """Take a block out, and report it."""
+        """Remove a block, and report it."""
         self.take(slot)
         self.note(rule, slot.message, slot.call_id, what)
 
     def take(self, slot: Slot) -> None:
-        """Take a block out of its message, to put it elsewhere."""
+        """Remove a block from its message, to put it elsewhere."""
         self.content[slot.message] = [item for item in self.content[slot.message] if item != slot]
 
     def rename(self, slot: Slot, new_id: str) -> None:
@@ -126,8 +130,9 @@ class Draft:
         )
 
     def finished(self) -> Iterator[Message]:
-        """The messages as they now are. What did not change is the same object; a message that
-        lost all its blocks is left out and reported (R7)."""
+        """The messages after the repair. An unchanged message is the same object. A message that
+        lost all its blocks is left out and reported (R7).
+        """
         for index, message in enumerate(self.messages):
             slots = self.content[index]
             if tuple(slots) == self._before[index] and index not in self._renamed:
@@ -145,7 +150,9 @@ def _slots(index: int, message: Message) -> Iterator[Slot]:
     try:
         raws = split_blocks(message.body)
     except msgspec.DecodeError as error:
-        raise InvalidMessage(f"messages[{index}].content is no list of blocks: {error}") from error
+        raise InvalidMessage(
+            f"messages[{index}].content is not a list of blocks: {error}"
+        ) from error
     synthetic = set(message.synthetic)
     for place, raw in enumerate(raws):
         yield Slot(index, raw, place in synthetic)

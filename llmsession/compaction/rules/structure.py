@@ -1,6 +1,6 @@
-"""Validity rules on how messages follow each other: order, pairing, what opens and ends.
+"""Validity rules about the order of messages, pairing, and how a conversation begins and ends.
 
-Source: the Anthropic Messages API, its documentation and the errors it answers with.
+Source: the Anthropic Messages API: its documentation and its error messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ RequestRule: TypeAlias = Callable[[Dialogue], Iterator[RuleViolation]]
 
 
 def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """Between 1 and 100,000 messages, the first the user's, neighbours merged by us."""
+    """V1: between 1 and 100,000 messages, the first one the user's. If the
+    profile merges roles, neighbours of one role have been merged.
+    """
     yield from dialogue.found("V1")
     count = len(dialogue.messages)
     if count == 0:
@@ -41,10 +43,12 @@ def v1_the_user_speaks_first_and_roles_alternate(dialogue: Dialogue) -> Iterator
 
 
 def v2_the_last_message_is_the_users(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """No prefill, unless the model takes it; then without trailing whitespace.
+    """V2: the last message is the user's, unless the model accepts prefill; prefill has no trailing
+    blank.
 
-    A turn that the provider paused behind its own tools or its own summary is sent back as it
-    came and so ends with the assistant, and a compaction request asks for no reply.
+    There are three exceptions. A turn that the provider paused behind its own tools, or behind its
+    own summary, is sent back unchanged, and so ends with the assistant. A compaction request asks
+    for no reply.
     """
     if not dialogue.runs or dialogue.runs[-1].role != "assistant":
         return
@@ -66,7 +70,9 @@ def v2_the_last_message_is_the_users(dialogue: Dialogue) -> Iterator[RuleViolati
 def v3_every_call_is_answered_in_the_next_user_message(
     dialogue: Dialogue,
 ) -> Iterator[RuleViolation]:
-    """All results of a message's calls stand in the very next user message, before all else."""
+    """V3: all results of a message's calls stand in the very next user message, before anything
+    else.
+    """
     for index in dialogue.unpaired:
         run = dialogue.runs[index]
         if run.role == "assistant" and run.calls and run.call_ids != dialogue.answers(index):
@@ -79,7 +85,7 @@ def v3_every_call_is_answered_in_the_next_user_message(
 
 def _unanswered(dialogue: Dialogue, index: int) -> Iterator[RuleViolation]:
     if index + 1 == len(dialogue.runs) and dialogue.request.options.get("compaction"):
-        return  # V15 has its own word for it
+        return  # V15 reports it in its own words
     answered = set(dialogue.answers(index))
     for mark in dialogue.runs[index].calls:
         if mark.id not in answered:
@@ -92,7 +98,9 @@ def _unanswered(dialogue: Dialogue, index: int) -> Iterator[RuleViolation]:
 
 
 def v4_every_result_has_its_call_and_ids_are_unique(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """Each result's call is in the previous assistant message; one result a call; no id twice."""
+    """V4: each result's call is in the previous assistant message; one result for a call; ids are
+    unique.
+    """
     yield from dialogue.found("V4")
     for index in dialogue.unpaired:
         run = dialogue.runs[index]
@@ -133,7 +141,7 @@ def _repeated_ids(dialogue: Dialogue) -> Iterator[RuleViolation]:
 
 
 def v5_no_content_is_empty(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """No empty text, and no empty message but a final one of the assistant."""
+    """V5: no empty text, and no empty message except a final one of the assistant."""
     yield from dialogue.found("V5")
     last = len(dialogue.messages) - 1
     for index in dialogue.notable:
@@ -147,10 +155,10 @@ def v5_no_content_is_empty(dialogue: Dialogue) -> Iterator[RuleViolation]:
 
 
 def v6_every_server_result_has_its_call_before_it(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """A result of the provider's own tool follows its call in the assistant's content.
+    """V6: a result of the provider's own tool follows its call in the assistant's content.
 
-    While client tools of the same reply are pending, the provider gives its result at the
-    beginning of the next reply (recorded traffic), so a tool loop counts as one content.
+    While client tools of the same reply are pending, the provider puts its result at the beginning
+    of the next reply (recorded traffic). So all assistant content of one tool loop counts as one.
     """
     yield from dialogue.found("V6")
     if not any(dialogue.messages[index].stray_server_results for index in dialogue.notable):
@@ -172,19 +180,19 @@ def _server_calls_in_loop(dialogue: Dialogue, index: int) -> set[str]:
 
 
 def _loop_before(dialogue: Dialogue, index: int) -> Iterator[int]:
-    """Which are the assistant runs of the same tool loop before the run *index*, newest first."""
+    """The assistant runs of the same tool loop before the run *index*, the newest first."""
     while index >= 2 and dialogue.runs[index - 1].result_ids:
         index -= 2
         yield index
 
 
 def v7_thinking_is_signed(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """Thinking is the assistant's, and carries its signature where the profile binds it."""
+    """V7: thinking is the assistant's, and carries its signature if the profile binds thinking."""
     return dialogue.found("V7") if dialogue.profile.binds_thinking else iter(())
 
 
 def v8_a_tool_loop_starts_with_thinking(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """With manual thinking, the assistant turn of an open tool loop starts with thinking."""
+    """V8: with manual thinking, the assistant turn of an open tool loop starts with thinking."""
     thinking = dialogue.request.options.get("thinking")
     manual = isinstance(thinking, dict) and thinking.get("type") == "enabled"
     if not (manual and dialogue.profile.thinking_opens_tool_loop):
@@ -196,7 +204,9 @@ def v8_a_tool_loop_starts_with_thinking(dialogue: Dialogue) -> Iterator[RuleViol
 
 
 def v16_only_user_and_assistant_speak(dialogue: Dialogue) -> Iterator[RuleViolation]:
-    """No message of another role; our roles have no "system", so it is allowed nowhere."""
+    """V16: there is no message of another role. Our messages have no role "system", so it is
+    refused everywhere.
+    """
     if len(dialogue.starts) + len(dialogue.repeated) == len(dialogue.messages):
         return
     for index, facts in enumerate(dialogue.messages):
@@ -208,9 +218,12 @@ def v16_only_user_and_assistant_speak(dialogue: Dialogue) -> Iterator[RuleViolat
 def v19_every_server_call_is_answered_before_the_user_speaks(
     dialogue: Dialogue,
 ) -> Iterator[RuleViolation]:
-    """The provider answers a call of its own tool in the same assistant content, or at the
-    beginning of the next one of the tool loop. So it may be open at the end of a request, and
-    behind results alone; what the user says ends the loop."""
+    """V19: each call of the provider's own tool has its result before the user speaks.
+
+    The provider puts the result into the same assistant content, or at the beginning of the next
+    one of the tool loop. So such a call may be open at the end of a request, or behind results
+    alone. A user message ends the loop.
+    """
     if not any(dialogue.messages[index].open_server_calls for index in dialogue.notable):
         return
     for index, run in enumerate(dialogue.runs):

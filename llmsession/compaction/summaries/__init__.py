@@ -1,1 +1,1 @@
-"""Caps, extractive summaries, and prompts for a summarizer."""
+"""Caps of tool outputs, extractive summaries, and prompts for a model that writes summaries."""

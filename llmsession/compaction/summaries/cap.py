@@ -1,6 +1,6 @@
-"""The cap: how much of one tool output is ever shown. Decided once, when the output arrives.
+"""The cap: how much of one tool output is ever shown. It is decided once, when the output arrives.
 
-History keeps the whole text; the model sees head and tail and how to get the middle.
+The history keeps the whole text. The model sees head and tail, and how to get the middle.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from typing import Any
 __all__ = ["cap_content", "cap_text", "line_count", "other_blocks", "result_text"]
 
 HEAD_PERCENT = 70
-"""The rest is the tail. Listings and files are read from the top, errors stand at the end."""
+"""The rest is the tail. The head gets more, because listings and files are read from the top;
+errors stand at the end.
+"""
 
 _MAX_TYPES_NAMED = 4
 _MAX_TYPE_CHARS = 32
 
 
 def line_count(text: str) -> int:
-    """The lines of *text*, split at newlines; a final newline starts no further line."""
+    """The number of lines of *text*. A final newline does not start another line."""
     return text.count("\n") + (1 if text and not text.endswith("\n") else 0)
 
 
 def result_text(content: str | Sequence[Any]) -> str:
-    """The text of a tool result's content: its text blocks joined with newlines."""
+    """The text of a tool result's content: its text blocks, joined with newlines."""
     if isinstance(content, str):
         return content
     texts = [part.get("text") for part in content if isinstance(part, dict) and _is_text(part)]
@@ -33,7 +35,8 @@ def result_text(content: str | Sequence[Any]) -> str:
 def cap_content(content: str | Sequence[Any], *, max_chars: int, call_id: str) -> str | None:
     """What to show instead of the *content* of a tool result; None if it is within the cap.
 
-    Only text counts. Of a list with images the text is capped and the images are counted.
+    Only text counts. If the content is a list with other blocks, its text is capped, and the other
+    blocks are counted in a note.
     """
     if isinstance(content, str):
         return cap_text(content, max_chars=max_chars, call_id=call_id)
@@ -49,7 +52,9 @@ def cap_content(content: str | Sequence[Any], *, max_chars: int, call_id: str) -
 
 
 def other_blocks(content: str | Sequence[Any]) -> str:
-    """The blocks of *content* that are no text, in words: "2 other blocks (image)"; else ""."""
+    """The blocks of *content* that are not text, in words, for example "2 other blocks (image)"; ""
+    if there are none.
+    """
     if isinstance(content, str):
         return ""
     others = [part for part in content if not _is_text(part)]
@@ -68,15 +73,16 @@ def _is_text(part: Any) -> bool:
 
 
 def cap_text(text: str, *, max_chars: int, call_id: str) -> str | None:
-    """Head and tail of *text* with a marker between them; None if it is within *max_chars*.
+    """The head and the tail of *text* with a marker between them; None if it is within *max_chars*.
 
-    The marker counts lines (from 1) where both cuts fall on line ends, else characters (from
-    1). At most *max_chars* long, unless the marker alone is longer; always shorter than *text*,
-    or None.
+    The marker counts lines, from 1, if both cuts fall on line ends; otherwise characters, from 1.
+    The result has at most *max_chars* characters, unless the marker alone is longer. It is always
+    shorter than *text*; None if that is not possible.
     """
     if len(text) <= max_chars:
         return None
-    # The marker is longest when each number has as many digits as the text has characters.
+    # Reserve room for the longest possible marker, in which each number has as many digits as the
+    # length of the text.
     room = max(0, max_chars - len(_marker("characters", len(text), len(text), text, call_id)) - 2)
     head = _head_end(text, room * HEAD_PERCENT // 100)
     tail = _tail_start(text, room - room * HEAD_PERCENT // 100)
@@ -105,13 +111,17 @@ def _is_line_start(text: str, index: int) -> bool:
 
 
 def _head_end(text: str, chars: int) -> int:
-    """Where a head of at most *chars* ends: after the last newline of its second half."""
+    """Where a head of at most *chars* characters ends: after the last newline in its second
+    half.
+    """
     newline = text.rfind("\n", chars // 2, chars)
     return chars if newline < 0 else newline + 1
 
 
 def _tail_start(text: str, chars: int) -> int:
-    """Where a tail of at most *chars* starts: at the first line start of its first half."""
+    """Where a tail of at most *chars* characters begins: at the first line start in its first
+    half.
+    """
     start = len(text) - chars
     newline = text.find("\n", max(0, start - 1), start + chars // 2)
     return start if newline < 0 else newline + 1

@@ -1,4 +1,4 @@
-"""Splitting a source that is longer than a summariser's window, at the ends of messages."""
+"""Splits a source that is longer than a summariser's window, at the ends of messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _TRIES = 12
 def chunked(
     passages: Sequence[Passage], max_tokens: int, profile: Profile
 ) -> tuple[tuple[Passage, ...], ...]:
-    """*passages* in runs of at most *max_tokens*, each at least one passage long: all of them,
-    in order. One that is longer by itself is cut to its head and its tail."""
+    """*passages* in runs of at most *max_tokens* tokens: all of them, in order, at least one in
+    each run. A passage that is longer by itself is cut to head and tail.
+    """
     runs: list[tuple[Passage, ...]] = []
     run: list[Passage] = []
     size = 0
@@ -38,8 +39,11 @@ def chunked(
 
 
 def fitted(passage: Passage, max_tokens: int, profile: Profile) -> Passage:
-    """*passage* in at most *max_tokens*, or as few as a cut can leave: without its images and
-    documents, if they are most of it, and its text cut to head and tail."""
+    """*passage* in at most *max_tokens* tokens, or as few as a cut can leave.
+
+    Its text is cut to head and tail. Its images and documents are left out if they take more than
+    half of the room.
+    """
     if passage_tokens(passage, profile) <= max_tokens:
         return passage
     media = [part for part in passage.parts if isinstance(part, Media)]
@@ -58,7 +62,7 @@ def _cut(passage: Passage, max_tokens: int, profile: Profile) -> Passage:
         tokens = passage_tokens(cut, profile)
         if tokens <= max_tokens:
             break
-        # A little less than in proportion: the ends may be denser than the middle was.
+        # A little less than in proportion, because the ends may be denser than the middle was.
         chars = min(chars * max_tokens // tokens, chars) * 9 // 10
         cut = Passage((shorten_text(text, chars),))
     return cut

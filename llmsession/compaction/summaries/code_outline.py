@@ -1,8 +1,8 @@
-"""Code folded to its signatures: what a file defines, and on which lines.
+"""Outlines source code: what a file declares, and on which lines.
 
-Simple rules that look at one line at a time and know no grammar: what Python, JavaScript and
-TypeScript, Java and its like, Go, Rust and C-like files declare. No line can make a search slow,
-and a long file is read as far as ``MAX_LINES`` and ``MAX_CHARS``.
+The rules look at one line at a time and know no grammar. They know the declarations of Python,
+JavaScript and TypeScript, Java and similar languages, Go, Rust and C-like languages. No line can
+make a search slow, and a long file is read up to ``MAX_LINES`` and ``MAX_CHARS``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ _READ_LINE_CHARS = 300
 _SHOWN_LINE_CHARS = 140
 _MIN_SIGNATURES = 3
 
-# What a tool puts before each line of a file: "   12→", "12\t", "12 | ", "12: ".
+# The line numbers that a tool writes before each line of a file: " 12→", "12\t", "12 | ", "12: ".
 _NUMBERED = re.compile(r"[ ]{0,8}(\d{1,7})(?:→|\t|[ ]?\|[ ]?|:[ ])")
 
 
 class Language(NamedTuple):
-    """How declarations begin, after their indentation; and how deep they are looked for, in
-    columns: what is deeper is inside of a function."""
+    """The rules of one language.
+
+    ``declares`` matches the beginning of a declaration after its indentation. ``max_indent`` is the
+    deepest indentation to look at, in columns, because deeper lines are inside a function.
+    """
 
     name: str
     declares: re.Pattern[str]
@@ -100,18 +103,18 @@ class _Line(NamedTuple):
 
 
 def language_of(path: str) -> Language | None:
-    """The rules for the file at *path*, by its ending; None where there are none."""
+    """The rules for the file at *path*, by its ending; None if there are none."""
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
     return _BY_ENDING.get(name.rsplit(".", 1)[-1].lower()) if "." in name else None
 
 
 def fold_code(text: str, path: str, *, max_chars: int) -> str | None:
-    """The signatures in *text*, what a tool returned for the file at *path*, each behind the
-    number of its line, in at most *max_chars* characters; None for a file without rules, with
-    fewer than three signatures, or where they would not be shorter than half of *text*.
+    """The signatures in *text*, each with its line number, in at most *max_chars* characters.
 
-    Line numbers that the tool wrote are kept; without them lines are counted from 1. Where there
-    is no room for all, what is indented least comes first; how many are left out is said.
+    *text* is what a tool returned for the file at *path*. None for a file without rules, for fewer
+    than three signatures, and if the result would not be shorter than half of *text*. Line numbers
+    that the tool wrote are kept; otherwise lines are counted from 1. If there is no room for all,
+    the least indented signatures are taken, and a line says how many are left out.
     """
     language = language_of(path)
     if language is None:
@@ -131,7 +134,7 @@ def fold_code(text: str, path: str, *, max_chars: int) -> str | None:
 
 
 def folded_read(text: str, call: ToolUseBlock | None, *, max_chars: int) -> str | None:
-    """*text* folded, if it is what *call* read of a file of code; else None."""
+    """An outline of *text*, if it is what *call* read of a source file; else None."""
     known = file_call(call) if call is not None else None
     if known is None or known.kind != "read":
         return None
@@ -139,12 +142,13 @@ def folded_read(text: str, call: ToolUseBlock | None, *, max_chars: int) -> str 
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """The lines of *text* that are not blank, with their numbers, without those that are written
-    before them."""
+    """The lines of *text* that are not blank, with their numbers. Written line numbers are
+    removed.
+    """
     raw = text[:MAX_CHARS].split("\n", MAX_LINES)[:MAX_LINES]
     numbered = [_NUMBERED.match(line[:40]) for line in raw]
     marks = sum(mark is not None for mark in numbered)
-    # A tool numbers every line of a file; around them it may say a little.
+    # A tool numbers every line of a file, but may add lines of its own around it.
     is_numbered = marks * 2 > sum(bool(line.strip()) for line in raw)
     for count, (line, mark) in enumerate(zip(raw, numbered, strict=True), 1):
         if is_numbered and mark is None:
@@ -172,8 +176,8 @@ def _told(line: _Line) -> str:
 
 
 def _fitting(signatures: Sequence[_Line], room: int) -> list[_Line]:
-    """As many of *signatures* as fit, those that are indented least first, in their order."""
-    room -= 20  # how many are left out
+    """As many of *signatures* as fit, in their order. The least indented ones are taken first."""
+    room -= 20  # room for the line that says how many are left out
     selection: list[_Line] = []
     for line in sorted(signatures, key=lambda line: (_indent(line.text), line.number)):
         room -= len(_told(line)) + 1

@@ -1,6 +1,8 @@
-"""The digest of a conversation: what it was about, picked by rules, for another one to begin with.
+"""The digest of a conversation: what it was about, selected by rules, for another one to begin
+with.
 
-No model, no clock: equal conversations give equal digests, and any conversation a bounded one.
+It needs no model and no clock. Equal conversations give equal digests, and the size of a digest is
+bounded.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from llmsession.turns.messages import Message
 __all__ = ["DIGEST_CHARS", "MIN_DIGEST_CHARS", "digest"]
 
 DIGEST_CHARS = 4_000
-"""About a thousand tokens: the room of a few tool results."""
+"""About a thousand tokens: as much as a few tool results."""
 MIN_DIGEST_CHARS = 200
-"""However little room is given, a digest may take this much."""
+"""However little room there is, a digest may take this much."""
 _REQUEST_CHARS = 300
 _LINE_CHARS = 60
-"""A line below this says nothing: what does not fit is counted instead."""
+"""A shorter line says nothing useful, so what does not fit is counted instead."""
 _MAX_PATHS = 12
 _MAX_FAILURES, _FAILURE_CHARS = 8, 240
 _MAX_RESULTS, _LARGE_CHARS = 12, 4_000
 _EARLIER = "Earlier:"
 _READ_CHARS = 4_000
-"""Of a call's argument and of a text only so much is read."""
+"""Only this much of a call's argument, and of a text, is read."""
 _PATH = re.compile(r"(?:[\w.~-]{1,100})?(?:/[\w.@+-]{1,100}){1,20}|[\w-]{1,100}\.[A-Za-z]\w{0,9}")
 _PATH_FIELD = re.compile(r"path|file|dir|uri", re.IGNORECASE)
 
@@ -38,13 +40,13 @@ def digest(
     max_chars: int = DIGEST_CHARS,
     recallable: bool = False,
 ) -> str:
-    """What *messages* were about, in at most *max_chars* characters, at least 200 of them.
+    """What *messages* were about, in at most *max_chars* characters, but never fewer than 200.
 
-    The requests of the user, the first and the newest ones first to be kept; how often each tool
-    was called, the paths that calls name most, and which calls failed; the last answer.
-    *earlier* is the summary that the conversation began with: it is told first, in up to a third
-    of the room. With *recallable* the ids of the largest results are named, for a reader that
-    can recall them. "" if nothing was said.
+    It holds the user's requests, and the first and the newest ones have priority; how often each
+    tool was called; the paths that calls name most often; which calls failed; and the last answer.
+    *earlier* is the summary that the conversation began with. It comes first, in up to a third of
+    the room. With *recallable* the ids of the largest results are listed, for a reader that can
+    recall them. Returns "" if nothing was said.
     """
     room = max(max_chars, MIN_DIGEST_CHARS)
     answer = _last_answer(messages)
@@ -62,7 +64,7 @@ def digest(
         _failures(messages, tools, whole // 8),
         _largest(messages, tools, whole // 10) if recallable else "",
     ):
-        # What a title adds may be more than there is.
+        # A section is left out if its title alone would not fit.
         parts.append(text if len(text) + 2 <= room else "")
         room -= len(parts[-1]) + 2 if parts[-1] else 0
     request_part = _requests(requests, room - 2)
@@ -71,7 +73,9 @@ def digest(
 
 
 def _request(message: Message) -> str:
-    """What a person says in *message*, on one line; "" for results and for what we wrote."""
+    """What the user says in *message*, on one line; "" for results and for texts that the session
+    wrote.
+    """
     return " ".join(message.text[:_READ_CHARS].split()) if message.is_user else ""
 
 
@@ -85,7 +89,7 @@ def _titled(title: str, text: str) -> str:
 
 
 def _clip(text: str, chars: int) -> str:
-    """*text*, at most *chars* long: its beginning and its end."""
+    """*text*, or its beginning and its end if it is longer than *chars*."""
     text = text.strip()
     if len(text) <= chars:
         return text
@@ -94,9 +98,11 @@ def _clip(text: str, chars: int) -> str:
 
 
 def _requests(requests: list[tuple[str, str]], room: int) -> str:
-    """A line each: the first, then the newest back to it, as far as there is room."""
+    """A line for each request: the first one, then from the newest back, as far as there is
+    room.
+    """
     title = "Requests, oldest first:"
-    # A line break each, and the line that counts what is left out.
+    # Reserve a line break for each line, and the line that counts what is left out.
     room -= len(title) + 30
     entries: dict[int, str] = {}
     order = [0, *range(len(requests) - 1, 0, -1)] if requests else []
@@ -118,7 +124,7 @@ def _requests(requests: list[tuple[str, str]], room: int) -> str:
 
 def _tools(names: Iterable[str], room: int) -> str:
     counted = Counter(names)
-    # By count, then by name: equal conversations give equal texts.
+    # By count, then by name, so that equal conversations give equal texts.
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     return _listed("Tools used: ", [f"{name[:64]} ({count})" for name, count in ordered], room)
 
@@ -130,7 +136,7 @@ def _paths(inputs: Iterable[Any], room: int) -> str:
 
 
 def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) -> str:
-    """A line for each different failure of a tool, the newest first to be kept, in order."""
+    """A line for each different failure of a tool, in order. The newest ones have priority."""
     title = "Tool failures:"
     failures: dict[str, str] = {}
     for message in messages:
@@ -142,7 +148,7 @@ def _failures(messages: Sequence[Message], tools: Mapping[str, str], room: int) 
                 failures.pop(text, None)
                 failures[text] = text
     entries: list[str] = []
-    # A line break each, and the line that counts what is left out.
+    # Reserve a line break for each line, and the line that counts what is left out.
     room -= len(title) + 30
     for text in reversed(failures):
         if len(entries) == _MAX_FAILURES or len(text) + 1 > room:
@@ -163,7 +169,7 @@ def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -
             chars = len(result.text)
             if chars >= _LARGE_CHARS:
                 sizes.append((-chars, -index, result.tool_use_id))
-    # By size, then the newest: equal conversations give equal texts.
+    # By size, then the newest first, so that equal conversations give equal texts.
     items = [
         f"{call_id} ({tools.get(call_id, '?')[:64]}, {-chars:,} characters)"
         for chars, _, call_id in sorted(sizes)[:_MAX_RESULTS]
@@ -172,7 +178,7 @@ def _largest(messages: Sequence[Message], tools: Mapping[str, str], room: int) -
 
 
 def _paths_of(call_input: Any) -> set[str]:
-    """The paths that a call's arguments name: each once a call."""
+    """The paths that the arguments of one call name, each once."""
     paths: set[str] = set()
     if isinstance(call_input, dict):
         for name, value in call_input.items():
@@ -187,7 +193,7 @@ def _paths_of(call_input: Any) -> set[str]:
 
 
 def _listed(title: str, items: list[str], room: int) -> str:
-    """*title* and as many *items* as fit; "" if not one does."""
+    """*title* and as many *items* as fit; "" if none fits."""
     names: list[str] = []
     room -= len(title)
     for item in items:

@@ -1,6 +1,7 @@
-"""The extractive summariser: rules that pick what a reader of an old tool output looks for.
+"""The extractive summariser: rules that select what matters in an old tool output.
 
-No model, no clock: equal outputs give equal summaries, and any output takes a bounded time.
+It needs no model and no clock. Equal outputs give equal summaries, and the time for any output is
+bounded.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from .cap import line_count
 __all__ = ["compact_text", "is_extracted", "is_worth", "summarise"]
 
 WINDOW_CHARS = 128 * 1024
-"""Of a longer text only the first and the last so many characters are read."""
+"""Of a longer text only this many characters at each end are read."""
 
 _READ_LINE_CHARS = 400
-"""Only so much of each line's start is searched, so that a huge line costs no more."""
+"""Only this much of each line's beginning is searched, so that a huge line costs no more."""
 
 _SHOWN_LINE_CHARS = 160
 _MAX_TOOL_CHARS = 64
 _MIN_LIST_CHARS = 30
-"""Below this not even one name fits, so none is looked for."""
+"""In less room than this not even one name fits, so none is looked for."""
 
-# Every repetition has a bound and starts at a word's edge, so that no line can make a search slow.
+# Every repetition is bounded and starts at a word boundary, so that no line can make a search slow.
 _OUTCOME = re.compile(
     r"\bexit(?:ed)?(?: with)?(?: (?:code|status))*\s{0,3}[:=]?\s{0,3}-?\d{1,5}\b"
     r"|\breturn ?code\s{0,3}[:=]?\s{0,3}-?\d{1,5}\b"
@@ -42,7 +43,8 @@ _ERROR = re.compile(
 _PLACE = re.compile(
     r"(?<![\w./-])(?!//)[\w./-]{1,200}\.[A-Za-z]\w{0,9}(?::|\", line )\d{1,7}(?!\w)"
 )
-# a/b.py, /a/b, ./a/b: two parts, one with a letter; no part of an address or of a place.
+# Matches a/b.py, /a/b and ./a/b: at least two parts, one of them with a letter. A part of an
+# address or of a place in a file is not a path.
 _PATH = re.compile(
     r"(?<![\w./:@-])(?:\.{0,2}/|[\w.@+-]{1,60}/)(?=[\w./@+-]{0,60}[A-Za-z_])"
     r"[\w.@+-]{1,60}(?:/[\w.@+-]{1,60}){0,12}"
@@ -61,12 +63,12 @@ class _Line(msgspec.Struct, frozen=True):
 def summarise(
     text: str, *, tool: str | None = None, is_error: bool = False, max_chars: int = 600
 ) -> str | None:
-    """What is worth keeping of a tool output, at most *max_chars*.
+    """What is worth keeping of a tool output, in at most *max_chars* characters.
 
-    First its size and how much is left out, then lines with their numbers (outcomes such as exit
-    codes and test counts, errors, the first and the last lines), then places in files, addresses
-    and paths. None if *text* is under two times *max_chars*: a summary would not pay for its
-    header.
+    It begins with the size of the output and how much is left out. Then come lines with their
+    numbers: outcomes such as exit codes and test counts, errors, the first and the last lines.
+    Places in files, addresses and paths follow. None if *text* is shorter than two times
+    *max_chars*, because a summary would not pay for its header.
     """
     if len(text) < 2 * max_chars:
         return None
@@ -84,7 +86,9 @@ def summarise(
 
 
 def is_extracted(summary: str, text: str) -> bool:
-    """Does *summary* begin as ``summarise`` would begin one of *text*: with its size?"""
+    """Does *summary* begin as ``summarise`` would begin one of *text*: with the size of the
+    text?
+    """
     return _size(line_count(text), len(text)) in summary.partition("\n")[0]
 
 
@@ -93,9 +97,9 @@ def _size(lines: int, chars: int) -> str:
 
 
 def compact_text(summary: str, *, call_id: str, chars: int) -> str:
-    """What is shown for a compacted result: what it is, how to get the whole, the summary.
+    """The text that replaces a compacted result: what it is, how to get the whole, and the summary.
 
-    *chars* is the size of the full text. Without a summary only the header stands.
+    *chars* is the size of the full text. Without a summary only the header is returned.
     """
     header = (
         f'[compacted: the full result has {chars:,} characters; recall(id="{call_id}") returns it]'
@@ -104,7 +108,7 @@ def compact_text(summary: str, *, call_id: str, chars: int) -> str:
 
 
 def is_worth(compact: str, source_chars: int) -> bool:
-    """Is *compact* a text, and shorter than the *source_chars* shown now?"""
+    """Is *compact* a text that is shorter than the *source_chars* characters shown now?"""
     return bool(compact.strip()) and len(compact) < source_chars
 
 
@@ -116,14 +120,14 @@ def _title(size: str, tool: str | None, is_error: bool, *, left_out: int, blank:
 
 
 def _lines(text: str, total: int) -> list[_Line]:
-    """The lines that are not blank, of the whole text or of its two ends."""
+    """The lines that are not blank: of the whole text, or of its two ends if it is long."""
     if len(text) <= 2 * WINDOW_CHARS:
         return list(_numbered(text, 1))
     tail = text[-WINDOW_CHARS:]
     head_lines = list(_numbered(text[:WINDOW_CHARS], 1))
     tail_lines = list(_numbered(tail, total - line_count(tail) + 1))
     if head_lines and tail_lines and head_lines[-1].number == tail_lines[0].number:
-        # One line reaches from one end into the other: show how it starts and how it ends.
+        # A single line reaches from one end into the other: show how it starts and how it ends.
         cut, rest = head_lines.pop(), tail_lines.pop(0)
         tail_lines.insert(0, _Line(cut.number, cut.text + rest.text))
     return head_lines + tail_lines
@@ -136,7 +140,9 @@ def _numbered(text: str, first: int) -> Iterator[_Line]:
 
 
 def _choose(lines: list[_Line], is_error: bool, room: int) -> dict[int, str]:
-    """Line number -> what is shown of it: the most telling lines first, while there is room."""
+    """Maps line numbers to what is shown of these lines. The most informative lines are taken
+    first, while there is room.
+    """
     outcomes, errors = _lines_with(_OUTCOME, lines), _lines_with(_ERROR, lines)
     order = [*lines[:1], *lines[-1:], *outcomes[-2:], *errors[:3], *errors[-1:]]
     if is_error:
@@ -169,7 +175,7 @@ def _trimmed(line: str) -> str:
 
 
 def _lists(lines: list[_Line], room: int) -> Iterator[str]:
-    """Places, links and paths in *lines*, a line each, as far as there is room."""
+    """Places, links and paths in *lines*, one line for each kind, as far as there is room."""
     places: list[str] = []
     for name in ("places", "links", "paths"):
         if room < _MIN_LIST_CHARS:
@@ -185,7 +191,7 @@ def _lists(lines: list[_Line], room: int) -> Iterator[str]:
 
 
 def _paths(lines: list[_Line], places: Iterable[str]) -> list[str]:
-    """The paths that no place names already."""
+    """The paths that are not part of a place already."""
     known = {place.rpartition(":")[0] for place in places}
     return [path for path in _matches(lines, _PATH) if path not in known]
 
@@ -200,10 +206,10 @@ def _matches(lines: list[_Line], pattern: re.Pattern[str]) -> list[str]:
 
 
 def _joined(name: str, matches: Iterable[str], room: int) -> str:
-    """As many of *matches* as fit, and how many more there are; "" if not one fits."""
+    """As many of *matches* as fit, and how many more there are; "" if none fits."""
     names = list(matches)
     selection: list[str] = []
-    # One newline before, and " (+12,345)" behind.
+    # Reserve one newline before it, and " (+12,345)" behind it.
     room -= len(name) + 2 + 12
     for item in names:
         if len(item) + 2 > room or len(selection) == 8:

@@ -1,4 +1,6 @@
-"""Which file a call reads or writes, known from the tool's name and arguments, never from prose."""
+"""Which file a call reads or writes, recognised by the tool's name and arguments, never by
+prose.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _MAX_PATH_CHARS = 1_000
 
 
 class FileCall(NamedTuple):
-    """A call that concerns one file. ``lines`` is the part that it asks for, "" for all of it."""
+    """A call that concerns one file. ``lines`` is the range that it asks for, "" for the whole
+    file.
+    """
 
     path: str
     kind: Literal["read", "write", "edit"]
@@ -39,13 +43,13 @@ class FileCall(NamedTuple):
 
 
 def _plain_name(name: str) -> str:
-    """*name* without its server and its separators: ``mcp__fs__read_file`` is ``readfile``."""
+    """*name* without its server and its separators: ``mcp__fs__read_file`` becomes ``readfile``."""
     last = name.rsplit("__", 1)[-1].rsplit(".", 1)[-1]
     return last.replace("_", "").replace("-", "").lower()
 
 
 def file_call(call: ToolUseBlock) -> FileCall | None:
-    """What *call* does with which file; None if that is not known to be one file."""
+    """What *call* does with which file; None if it does not clearly concern one file."""
     fields = call.input
     if not isinstance(fields, dict):
         return None
@@ -55,7 +59,7 @@ def file_call(call: ToolUseBlock) -> FileCall | None:
         return None
     name = _plain_name(call.name)
     if name not in _READS | _WRITES | _EDITS and isinstance(fields.get("command"), str):
-        # One tool for all of it, which is told what to do.
+        # A single tool for all operations; its command says which one.
         name = _plain_name(fields["command"])
     if name in _READS:
         return FileCall(path, "read", _lines(fields))
@@ -79,7 +83,7 @@ def _lines(parameters: dict[str, Any]) -> str:
 
 
 def normal_path(path: str) -> str:
-    """*path* with / between its parts, without empty ones, ``.`` and what ``..`` takes back."""
+    """*path* with / between its parts, and with empty parts, ``.`` and ``..`` resolved."""
     if len(path) > _MAX_PATH_CHARS:
         return ""
     parts: list[str] = []

@@ -1,7 +1,8 @@
-"""Messages as text for a summariser: what was said, called and returned, long parts shortened.
+"""Renders messages as text for a summariser: what was said, called and returned, with long parts
+shortened.
 
-Images and documents stay blocks beside the text, each behind a line that names its place, so
-that a model which sees them can say what they show. Pure: equal messages, equal bytes.
+Images and documents stay blocks beside the text, each behind a line that names its place, so that a
+model that can see them can describe them. Pure: equal messages give equal bytes.
 """
 
 from __future__ import annotations
@@ -42,25 +43,27 @@ __all__ = [
 ]
 
 MAX_BLOCKS, MAX_BLOCK_CHARS = 20, 8_000_000
-"""The images and documents of one request, the newest of them: providers refuse requests of over
-32 MB, and some of over 20 large images."""
+"""The most images and documents of one request, and their size in bytes; the newest are taken.
+Providers refuse requests over 32 MB, and some refuse more than 20 large images.
+"""
 _MAX_NAME_CHARS = 100
 
 
 class Caps(msgspec.Struct, frozen=True, gc=False):
-    """The most characters of one tool result or call's input, and of one text."""
+    """The most characters of one tool result or of a call's input, and of one text."""
 
     tool_chars: int
     text_chars: int
 
 
 RUNGS = (Caps(1_000, 200_000), Caps(400, 6_000), Caps(150, 1_500))
-"""How much of each part is rendered: the first, unless that is too much for the requests that
-may be made. 1,000 characters of a result are what other systems show their summarisers."""
+"""How much of each part is rendered: the first entry that fits into the allowed number of requests.
+Other systems show their summarisers 1,000 characters of a result.
+"""
 
 
 class Media(msgspec.Struct, frozen=True):
-    """An image or a document as JSON, and what is said in its place where it is not shown."""
+    """An image or a document as JSON, and the text that replaces it where it is not shown."""
 
     raw: bytes
     label: str
@@ -70,18 +73,18 @@ Part: TypeAlias = str | Media
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """What one message comes to: texts, and images and documents between them."""
+    """What one message is rendered as: texts, with images and documents between them."""
 
     parts: tuple[Part, ...]
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole passage as text."""
         return "\n".join(part if isinstance(part, str) else part.label for part in self.parts)
 
 
 def render(messages: Sequence[Message], caps: Caps = RUNGS[0]) -> tuple[Passage, ...]:
-    """A passage for each of *messages* that says something, in order; thinking is not said."""
+    """A passage for each of *messages* that says something, in order. Thinking is left out."""
     tools = {call.id: call.name for message in messages for call in message.tool_calls}
     passages: list[Passage] = []
     for message in messages:
@@ -95,7 +98,7 @@ def render(messages: Sequence[Message], caps: Caps = RUNGS[0]) -> tuple[Passage,
 
 
 def render_result(result: ToolResultBlock, tool: str | None, max_chars: int) -> Passage:
-    """One tool result by itself, its text at most *max_chars* long."""
+    """One tool result by itself, its text at most *max_chars* characters long."""
     name = {} if tool is None else {result.tool_use_id: tool}
     return Passage(tuple(_result(result, name, max_chars)))
 
@@ -138,7 +141,7 @@ def _result(result: ToolResultBlock, tools: dict[str, str], max_chars: int) -> I
 
 
 def is_media(part: Any) -> bool:
-    """Is this part of a result's content an image or a document?"""
+    """Is *part*, of a result's content, an image or a document?"""
     return isinstance(part, dict) and part.get("type") in ("image", "document")
 
 
@@ -161,8 +164,11 @@ def passage_tokens(passage: Passage, profile: Profile) -> int:
 
 
 def body_of(passages: Sequence[Passage], *, shows_media: bool) -> tuple[msgspec.Raw, bool]:
-    """The content of a user's message that says *passages*, and whether images or documents are
-    in it: the newest, as far as *shows_media* and the bounds of a request allow."""
+    """The content of a user message with *passages*, and whether it holds images or documents.
+
+    If *shows_media*, the newest images and documents are included, as far as the bounds of a
+    request allow.
+    """
     indexes = _shown_media(passages) if shows_media else frozenset[int]()
     blocks: list[bytes] = []
     texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Shorter forms of what is too long to show: the inputs of calls, and texts."""
+"""Shorter forms of long texts and of long inputs of calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from llmsession.turns.blocks import encode_json
 __all__ = ["KEPT_STRING_CHARS", "shorten_input", "shorten_text"]
 
 KEPT_STRING_CHARS = 400
-"""Of a long string in a call's input: what names files, commands and intentions is shorter."""
+"""How much of a long string in a call's input is kept. File names, commands and intentions are
+shorter than this.
+"""
 _MAX_DEPTH = 32
 
 
 def shorten_text(text: str, max_chars: int) -> str:
-    """*text*, at most *max_chars* long and at least its marker: head, what is left out, tail."""
+    """*text*, cut to head and tail with a marker between, in at most *max_chars* characters. The
+    marker stays even if it is longer than that.
+    """
     if len(text) <= max_chars:
         return text
     marker = f"\n[{len(text):,} characters, the middle is left out]\n"
@@ -27,8 +31,10 @@ def shorten_text(text: str, max_chars: int) -> str:
 
 
 def shorten_input(value: Any, *, string_chars: int = KEPT_STRING_CHARS) -> msgspec.Raw | None:
-    """The JSON of a call's input with its long strings shortened; None if none is long. Keys,
-    numbers and structure stay, so it is still an input of that tool."""
+    """The JSON of a call's input with its long strings shortened; None if none is long.
+
+    Keys, numbers and structure stay, so it is still an input of that tool.
+    """
     shortened = _shortened(value, string_chars, _MAX_DEPTH)
     return None if shortened is value else msgspec.Raw(encode_json(shortened))
 

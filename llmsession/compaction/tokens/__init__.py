@@ -1,1 +1,1 @@
-"""Estimates and sizes: texts, messages, requests."""
+"""Token estimates of texts, messages and requests."""

@@ -1,6 +1,7 @@
-"""What a model's reported usage teaches about our estimates of it: a ratio, and how far off we are.
+"""Learns from a model's reported usage how far our estimates are off: a ratio, and an error margin.
 
-One value per model; whole numbers only, so that equal samples always give equal decisions.
+There is one value for each model. It uses whole numbers only, so that equal samples always give
+equal decisions.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ __all__ = ["Calibration"]
 
 SAMPLES = 32
 HEAVIEST_TOKENS = 4_000
-"""Samples weigh as much as they hold, because what is decided is about large contexts; but no
-single one may decide alone."""
+"""The largest weight of one sample. Samples weigh as much as they hold, because the decisions are
+about large contexts; but no single sample may decide alone.
+"""
 PRIOR_TOKENS = 1_500
-"""The weight of "as estimated", which never leaves: the first samples cannot swing the ratio."""
+"""The weight of the ratio 1, which never disappears, so that the first samples cannot swing the
+ratio.
+"""
 MIN_TOKENS = 100
-"""Smaller growth is mostly separators, and says little about text."""
+"""Smaller growth consists mostly of separators and says little about text."""
 LOWEST_PERMILLE, HIGHEST_PERMILLE = 500, 2_000
-"""A sample outside says that something else happened: a request that was rewritten or is only
-partly reported, or content that we did not see. It teaches the error, not the ratio."""
+"""A ratio outside these bounds has another cause: a request that was rewritten or reported only in
+part, or content that we did not see. Such a sample counts for the error margin, not for the ratio.
+"""
 ERRORS = 64
 ERRORS_NEEDED = 8
 ONE = 1_000
@@ -28,10 +33,13 @@ ONE = 1_000
 class Calibration(msgspec.Struct, frozen=True):
     """Learns from pairs of estimated and reported tokens of the same content.
 
-    The content is what a request has beside the one before it. ``samples`` are the pairs that
-    the ratio is made of, ``errors`` thousandths; oldest first. A compaction resets nothing here,
-    because a growth says nothing about the context it grew in; usage from before it is not to be
-    compared with anything after it (``sizing.Anchor``). Another model needs another calibration.
+    The content is what a request has beside the one before it. ``samples`` are the pairs that the
+    ratio is made of, and ``errors`` are relative errors in thousandths; both are ordered from the
+    oldest to the newest.
+
+    A compaction does not reset anything here, because growth says nothing about the context that it
+    happened in. But usage from before a compaction must not be compared with anything after it
+    (``request_size.Anchor``). Each model needs a calibration of its own.
     """
 
     samples: tuple[tuple[int, int], ...] = ()
@@ -39,8 +47,10 @@ class Calibration(msgspec.Struct, frozen=True):
 
     @property
     def ratio_permille(self) -> int:
-        """What to multiply an estimate with, in thousandths: 500 to 2,000. The median of the
-        samples' ratios by weight, so that a few odd requests do not move it."""
+        """What to multiply an estimate with, in thousandths: 500 to 2,000.
+
+        It is the weighted median of the samples' ratios, so that a few odd requests do not move it.
+        """
         ratios = [
             (reported * ONE // estimated, min(estimated, HEAVIEST_TOKENS))
             for estimated, reported in self.samples
@@ -56,24 +66,26 @@ class Calibration(msgspec.Struct, frozen=True):
 
     @property
     def error_permille(self) -> int | None:
-        """The relative error that 95 % of the latest estimates stayed within, in thousandths of
-        what was reported; None before enough samples."""
+        """The relative error that 95 % of the latest estimates stayed within, in thousandths of the
+        reported tokens; None before there are enough samples.
+        """
         if len(self.errors) < ERRORS_NEEDED:
             return None
         return sorted(self.errors)[-(len(self.errors) // 20) - 1]
 
     def scaled(self, tokens: int) -> int:
-        """*tokens* of an estimate as this model would report them, rounded up; never under 1
-        for an estimate that is not 0."""
+        """An estimate of *tokens* as this model would report it, rounded up; at least 1 unless
+        *tokens* is 0.
+        """
         return -(-tokens * self.ratio_permille // ONE)
 
     def observed(
         self, estimated_tokens: int, reported_tokens: int, *, predicted_tokens: int | None = None
     ) -> Calibration:
-        """This calibration, having seen a growth that was estimated and reported.
+        """This calibration with one more sample: a growth that was estimated and reported.
 
-        *predicted_tokens* is what was said in advance, if that was more than the scaled
-        estimate, such as a reply's reported output. Samples without tokens change nothing.
+        *predicted_tokens* is what was predicted, if that was more than the scaled estimate, for
+        example a reply's reported output. Samples without tokens change nothing.
         """
         if estimated_tokens <= 0 or reported_tokens <= 0:
             return self

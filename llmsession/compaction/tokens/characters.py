@@ -1,11 +1,12 @@
-"""The tokens of a text by its characters, by model family: no vocabulary, no network.
+"""Estimates the tokens of a text by its characters, for each model family, without a vocabulary or
+the network.
 
 A tokenizer's pieces are mostly words, runs of punctuation, groups of digits and ends of lines.
 Counting those, each with a weight, comes within a few percent of counting the pieces. They are
-counted with ``bytes.translate`` and ``bytes.count``, about 20 ns a character, and a long text is
-sampled: no text takes longer than ``SAMPLED_CHARS`` characters do, whatever is in it.
+counted with ``bytes.translate`` and ``bytes.count``, in about 20 ns for a character. A long text is
+sampled, so no text takes longer than ``SAMPLED_CHARS`` characters do.
 
-Where the weights come from is told in docs/explanation/tokens.md.
+docs/explanation/tokens.md says where the weights come from.
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ from llmsession.turns.request import TokenFamily
 
 __all__ = ["FAMILIES", "SAMPLED_CHARS", "FamilyWeights", "TextWeights", "text_tokens"]
 
-# Control characters cost about what punctuation does.
+# Control characters cost about as much as punctuation.
 _PUNCTUATION = frozenset(string.punctuation) | {chr(byte) for byte in range(32)} - set("\t\r\n")
 
 SLICE_CHARS = 1_024
 SLICES = 16
 SAMPLED_CHARS = SLICE_CHARS * SLICES
-"""A longer text is known by this many characters of it, in evenly spread slices."""
+"""Of a longer text this many characters are counted, in evenly spread slices."""
 
 
 class TextWeights(msgspec.Struct, frozen=True, gc=False):
-    """Thousandths of a token for each thing that is counted in a text."""
+    """The weights of what is counted in a text, in thousandths of a token."""
 
     lower: int
     """A letter from a to z."""
+    # A letter from A to Z.
     upper: int
     word: int
-    """A run of letters, of any alphabet but the symbols and emoji."""
+    """A run of letters of any alphabet, without symbols and emoji."""
     hump: int
-    """An upper letter after a lower one: a word inside of a word."""
+    """An upper-case letter after a lower-case one: a word within a word."""
     long: int
-    """Each 12 letters of one case in a row: a word that is no everyday word."""
+    """Each 12 letters of one case in a row: not an everyday word."""
     unbroken: int
-    """Each 32 of them: no word at all."""
+    """Each 32 letters of one case in a row: not a word at all."""
     digits: int
     """Each 3 digits in a row."""
     number: int
@@ -59,28 +61,30 @@ class TextWeights(msgspec.Struct, frozen=True, gc=False):
     symbol: int
     """A character from U+2000 to U+2FFF: dashes, quotes, arrows, boxes."""
     wide3: int
-    """Another character of three bytes: Chinese, Japanese, Korean, Thai, Hindi."""
+    """Any other character of three bytes: Chinese, Japanese, Korean, Thai, Hindi."""
     wide4: int
     """A character of four bytes: emoji."""
 
 
 class FamilyWeights(msgspec.Struct, frozen=True):
-    """How one family of models counts: texts, and what stands around them, in tokens."""
+    """How one family of models counts: the weights of texts, and fixed costs in tokens."""
 
     text: TextWeights
     message: int
-    """Role and separators of a message."""
+    """The role and the separators of a message."""
     call: int
     """What a tool call costs beside its name and its input's keys and values."""
     result: int
     """What a tool result costs beside its content."""
     tools: int
-    """What the provider writes into the system text where there are any tools."""
+    """What the provider adds to the system text if there are any tools."""
     tool: int
     """What a tool's definition costs beside its JSON."""
     signed_permille: int
-    """Thousandths of a token a character of a thinking block's signature, or of encrypted
-    thinking: it holds the thinking in full, where the text may be a summary. 0: go by the text."""
+    """Thousandths of a token for each character of a thinking block's signature, or of encrypted
+    thinking. The signature holds the full thinking, while the text may be a summary of it. With 0
+    the text counts.
+    """
 
 
 _O200K = TextWeights(
@@ -99,7 +103,7 @@ FAMILIES: dict[TokenFamily, FamilyWeights] = {
     "o200k": FamilyWeights(
         _O200K, message=3, call=12, result=9, tools=10, tool=10, signed_permille=0
     ),
-    # Other vocabularies are smaller than o200k; one recorded Gemini session needs 12 % more.
+    # Other vocabularies are smaller than o200k. One recorded Gemini session needs 12 % more.
     "other": FamilyWeights(
         TextWeights(*(weight * 112 // 100 for weight in msgspec.structs.astuple(_O200K))),
         message=4,
@@ -113,12 +117,12 @@ FAMILIES: dict[TokenFamily, FamilyWeights] = {
 
 
 def text_tokens(text: str, family: TokenFamily) -> int:
-    """The estimated tokens of *text*, rounded up. Time is bounded, see ``SAMPLED_CHARS``."""
+    """The estimated tokens of *text*, rounded up. The time is bounded: see ``SAMPLED_CHARS``."""
     weights = FAMILIES[family].text
     length = len(text)
     if length <= SAMPLED_CHARS:
         return -(-_weigh(text, weights) // 1_000)
-    # The last slice ends where the text ends.
+    # The last slice ends at the end of the text.
     span = length - SLICE_CHARS
     starts = (span * index // (SLICES - 1) for index in range(SLICES))
     weight = sum(_weigh(text[start : start + SLICE_CHARS], weights) for start in starts)
@@ -130,7 +134,9 @@ def _table(kind_of: Callable[[int], str]) -> bytes:
 
 
 def _letter(byte: int) -> str:
-    """Letters by their case; of other characters the first byte tells how many there are."""
+    """The class of a byte: letters by their case; other characters by their first byte, which tells
+    how many bytes they have.
+    """
     if byte < 0x80:
         sign = chr(byte)
         return "a" if sign.islower() else "A" if sign.isupper() else "."
@@ -150,7 +156,7 @@ _THIRTY_TWO = b"a" * 32
 
 
 def _weigh(text: str, weights: TextWeights) -> int:
-    """Thousandths of a token."""
+    """The weight of *text* in thousandths of a token."""
     raw = text.encode("utf-8", "replace")
     letters = b"." + raw.translate(_LETTERS)
     count = letters.count

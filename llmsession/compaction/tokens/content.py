@@ -1,6 +1,8 @@
-"""What of a message costs tokens: its texts and its flat costs, found without recursion.
+"""The parts of a message that cost tokens: its texts, and parts with a flat cost. Works without
+recursion.
 
-Images, documents and base64 have a flat cost, because their bytes say nothing about their price.
+Images, documents and base64 have a flat cost, because their size in bytes says nothing about their
+price.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ _FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
 class ContentCost(msgspec.Struct, gc=False):
     """The parts of content that cost tokens. It grows with each block that is added.
 
-    - ``texts`` are counted as text, ``mark_chars`` are the quotes, colons and commas around them.
-    - ``flats`` counts images and documents.
+    - ``texts`` are counted as text, and ``mark_chars`` are the quotes, colons and commas around
+      them.
+    - ``flats`` is the number of images and documents.
+    - ``calls`` and ``results`` are the numbers of tool calls and tool results.
     - ``signed`` has a pair for each thinking block: the length of its signature, or of its
       encrypted form, and its text, which may be a summary.
     """
@@ -47,15 +51,16 @@ class ContentCost(msgspec.Struct, gc=False):
 
     @property
     def chars(self) -> int:
-        """All characters, the marks included. Encrypted thinking is base64: four characters
-        carry three bytes of it."""
+        """The number of all characters, including marks. Encrypted thinking is base64: four
+        characters carry three bytes.
+        """
         thoughts = sum(
             len(text) if text or not signed else signed * 3 // 4 for signed, text in self.signed
         )
         return sum(map(len, self.texts)) + self.mark_chars + thoughts
 
     def add_block(self, block: Block) -> None:
-        """Add what *block* costs."""
+        """Add the cost of *block*."""
         match block:
             case TextBlock():
                 self.texts.append(block.text)
@@ -91,7 +96,8 @@ class ContentCost(msgspec.Struct, gc=False):
             self.add_value(part)
 
     def _add_document(self, source: Any) -> None:
-        # A document may also be plain text or a list of blocks; only the others are flat.
+        # A document may also be plain text or a list of blocks; only the other kinds have a flat
+        # cost.
         if isinstance(source, dict):
             if source.get("type") == "text" and isinstance(source.get("data"), str):
                 self.texts.append(source["data"])
@@ -102,8 +108,10 @@ class ContentCost(msgspec.Struct, gc=False):
         self.flats += 1
 
     def add_value(self, value: Any, *, flat: bool = True) -> None:
-        """Add any JSON value. A tool's input was written by the model as text, so it has no
-        *flat* parts."""
+        """Add any JSON value.
+
+        Use *flat* False for a tool's input: the model wrote it as text, so it has no *flat* parts.
+        """
         pending = [value]
         while pending:
             item = pending.pop()
@@ -119,7 +127,7 @@ class ContentCost(msgspec.Struct, gc=False):
                 elif isinstance(kind, str) and kind in _FLAT_TYPES:
                     self.flats += 1
                 else:
-                    # Quotes, colon and comma of each field.
+                    # The quotes, the colon and the comma of each field.
                     self.mark_chars += 4 * len(item)
                     self.texts.extend(item)
                     pending.extend(item.values())
@@ -140,9 +148,9 @@ def content_cost(
 ) -> ContentCost:
     """What *message* costs.
 
-    *texts* are shown in place of the results of these call ids, *inputs*, JSON, in place of the
-    inputs of these calls, and *shortened* in place of the text blocks at these indexes. Without
-    *thinking* its thinking blocks are left out.
+    *texts* replace the results of these call ids, *inputs* (JSON) the inputs of these calls, and
+    *shortened* the text blocks at these indexes. Without *thinking* its thinking blocks are left
+    out.
     """
     cost = ContentCost()
     for index, block in enumerate(message.content):

@@ -1,7 +1,7 @@
-"""Tokens of messages and contexts: estimates that need no vocabulary, no network and no time.
+"""Estimates the tokens of messages and contexts, without a vocabulary or the network.
 
-A profile with a token family is estimated as that family counts (``characters.py``), any other
-by its characters. Images, documents and base64 have a flat cost.
+A profile with a token family is estimated as that family counts (``characters.py``), any other by
+the number of characters. Images, documents and base64 have a flat cost.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 MESSAGE_OVERHEAD_TOKENS = 4
-"""Role and separators of one message, where the profile has no token family."""
+"""The role and the separators of one message, if the profile has no token family."""
 
 
 def estimate_text_tokens(chars: int, profile: Profile) -> int:
-    """The tokens of *chars* characters of text, rounded up."""
+    """The estimated tokens of *chars* characters of text, rounded up."""
     return max(0, math.ceil(chars / profile.chars_per_token))
 
 
 def text_tokens_for(text: str, profile: Profile) -> int:
-    """The estimated tokens of *text*, by the profile's family, else by its characters."""
+    """The estimated tokens of *text*: by the profile's family, else by the number of characters."""
     if profile.token_family is None:
         return estimate_text_tokens(len(text), profile)
     return text_tokens(text, profile.token_family)
@@ -53,8 +53,8 @@ def cost_tokens(
 ) -> int:
     """The estimated tokens of the message that costs *cost*.
 
-    *count*, if given, counts its texts with a tokenizer in place of the estimate. It only takes
-    effect if the profile has a family.
+    *count*, if given, counts its texts with a tokenizer instead of the estimate. It takes effect
+    only if the profile has a family.
     """
     flats = cost.flats * profile.image_tokens
     if profile.token_family is None:
@@ -79,14 +79,14 @@ def message_tokens(
 ) -> int:
     """The estimated tokens of *message*.
 
-    *texts* are shown in place of the results of these call ids; without *thinking* its thinking
-    blocks are left out. Counted once: asked again for the same, it is remembered.
+    *texts* replace the results of these call ids. Without *thinking* its thinking blocks are left
+    out. The result is remembered with the message.
     """
     return _remembered(message, profile, _Shown(thinking, tuple((texts or {}).items())))
 
 
 class _Shown(NamedTuple):
-    """How a message is shown: the arguments of ``content_cost``, hashable."""
+    """How a message is shown: the arguments of ``content_cost``, in a hashable form."""
 
     thinking: bool
     texts: tuple[tuple[str, str], ...] = ()
@@ -108,8 +108,8 @@ _MAX_REMEMBERED = 8
 
 
 def _remembered(message: Message, profile: Profile, form: _Shown) -> int:
-    # A message never changes, so what it costs is kept beside its blocks, as those are. A view
-    # shows one of them in few ways, and a plan asks for whole contexts.
+    # A message never changes, so its cost is kept with it, like its blocks. A view shows a message
+    # in few different ways, and a plan asks for whole contexts again and again.
     counts: dict[Any, int] = message.__dict__.setdefault(_REMEMBERED, {})
     key = (profile.token_family, profile.chars_per_token, profile.image_tokens, form)
     known = counts.get(key)
@@ -124,13 +124,13 @@ def _remembered(message: Message, profile: Profile, form: _Shown) -> int:
 def context_tokens(
     messages: Sequence[Message], view: View, profile: Profile, *, start: int = 0
 ) -> int:
-    """The estimated tokens of *messages* as *view* shows them, without system and tools.
+    """The estimated tokens of *messages* as *view* shows them, without system text and tools.
 
-    Messages before position *start* are not counted, nor what is injected before them.
+    Messages before position *start* are not counted, and neither are texts injected before them.
     """
     total = 0
     for item in view.injected:
-        # Where a summary stands for its position, it is shown behind that.
+        # If a summary covers its position, the text is shown behind the summary.
         place = -1 if item.at < 0 else max(item.at, view.start)
         if start <= 0 or start <= place <= len(messages):
             total += text_tokens_for(item.text, profile)
@@ -144,7 +144,7 @@ def context_tokens(
 
 
 def shown_tokens(message: Message, position: int, view: View, profile: Profile) -> int:
-    """The estimated tokens of *message*, which *view* shows at *position*."""
+    """The estimated tokens of *message* as *view* shows it at *position*."""
     form = _Shown(
         position >= view.thinking_from,
         tuple(
@@ -180,7 +180,7 @@ def frame_tokens(frame: Frame, profile: Profile = _CAREFUL) -> int:
 
 
 def content_weight(content: str | Sequence[Any]) -> tuple[int, int]:
-    """Characters, and the number of flat costs, of a tool result's content."""
+    """The number of characters, and the number of flat costs, of a tool result's content."""
     cost = ContentCost()
     cost.add_content(content)
     return cost.chars, cost.flats

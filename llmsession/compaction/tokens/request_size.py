@@ -1,6 +1,6 @@
-"""How large the next request is: what the provider reported, and an estimate of what came after.
+"""The size of the next request: what the provider reported, and an estimate of everything newer.
 
-Whole numbers in, whole numbers out; knows no session.
+Works on whole numbers, and knows no session.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["Anchor", "Sized", "size_after", "size_whole"]
 
 
 class Anchor(msgspec.Struct, frozen=True, gc=False):
-    """A request whose usage is known: what the next one is measured from.
+    """A request whose usage is known, from which the next one is measured.
 
-    ``messages`` of the history and the open turn were in it; the next of them is its reply.
-    ``view_version`` is that of the view that it was projected with.
+    It held the first ``messages`` messages of the history and the open turn; the next message is
+    its reply. ``view_version`` is the version of the view that it was projected with.
     """
 
     messages: int
@@ -28,17 +28,18 @@ class Anchor(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def of(usage: Usage | None, messages: int, view_version: int = 0) -> Anchor | None:
-        """The anchor that *usage* gives, None for usage that says nothing of the prompt."""
+        """The anchor that *usage* gives; None if *usage* does not report the prompt."""
         if usage is None or usage.prompt_tokens <= 0:
             return None
         return Anchor(messages, usage.prompt_tokens, usage.output_tokens, view_version)
 
     def holds(self, messages: int, view_version: int = 0) -> bool:
-        """May a request of so many *messages* be measured from here? Usage from before a
-        compaction or a rewind says nothing about the context after it.
+        """May a request with so many *messages* be measured from here?
 
-        A rewind that was written over since cannot be seen from here, nor can another model,
-        system text or other tools: there the caller forgets the anchor.
+        Usage from before a compaction or a rewind says nothing about the context after it. Some
+        changes cannot be detected here: a rewind after which new messages were written, another
+        model, another system text, or other tools. In these cases the caller must forget the
+        anchor.
         """
         return self.messages < messages and self.view_version == view_version
 
@@ -46,10 +47,13 @@ class Anchor(msgspec.Struct, frozen=True, gc=False):
 class Sized(msgspec.Struct, frozen=True, gc=False):
     """The size of a request in tokens.
 
-    ``reported_tokens`` of it were reported. ``estimated_tokens`` is what was estimated since the
-    anchor, or of everything without one, as the estimator said it: what a calibration learns
-    from, together with the growth that is reported later. ``margin_tokens`` is what 95 % of
-    such sizes were off by at most, None before enough of them were seen.
+    - ``tokens`` is the size, and ``reported_tokens`` is the part of it that was reported.
+    - ``estimated_tokens`` is the uncalibrated estimate of everything since the anchor, or of
+      everything without an anchor. A calibration learns from it and from the growth that is
+      reported later.
+    - ``anchor_tokens`` is the anchor's prompt; 0 without an anchor.
+    - ``margin_tokens`` is the largest error of 95 % of such sizes; None before there are enough
+      samples.
     """
 
     tokens: int
@@ -59,8 +63,11 @@ class Sized(msgspec.Struct, frozen=True, gc=False):
     margin_tokens: int | None
 
     def taught(self, calibration: Calibration, prompt_tokens: int) -> Calibration:
-        """*calibration*, after this request was reported to have *prompt_tokens*. A size without
-        an anchor teaches nothing: what the provider adds to tools and system is not text."""
+        """*calibration*, after the provider reported *prompt_tokens* for this request.
+
+        A size without an anchor teaches nothing, because what the provider adds to tools and system
+        is not text.
+        """
         if self.anchor_tokens == 0:
             return calibration
         return calibration.observed(
@@ -74,8 +81,9 @@ UNTOUCHED = Calibration()
 
 
 def size_whole(estimated_tokens: int, calibration: Calibration = UNTOUCHED) -> Sized:
-    """The size of a request that nothing is known of: *estimated_tokens* are those of the system
-    text, the tools and all messages."""
+    """The size of a request without an anchor. *estimated_tokens* are those of the system text, the
+    tools and all messages.
+    """
     tokens = calibration.scaled(estimated_tokens)
     return Sized(tokens, 0, estimated_tokens, 0, _margin(tokens, calibration))
 
@@ -92,15 +100,21 @@ def size_after(
 ) -> Sized:
     """The size of the request that follows *anchor*.
 
-    All but the anchor are estimates, not calibrated: *reply_tokens* of the reply as it is sent
-    back, *unsent_tokens* of its thinking that can be seen and is not, *after_tokens* of all
-    messages after it, *dropped_tokens* of what was in the anchor's prompt and is not sent any
-    more (thinking of earlier turns). *returns_thinking*: is thinking that cannot be seen, but is
-    part of the reported output, sent back?
+    All arguments but the anchor are uncalibrated estimates:
 
-    The reply counts as its reported output, unless that is less than half of what can be seen of
-    it (some servers report nothing, and some recordings the first event's count) or, with hidden
-    thinking that is not sent back, over a quarter more.
+    - *reply_tokens*: the reply as it is sent back;
+    - *unsent_tokens*: its visible thinking that is not sent back;
+    - *after_tokens*: all messages after the reply;
+    - *dropped_tokens*: what was in the anchor's prompt and is not sent any more, such as thinking
+      of earlier turns.
+
+    *returns_thinking* says whether hidden thinking, which is part of the reported output, is sent
+    back.
+
+    The reply counts as its reported output, with two exceptions. The report is ignored if it is
+    less than half of the visible reply, because some servers report nothing, and some recordings
+    hold the count of the first event. It is also ignored if hidden thinking is not sent back and
+    the report is over a quarter more than the visible reply.
     """
     visible_tokens = calibration.scaled(reply_tokens)
     said = anchor.output_tokens - calibration.scaled(unsent_tokens)

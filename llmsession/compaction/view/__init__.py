@@ -1,1 +1,1 @@
-"""From a plan to a view to the projection: what the model is sent."""
+"""The way from a plan to a view and to the projection: what the model is sent."""

@@ -1,4 +1,4 @@
-"""Plans: what a compaction would do, as a value, before anything is done."""
+"""Plans: what a compaction would change, as a value, before anything is done."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Plan", "SummaryRequest", "plan_of", "record_of"]
 
 
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan's request for a summary of the messages from position ``first`` up to ``upto``.
+    """A plan's request for a summary of the messages from position ``first`` to ``upto``.
 
-    ``earlier`` is the text that stands for the messages before. The summary may have at most
-    ``max_tokens``.
+    ``earlier`` is the summary of the messages before ``first``. The new summary may have at most
+    ``max_tokens`` tokens. ``instructions`` are added to the prompt.
     """
 
     first: int
@@ -22,22 +22,24 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     earlier: str = ""
     instructions: str = ""
     appendix: str = ""
-    """Text behind the summary, whoever writes it: what rules know for certain."""
+    """Text to append to the summary, whoever writes it: facts that rules know for certain."""
     fallback: str = ""
-    """The policy's own text by rules, without a title. It is used if no summary comes, or none
-    that is shorter than its source. A policy without one gets the general digest."""
+    """The policy's own text by rules, without a title. It is used if no summary is written, or none
+    that is shorter than its source. Without it the general digest is used.
+    """
     omitted: tuple[tuple[int, int], ...] = ()
-    """The ranges that are left out only if the summary comes."""
+    """The ranges that are left out only if the summary is written."""
     pinned: Injected | None = None
-    """A message before ``upto`` that is repeated behind the summary, word for word. It is injected
-    only if the summary comes."""
+    """A message before ``upto`` that is repeated verbatim behind the summary. It is injected only
+    if the summary is written.
+    """
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show from now on, as changes of the view. Tokens are estimates of the messages.
+    """What to show from now on, as changes of the view. Token counts are estimates of the messages.
 
-    A plan with a ``summary_request`` needs a summary first, which then is its ``prefix_summary``.
-    The other fields are as in ``compaction.applied``.
+    A plan with a ``summary_request`` first needs a summary, which then becomes its
+    ``prefix_summary``. The other fields are those of the record ``compaction.applied``.
     """
 
     policy: str
@@ -50,15 +52,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     results_redacted: int = 0
     turns_compacted: int = 0
     voids_thinking: bool = True
-    """Does an edit void the signed thinking made so far (the profile's ``binds_thinking``)?"""
+    """Does an edit make the signed thinking so far invalid (the profile's ``binds_thinking``)?"""
     inputs: dict[str, msgspec.Raw] = {}
     texts: dict[str, str] = {}
     prefix_summary: PrefixSummary | None = None
     omitted: tuple[tuple[int, int], ...] = ()
     injected: tuple[Injected, ...] | None = None
-    """All that is injected from now on; None leaves it as it is."""
+    """All texts to inject from now on; None leaves them unchanged."""
     drops_thinking: bool = False
-    """Leave out all thinking made so far, for its size."""
+    """Leave out all thinking made so far, to make the request smaller."""
     trigger: Trigger = "threshold"
     figures: dict[str, int] = {}
     summary_request: SummaryRequest | None = None
@@ -78,7 +80,7 @@ def plan_of(record: CompactionApplied) -> Plan:
 
 
 def record_of(plan: Plan) -> CompactionApplied:
-    """The record of *plan*'s having been applied."""
+    """The record that says that *plan* was applied."""
     fields = {name: getattr(plan, name) for name in _SHARED}
     injected = plan.injected
     return CompactionApplied(**fields, injected=injected or (), sets_injected=injected is not None)

@@ -1,5 +1,6 @@
-"""How many items two sequences share at their start: the question of every cache of a growing
-conversation."""
+"""The length of the common beginning of two sequences, which every cache of a growing conversation
+needs.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ __all__ = ["shared_prefix"]
 
 
 def shared_prefix(known: Sequence[object], now: Sequence[object]) -> int:
-    """How many of the first items of *now* are those of *known*. Both are tuples, or lists.
+    """How many items at the beginning of *now* are those of *known*. Both must be tuples, or both
+    lists.
 
-    Asked before each request, and nearly always *now* is *known* with more behind it. That case
-    is one comparison of two sequences, which looks at the addresses of the items alone.
+    This is asked before each request, and nearly always *now* is *known* with more items behind it.
+    That case is one comparison of two sequences, which looks only at the identity of the items.
     """
     length = len(known)
     if known == now[:length]:

@@ -1,8 +1,8 @@
-"""The projection: history and view in, the exact request out. Nothing is moved or renamed.
+"""The projection: turns a history and a view into the exact request. It moves and renames nothing.
 
-A message that the view does not touch is sent as the very bytes it came in. Of a changed message
-only the ``content`` of tool results is written anew; every other field keeps its bytes.
-Everything here is a pure function; ``projector.py`` has the cache.
+A message that the view does not touch is sent with the very bytes in which it arrived. Of a changed
+message only the affected fields are written anew; every other field keeps its bytes. All functions
+here are pure; ``projector.py`` has the cache.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ __all__ = [
 ]
 
 EMPTY_OUTPUT = "(no output)"
-"""Stands for an empty text block inside a tool result: the API refuses empty text there."""
+"""Replaces an empty text block inside a tool result, because the API refuses empty text there."""
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def project(messages: Sequence[Message], view: View, profile: Profile, frame: Frame) -> Request:
-    """The request for *messages* as *view* shows them; equal inputs give equal bytes.
+    """The request for *messages* as *view* shows them. Equal inputs give equal bytes.
 
     - A result that the view swaps or caps shows the view's text in the same block: the id, the
       order, the number of blocks and ``is_error`` stay. Shortened inputs and texts likewise.
-    - A prefix summary is a user's text in place of the first messages. It is the provider's own
-      block where the summary is the provider's and the model takes it.
-    - What the view leaves out is not there. What it injects stands on the user's side before the
-      message at that position, or behind the system text.
-    - Thinking before ``thinking_from`` is left out, and all thinking without a signature. So are
-      white-space text blocks, and messages that become empty.
-    - In a user message tool results stand before everything else.
+    - A prefix summary is a user's text in place of the first messages. If the provider wrote the
+      summary and the model accepts it, it is the provider's own block instead.
+    - What the view leaves out is not sent. What it injects becomes a user's text before the message
+      at that position, or is appended to the system text.
+    - Thinking before ``thinking_from`` is left out, and so is all thinking without a signature.
+      Blank text blocks, and messages that become empty, are left out, too.
+    - In a user message, tool results stand before everything else.
     - Neighbours of one role become one message if the profile merges roles.
     """
     in_block = is_sent_as_block(view.prefix_summary, profile, frame)
@@ -75,7 +75,7 @@ def project(messages: Sequence[Message], view: View, profile: Profile, frame: Fr
 
 
 def request_of(frame: Frame, view: View, messages: Iterable[RequestMessage]) -> Request:
-    """The request that has *messages* inside *frame*."""
+    """The request with *messages* and the model, system text, tools and options of *frame*."""
     return Request(
         model=frame.model,
         max_tokens=frame.max_tokens,
@@ -87,7 +87,7 @@ def request_of(frame: Frame, view: View, messages: Iterable[RequestMessage]) -> 
 
 
 class BlockFacts(NamedTuple):
-    """What the form of a message depends on beside the view."""
+    """The facts of a message that its form depends on, beside the view."""
 
     call_ids: tuple[str, ...]
     """The calls that its results answer, in order."""
@@ -95,25 +95,31 @@ class BlockFacts(NamedTuple):
 
 
 def block_facts(message: Message) -> BlockFacts:
-    """The facts of *message*, which a message keeps for good."""
-    # Not ``content``, which the message would keep: the text of a conversation once more.
+    """The facts of *message*. They never change."""
+    # Parse the body instead of reading ``content``: the message would keep ``content``, which is
+    # the text of the conversation once more.
     blocks = parse_blocks(message.body)
     return BlockFacts(tuple(filter(None, map(_call_id, blocks))), any(map(is_thinking, blocks)))
 
 
 class Form(NamedTuple):
-    """How a message is shown: with or without its thinking, and what stands in place of blocks."""
+    """How a message is shown: with or without its thinking, and what replaces its blocks."""
 
     leaves_out_thinking: bool = False
     results: tuple[str | None, ...] = ()
-    """For each result: the text that is shown instead."""
+    """For each result: the text that is shown instead, or None."""
     others: tuple[bytes | None, ...] = ()
-    """For each block, unless it is a result: the JSON of the input or text that is shown."""
+    """For each block that is not a result: the JSON of the input or text that is shown instead, or
+    None.
+    """
 
 
 def form_of(message: Message, facts: BlockFacts, first: int, position: int, view: View) -> Form:
-    """How *view* shows *message* at *position*. *first* is the number that its first block has in
-    the history: a message may be shown from one of its blocks on."""
+    """How *view* shows *message* at *position*.
+
+    *first* is the number that its first block has in the history, because a message may be shown
+    from one of its blocks on.
+    """
     leaves_out = facts.has_thinking and position < view.thinking_from
     if not (facts.call_ids or view.inputs or view.texts):
         return Form(leaves_out)
@@ -153,6 +159,7 @@ def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | 
             sent_block = _shown_block(block, raw, swaps, form.leaves_out_thinking)
         else:
             field = "input" if isinstance(block, ToolUseBlock) else "text"
+            # An empty text is left out, because the API refuses empty text blocks.
             sent_block = _with_field(raw, field, other) if other != b'""' else None
         changed |= sent_block is not raw
         if sent_block is not None:
@@ -160,6 +167,7 @@ def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | 
             results.append(_is_result(block))
     if not sent:
         return None
+    # The API requires tool results before all other blocks of a user message.
     if message.is_user and results != sorted(results, reverse=True):
         sent = _results_first(sent, results)
         changed = True
@@ -172,7 +180,9 @@ def _show(message: Message, first: int, position: int, view: View) -> RequestMes
 
 
 Show: TypeAlias = Callable[[Message, int, int, View], "RequestMessage | None"]
-"""A message, the number of its first block, its position and the view -> what is sent for it."""
+"""A function that maps a message, the number of its first block, its position and the view to what
+is sent for it.
+"""
 
 
 def shown_messages(
@@ -186,8 +196,8 @@ def shown_messages(
 ) -> Iterator[RequestMessage]:
     """What is sent for each of *messages* from position *start* on, before neighbours are joined.
 
-    *in_block*: is the prefix summary sent as the provider's own block? A cache passes its own
-    *show* and *from_block*, which return the same values.
+    *in_block* says whether the prefix summary is sent as the provider's own block. A cache passes
+    its own *show* and *from_block*, which return the same values.
     """
     notes = _notes(view, messages) if view.injected else {}
     prefix_summary = view.prefix_summary
@@ -210,15 +220,21 @@ def shown_messages(
 
 
 def _first_block(prefix_summary: PrefixSummary | None, position: int, in_block: bool) -> int:
-    """From which of its blocks on the message at *position* is shown: a provider's summary may
-    stand within a message, and what is before it in that message is part of the summary."""
+    """The number of the block from which on the message at *position* is shown.
+
+    A provider's summary may stand within a message. The blocks before it in that message are part
+    of what it summarises.
+    """
     if prefix_summary is None or prefix_summary.inside is None or position != prefix_summary.upto:
         return 0
+    # If the summary is sent as text, its own block in the message is skipped, too.
     return prefix_summary.inside + (not in_block)
 
 
 def runs_of(parts: Iterable[RequestMessage], *, merges: bool) -> Iterator[list[RequestMessage]]:
-    """*parts* in runs that become one message each: of one role if *merges*, else single parts."""
+    """*parts* in runs. Each run becomes one message: neighbours of one role if *merges*, else
+    single parts.
+    """
     run: list[RequestMessage] = []
     for part in parts:
         if run and not (merges and run[0].role == part.role):
@@ -245,12 +261,16 @@ def _system(system: str | None, view: View) -> str | None:
 
 
 def _notes(view: View, messages: Sequence[Message]) -> dict[int, str]:
-    """What is injected, by its position: at the first message that is shown, at the earliest, and
-    never between calls and their results."""
+    """The injected texts by position.
+
+    A text stands at the first shown message at the earliest, and never between calls and their
+    results.
+    """
     notes: dict[int, str] = {}
     for item in view.injected:
         if 0 <= item.at <= len(messages):
             position = max(item.at, view.start)
+            # Moving it behind the results keeps them directly after their calls.
             if position < len(messages) and messages[position].tool_results:
                 position += 1
             earlier = f"{notes[position]}\n\n" if position in notes else ""
@@ -259,7 +279,9 @@ def _notes(view: View, messages: Sequence[Message]) -> dict[int, str]:
 
 
 def _opening(prefix_summary: PrefixSummary, in_block: bool) -> Iterator[RequestMessage]:
-    """What stands for the first messages; nothing where the next one holds its own summary."""
+    """What replaces the first messages: nothing, if the next message holds the provider's summary
+    itself.
+    """
     if not in_block:
         yield _user_text(prefix_summary.text)
     elif prefix_summary.inside is None:
@@ -273,7 +295,7 @@ def _user_text(text: str) -> RequestMessage:
 def _shown_block(
     block: Block, raw: msgspec.Raw, swaps: dict[str, str], leave_out_thinking: bool
 ) -> msgspec.Raw | None:
-    """*raw* itself if it is shown as it is, None if it is left out, else its new bytes."""
+    """*raw* itself if it is shown unchanged, None if it is left out, else its new bytes."""
     if isinstance(block, TextBlock):
         return raw if block.text.strip() else None
     if isinstance(block, OpaqueBlock) and block.type == "text":
@@ -286,7 +308,7 @@ def _shown_block(
     if call_id in swaps:
         return _with_field(raw, "content", encode_json(swaps[call_id]))
     if isinstance(block, ToolResultBlock) and block.is_error and not block.content:
-        # Without is_error an empty result is accepted, with it it is not.
+        # The API accepts an empty result without ``is_error``, but not one with it.
         return _with_field(raw, "content", encode_json(EMPTY_OUTPUT))
     if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
         return _with_placeholders(raw) if any(map(_is_blank, block.content)) else raw
@@ -303,19 +325,21 @@ def _call_id(block: Block) -> str | None:
     if isinstance(block, ToolResultBlock):
         return block.tool_use_id
     if isinstance(block, OpaqueBlock) and block.type == "tool_result":
-        # A result that does not fit its struct, such as one whose content is null.
+        # A result that does not fit its struct, for example one whose content is null.
         call_id = block.decoded().get("tool_use_id")
         return call_id if isinstance(call_id, str) else None
     return None
 
 
 def _is_unsigned(block: Block) -> bool:
-    """Is it thinking that no provider takes back? Compatible servers may send such."""
+    """Is *block* thinking without a signature, which no provider accepts back? Compatible servers
+    may send such.
+    """
     return isinstance(block, ThinkingBlock) and not block.signature
 
 
 def _is_blank(part: Any) -> bool:
-    """Is *part* of a result's content a text block without text?"""
+    """Is *part*, of a result's content, a text block without text?"""
     return (
         isinstance(part, dict)
         and part.get("type") == "text"

@@ -1,4 +1,4 @@
-"""The cache around the projection: a step costs its new messages and little else."""
+"""The cache around the projection, so that a step costs its new messages and little else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Projector"]
 
 
 class _Inputs(NamedTuple):
-    """All that a projection depends on, but the frame."""
+    """Everything that a projection depends on, except the frame."""
 
     messages: tuple[Message, ...]
     view: View
@@ -36,25 +36,30 @@ class _Inputs(NamedTuple):
 
 
 class Projector:
-    """``project`` with a cache, which changes no result.
+    """``project`` with a cache that changes no result.
 
-    It holds the messages of the last projections; those that are not shown any more are
-    forgotten now and then.
+    It holds the messages of the last projections. Messages that are no longer shown are forgotten
+    now and then.
     """
 
     def __init__(self) -> None:
         self._shown: dict[str, _Shown] = {}
-        """By message id, how each message was shown last."""
+        """How each message was shown last, by message id."""
         self._joins: dict[int, tuple[list[RequestMessage], RequestMessage]] = {}
-        """By the address of its first part: a run of parts, and the message they were joined to.
-        The run keeps the parts alive, so that no other part can have that address."""
+        """Runs of parts and the messages that they were joined to, by the address of the first
+        part. The run keeps the parts alive, so no other part can get that address.
+        """
         self._cut: tuple[Message, int, Message | None] | None = None
-        """A message, the number of the block from which on it is shown, and that as a message."""
+        """A message, the number of the block from which on it is shown, and that part of it as a
+        message.
+        """
         self._last: _Inputs | None = None
         self._closed: list[RequestMessage] = []
-        """What the last projection sent, but for its last message ..."""
+        """The messages that the last projection sent, except the last one."""
         self._open: list[RequestMessage] = []
-        """... of which these are the parts. A neighbour may still be joined to it."""
+        """The parts of the last message of the last projection. A neighbour may still be joined to
+        it.
+        """
 
     def project(
         self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
@@ -70,7 +75,8 @@ class Projector:
             self._closed, self._open, self._joins = [], [], {}
         if len(self._shown) > 2 * len(inputs.messages) + 64:
             self._shown = {}
-        self._last = None  # An error below leaves half a projection: then nothing is reused.
+        # If the code below raises, half a projection is left; then nothing of it is reused.
+        self._last = None
         parts = shown_messages(
             inputs.messages,
             inputs.view,
@@ -88,9 +94,9 @@ class Projector:
     def _reusable(self, inputs: _Inputs) -> int:
         """How many of the messages need not be looked at: all of the last projection, or none.
 
-        What is shown of a message depends on the view and its position alone. So a longer history
-        under the same view begins with what was sent before. An exception is a text that was
-        injected behind the last message: it does not stay the last thing.
+        How a message is shown depends only on the view and on its position. So a longer history
+        under the same view begins with what was sent before. There is one exception: a text that
+        was injected behind the last message does not stay the last thing.
         """
         last = self._last
         if last is None or not inputs.view.is_like(last.view):
@@ -115,7 +121,9 @@ class Projector:
         return entry.part
 
     def from_block(self, message: Message, first: int) -> Message | None:
-        """``message_from_block``, but the same object each time: messages are known by identity."""
+        """``message_from_block``, but it returns the same object each time, because messages are
+        recognised by identity.
+        """
         cut = self._cut
         if cut is None or cut[0] is not message or cut[1] != first:
             cut = self._cut = (message, first, message_from_block(message, first))

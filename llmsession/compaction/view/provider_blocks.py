@@ -1,9 +1,10 @@
-"""Summaries by the provider, in its own blocks: where they are, and where they may be sent.
+"""Summaries that a provider wrote in its own blocks: where they are, and where they may be sent.
 
-There are two kinds. A provider may put a summary into a reply when a request has passed a
-threshold; it stands for everything before it. A summary that was asked for is signed, comes
-alone, and is sent first, in place of the messages that it summarises.
-Source: the anthropic SDK 2.11, its types, and the documentation of compaction.
+There are two kinds. When a request has passed a threshold, a provider may put a summary into its
+reply; it replaces everything before it. A summary that was asked for is signed, comes alone, and is
+sent first, in place of the messages that it summarises.
+
+Source: version 2.11 of the anthropic SDK, its types, and Anthropic's documentation of compaction.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def _read(raw: bytes | msgspec.Raw) -> _Block | None:
 
 
 def summary_in(body: msgspec.Raw, position: int) -> PrefixSummary | None:
-    """The newest summary in an assistant's message at *position*, None if there is none. A block
-    without content is a summary that failed, which providers ignore."""
+    """The newest summary in an assistant message at *position*; None if there is none. A block
+    without content is a failed summary, which providers ignore.
+    """
     if b'"compaction"' not in bytes(body):
         return None
     summary: PrefixSummary | None = None
@@ -68,8 +70,9 @@ def summary_in(body: msgspec.Raw, position: int) -> PrefixSummary | None:
 
 
 def signed_summary(raw: bytes, upto: int) -> PrefixSummary | None:
-    """The summary of the first *upto* messages in *raw*, a block that was asked for. None if it
-    is not signed or has no content."""
+    """The summary of the first *upto* messages in *raw*, a block that was asked for. None if it is
+    not signed or has no content.
+    """
     block = _read(raw) if block_type(raw) == COMPACTION else None
     if block is None or not block.signature or not (block.content or "").strip():
         return None
@@ -77,17 +80,17 @@ def signed_summary(raw: bytes, upto: int) -> PrefixSummary | None:
 
 
 def message_from_block(message: Message, first: int) -> Message | None:
-    """*message* without its blocks before number *first*; None if that leaves nothing."""
+    """*message* without its blocks before number *first*; None if nothing is left."""
     raws = split_blocks(message.body)[first:]
     body = msgspec.Raw(b"[" + b",".join(map(bytes, raws)) + b"]")
     return msgspec.structs.replace(message, body=body) if raws else None
 
 
 def is_sent_as_block(prefix_summary: PrefixSummary | None, profile: Profile, frame: Frame) -> bool:
-    """Is *prefix_summary* sent in the provider's own form? If not, its text is sent.
+    """Is *prefix_summary* sent as the provider's own block? If not, its text is sent.
 
-    The model must take such blocks. A summary from a threshold needs the compact edit in the
-    request; a signed summary must not meet that edit.
+    The model must accept such blocks. A summary from a threshold needs the compact edit in the
+    request; a signed summary must not be combined with that edit.
     """
     if prefix_summary is None or prefix_summary.by != "provider":
         return False
@@ -98,7 +101,7 @@ def is_sent_as_block(prefix_summary: PrefixSummary | None, profile: Profile, fra
 
 
 def lost_media(messages: Sequence[Message]) -> int:
-    """How many images and documents *messages* hold: the provider's summaries drop them."""
+    """How many images and documents *messages* hold. The provider's summaries drop them."""
     count = 0
     for message in messages:
         if not any(mark in bytes(message.body) for mark in (b'"image"', b'"document"')):

@@ -12,10 +12,10 @@ SUMMARY_TITLE = (
 
 
 def introduced(text: str) -> str:
-    """*text*, a summary, as the context shows it: behind its title."""
+    """The summary *text* as the context shows it: behind its title."""
     return f"{SUMMARY_TITLE}\n{text.strip()}"
 
 
 def without_title(text: str) -> str:
-    """The summary in *text*, which the context showed."""
+    """The summary in *text*, which is as the context showed it."""
     return text.removeprefix(SUMMARY_TITLE).lstrip("\n")

@@ -1,4 +1,6 @@
-"""The view: what the projection needs beside the messages. It decides, the history never moves."""
+"""The view: what the projection needs beside the messages. Compaction changes the view, never the
+history.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +17,35 @@ __all__ = ["View", "text_key"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """How a history is shown. Positions count the messages of history and staged, from 0.
+    """How a history is shown. Positions count the messages of the history and the open turn, from
+    0.
 
-    The dicts are never changed after construction; every method returns a new view, or this
-    one where nothing changes. ``version`` grows with every decision but a cap: a cap only
-    concerns a result that has just arrived, so it must not discard a compaction under way.
+    The dictionaries are never changed after construction. Every method returns a new view, or this
+    one if nothing changes. ``version`` grows with every change except a cap: a cap only concerns a
+    result that has just arrived, so it must not outdate a compaction in progress.
     """
 
     version: int = 0
     compacted_before: int = 0
     """Tool results of messages before this position are shown in compact form."""
     shown_results: dict[str, str] = {}
-    """Call id -> the compact text that is shown, fixed when ``compacted_before`` passed it."""
+    """The compact text for each call id, fixed when ``compacted_before`` passed the result."""
     capped: dict[str, str] = {}
-    """Call id -> the text that the cap decided at arrival."""
+    """The capped text for each call id, decided when the result arrived."""
     inputs: dict[str, msgspec.Raw] = {}
-    """Call id -> the JSON that is shown for its input, which was too long."""
+    """For each call id, the JSON that is shown instead of an input that is too long."""
     texts: dict[str, str] = {}
-    """``text_key`` of a text block -> what is shown of it."""
+    """For each ``text_key`` of a text block, the text that is shown instead."""
     prefix_summaries: tuple[PrefixSummary, ...] = ()
-    """Each for a longer prefix than the one before. The last one is shown; a rewind goes back to
-    an earlier one."""
+    """Summaries, each for a longer prefix than the one before. The last one is shown; a rewind goes
+    back to an earlier one.
+    """
     omitted: tuple[tuple[int, int], ...] = ()
-    """Ranges of positions that are left out: (first, first that is shown again), in order."""
+    """Ranges of positions that are left out, in order: the first one, and the first one that is
+    shown again.
+    """
     injected: tuple[Injected, ...] = ()
-    """Texts that are not in the history, by their position."""
+    """Texts that are not in the history, with their positions."""
     thinking_from: int = 0
     """Thinking blocks of messages before this position are left out."""
 
@@ -51,7 +57,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix_summary(self) -> PrefixSummary | None:
-        """The text that stands for the first messages, if any does."""
+        """The summary that replaces the first messages; None if there is none."""
         return self.prefix_summaries[-1] if self.prefix_summaries else None
 
     @property
@@ -66,7 +72,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def text_for(self, call_id: str, position: int) -> str | None:
-        """What stands for the result of *call_id* in the message at *position*; None: itself."""
+        """The text that replaces the result of *call_id* in the message at *position*; None if the
+        result is shown itself.
+        """
         if position < self.compacted_before:
             compact = self.shown_results.get(call_id)
             if compact is not None:
@@ -74,15 +82,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.capped.get(call_id)
 
     def edited_from(self, messages: Sequence[Message]) -> int | None:
-        """The position of the first of *messages* that is shown changed or left out; None if
-        there is none.
+        """The position of the first of *messages* that is shown changed or left out; None if there
+        is none.
 
-        A cap is no edit: no request ever had the result without it. The provider's own summary is
-        none either; only the messages behind it are looked at.
+        A cap is not an edit, because no request ever had the result without it. The provider's own
+        summary is not an edit either; only the messages behind it are looked at.
         """
         prefix_summary, start = self.prefix_summary, self.start
         if prefix_summary is not None and prefix_summary.by != "provider":
             return 0
+        # A text behind the system text changes the prefix of every message.
         if any(item.at < 0 for item in self.injected):
             return 0
         places = [max(first, start) for first, end in self.omitted if end > start]
@@ -117,7 +126,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_provider_summary(self, prefix_summary: PrefixSummary) -> View:
         """This view after a reply that holds *prefix_summary*, the provider's own summary of
-        everything before it. The summarised messages are hidden, and so is their thinking."""
+        everything before it.
+
+        The summarised messages are hidden, and so is their thinking.
+        """
         if prefix_summary.upto < self.start:
             return self
         return msgspec.structs.replace(
@@ -130,14 +142,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def applied(self, plan: Plan, position_now: int) -> View:
         """This view after *plan*.
 
-        ``compacted_before`` never goes back, no shown result changes, and what is left out stays
-        out. A prefix summary is only followed by a longer one, or replaced by the caller's of the
-        same length.
+        ``compacted_before`` never moves back, no shown result changes, and what is left out stays
+        left out. Only a longer prefix summary can follow, or the caller's own of the same length.
 
         *position_now* is the number of messages that exist. If the plan edits anything and the
-        profile binds thinking, all thinking so far is left out from now on, because an edit voids
-        every signature after it. A plan may also leave thinking out for its size.
+        profile binds thinking, all thinking so far is left out from now on, because an edit breaks
+        every signature after it. A plan may also leave thinking out to make the request smaller.
         """
+        # Existing entries win: what an earlier plan chose stays, so that the prompt's prefix stays.
         shown_results = {**plan.shown_results, **self.shown_results}
         inputs = {**plan.inputs, **self.inputs}
         texts = {**plan.texts, **self.texts}
@@ -172,11 +184,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def clamped(self, length: int) -> View:
-        """This view for a history cut to *length* messages, after an abort, rewind or fork.
+        """This view for a history that was cut to *length* messages, by an abort, a rewind or a
+        fork.
 
-        A prefix summary for more messages than are left goes, and its messages are shown again. So
-        is a range that was left out up to the new end or past it: what it made room for is gone,
-        and it would leave a context without its newest messages.
+        A prefix summary of more messages than are left is removed, and its messages are shown
+        again. A range that was left out up to the new end or beyond is shown again, too. What it
+        made room for is gone, and without it the context would lack its newest messages.
         """
         prefix_summaries = tuple(
             summary for summary in self.prefix_summaries if _needs(summary) <= length
@@ -204,9 +217,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """This view after the first *count* messages, which made *calls*, were forgotten and
         *length* are left.
 
-        Their texts go with them. So does every prefix summary and injected text, because it may
-        quote them, unless it is part of a message that is left. The remaining thinking was bound to
-        the forgotten messages, so it is not sent again.
+        Their texts are removed. Every prefix summary and injected text is removed, too, because it
+        may quote them, unless it is part of a message that is left. The remaining thinking was
+        bound to the forgotten messages, so it is not sent again.
         """
         moved = [(max(0, first - count), end - count) for first, end in self.omitted]
         return msgspec.structs.replace(
@@ -230,15 +243,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def voided(self, length: int) -> View:
-        """This view after a change of model, system or tools: no thinking of the *length*
-        messages so far is sent again."""
+        """This view after a change of model, system text or tools: no thinking of the first
+        *length* messages is sent again, because its signatures are broken.
+        """
         if self.thinking_from == length:
             return self
         return msgspec.structs.replace(self, version=self.version + 1, thinking_from=length)
 
 
 def _needs(prefix_summary: PrefixSummary) -> int:
-    """How long a history must be for *prefix_summary* to stand: with the message that it is in."""
+    """How many messages a history must have for *prefix_summary* to be valid: with the message that
+    holds it.
+    """
     return prefix_summary.upto + (prefix_summary.inside is not None)
 
 
@@ -254,7 +270,7 @@ def _follows(prefix_summary: PrefixSummary, start: int) -> bool:
 
 
 def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """*ranges* in order, with those that touch or overlap as one."""
+    """*ranges* in order. Ranges that touch or overlap become one."""
     joined: list[tuple[int, int]] = []
     for first, end in sorted(pair for pair in ranges if pair[0] < pair[1]):
         if joined and first <= joined[-1][1]:

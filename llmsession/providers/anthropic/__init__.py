@@ -1,1 +1,1 @@
-"""The Messages API, by the anthropic SDK."""
+"""The Messages API, through the anthropic SDK."""

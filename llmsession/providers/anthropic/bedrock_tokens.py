@@ -1,4 +1,4 @@
-"""Bedrock's own count of a request to a Claude model, through botocore."""
+"""Counts requests to Claude models with Bedrock's ``CountTokens``, through botocore."""
 
 from __future__ import annotations
 
@@ -15,19 +15,26 @@ from .requests import bedrock_count_body, closed_by_user
 __all__ = ["BedrockTokens"]
 
 _PROFILES = ("us-gov.", "us.", "eu.", "apac.", "au.", "jp.", "ca.", "global.")
-"""Of cross-region inference profiles. What is counted is the foundation model behind one."""
+"""Prefixes of cross-region inference profiles. ``CountTokens`` accepts only the foundation model
+behind a profile, so the prefix is removed.
+"""
 
 
 class BedrockTokens(BlockingTokens):
-    """Counts with ``CountTokens``. Bedrock counts Claude's models alone; another one is a
-    ProviderError. ``AnthropicProvider(platform="bedrock")`` uses one by itself; ``CountedProvider``
-    gives it to any other provider.
+    """Counts tokens with Bedrock's ``CountTokens`` operation.
 
-    *region* and *profile* are AWS's; *credentials* are ``aws_access_key_id``,
-    ``aws_secret_access_key`` and ``aws_session_token``. Without them botocore looks where it always
-    does. *endpoint_url* is another server of the same protocol. *client* is a ``bedrock-runtime``
-    client of your own instead, of botocore or boto3. Raises InvalidConfig where botocore is not
-    installed.
+    Bedrock counts Claude models only; any other model raises ProviderError.
+    ``AnthropicProvider(platform="bedrock")`` uses this counter by itself. ``CountedProvider`` adds
+    it to any other provider.
+
+    - *region* and *profile* are the AWS region and the AWS profile.
+    - *credentials* are ``aws_access_key_id``, ``aws_secret_access_key`` and ``aws_session_token``.
+      Without them botocore searches its usual places.
+    - *endpoint_url* is another server that speaks the same protocol.
+    - *client* is a ``bedrock-runtime`` client of your own, from botocore or boto3. It replaces all
+      other arguments.
+
+    Raises InvalidConfig if botocore is not installed.
     """
 
     def __init__(
@@ -58,12 +65,18 @@ class BedrockTokens(BlockingTokens):
         super().__init__("bedrock", client=client, make=make, options=keys)
 
     async def count_tokens(self, request: Request) -> int:
-        """Bedrock's own count of *request*'s prompt, in tokens. One request of its own, in a
-        thread. One that ends with a reply is counted with a neutral message after it, whose tokens
-        are taken off again. Raises ProviderError. Can be cancelled."""
+        """Bedrock's own count of the prompt of *request*, in tokens.
+
+        It costs one request, which is sent from a thread. If the conversation ends with a reply, a
+        neutral user message is appended for the count, and its tokens are subtracted again. Raises
+        ProviderError. Can be cancelled.
+        """
         model = without_prefix(request.model, _PROFILES)
         if "claude" not in model:
-            text = f"bedrock counts no tokens of model {model!r}"
+            text = (
+                f"bedrock cannot count tokens of model {model!r}: CountTokens supports Claude"
+                " models only"
+            )
             raise ProviderError(text, kind="fatal", code=NOT_COUNTED)
 
         def ask(client: Any) -> object:

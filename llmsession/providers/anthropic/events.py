@@ -1,6 +1,7 @@
-"""The events of an Anthropic stream, as JSON, into ours. Pure; one reader reads one reply.
+"""Translates the JSON events of an Anthropic stream into our events. Pure.
 
-Nothing of a block is decoded that nobody needs: a delta costs one pass over its JSON.
+One instance reads one reply. Only the fields that are used are decoded, so a delta costs one pass
+over its JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Counts(msgspec.Struct):
     cache_creation: _CacheCreation | None = None
 
     def over(self, old: Usage) -> Usage:
-        """This in place of *old*; what it does not say stays."""
+        """These counts over *old*: a count that is not reported keeps its old value."""
         created = self.cache_creation or _CacheCreation()
         return Usage(
             _or(self.input_tokens, old.input_tokens),
@@ -54,7 +55,7 @@ class _Counts(msgspec.Struct):
 
 
 class _Iteration(_Counts):
-    """One sampling of several within a request, or the writing of a summary."""
+    """One of several model calls within a request, or the writing of a summary."""
 
     type: str = ""
 
@@ -99,30 +100,33 @@ class _RawDelta(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Event)
 _raw_delta = msgspec.json.Decoder(_RawDelta)
 _STREAMED = frozenset({"text", "thinking", "tool_use", "server_tool_use", "mcp_tool_use"})
-"""Block types whose deltas we pass on. Others are held until they are whole."""
+"""Block types whose deltas are passed on. A block of any other type is held back until it is
+complete.
+"""
 
 
 class AnthropicEvents:
-    """Reads the events of one reply in order. ``ended`` after ``message_stop``.
+    """Reads the events of one reply, in order. ``ended`` is True after ``message_stop``.
 
-    Usage is cumulative: what is reported later overwrites, what is not reported again stays.
-    Where a reply took several iterations, its usage is their sum, which is what is paid for.
+    Usage is cumulative: a later report replaces an earlier one, and a count that is not reported
+    again keeps its value. If a reply took several iterations, its usage is their sum, because every
+    iteration is charged.
     """
 
     def __init__(self) -> None:
         self.ended = False
         self.usage: Usage | None = None
         self._sampled: Usage | None = None
-        """What was reported beside the iterations: the sum of all but summaries."""
+        """The usage reported beside the iterations: the sum of all iterations except summaries."""
         self._context: Usage | None = None
         self._edits: tuple[AppliedEdit, ...] = ()
         self._stop_reason: str | None = None
         self._unstreamed: dict[int, tuple[bytes, dict[str, Any]]] = {}
 
     def read(self, data: str) -> Events:
-        """What the event *data* means, often nothing.
+        """The events that *data*, one server-sent event, stands for; often none.
 
-        Raises StreamFault for an error event, ProviderError for what cannot be read.
+        Raises StreamFault for an error event, and ProviderError if *data* cannot be read.
         """
         data, event = read_json(data, _decoder)
         kind = event.type
@@ -148,10 +152,12 @@ class AnthropicEvents:
             return (ReplyEnded(self._stop_reason, self.usage, context, self._edits),)
         if kind == "error":
             raise StreamFault(msgspec.json.decode(data))
-        return _NONE  # ping, and what is not known yet
+        return _NONE  # ping, and event types that are not known yet
 
     def finish(self) -> Events:
-        """The stream is over. Raises ProviderError, retryable, if the reply was not."""
+        """Called when the stream has ended. Raises a retryable ProviderError if the reply is
+        incomplete.
+        """
         if not self.ended:
             raise stopped_early()
         return _NONE
@@ -176,7 +182,8 @@ class AnthropicEvents:
         return _NONE
 
     def _started(self, index: int, block: msgspec.Raw) -> Events:
-        block = msgspec.Raw(bytes(block) or b"null")  # not a view on the event's text
+        # Copy the bytes: msgspec.Raw is a view, and would keep the whole event's text alive.
+        block = msgspec.Raw(bytes(block) or b"null")
         if block_type(block) in _STREAMED:
             return (BlockStarted(index, block),)
         self._unstreamed[index] = (bytes(block), {})
@@ -195,7 +202,8 @@ class AnthropicEvents:
         self.usage = self._sampled = reported.over(self._sampled or Usage())
         if not reported.iterations:
             return
-        # All of them are paid for; the context is that of the last sampling, never a summary's.
+        # All iterations are charged. The context size is that of the last sampling, never that of a
+        # summary.
         iterations = [(sampling.type, sampling.over(Usage())) for sampling in reported.iterations]
         self.usage = sum((usage for _, usage in iterations), Usage())
         sampled = [usage for kind, usage in iterations if kind == "message"]
@@ -207,7 +215,7 @@ def _or(value: int | None, otherwise: int) -> int:
 
 
 def _grow(fields: dict[str, Any], delta: dict[str, Any]) -> None:
-    """A delta of a block that is not known: texts are appended, anything else replaces."""
+    """Add a delta to a block of an unknown type: texts are appended, other values are replaced."""
     for name, value in delta.items():
         if name == "type" or value is None:
             continue
@@ -217,11 +225,12 @@ def _grow(fields: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _whole(opened: bytes, added: dict[str, Any]) -> bytes:
-    """The block as it was opened, with what its deltas added."""
+    """The JSON of the block *opened*, with what its deltas have *added*."""
     if not added:
         return opened
     fields: dict[str, Any] = msgspec.json.decode(opened, type=dict[str, msgspec.Raw])
-    # A summary comes whole in its delta, whatever it was opened with; so the SDK reads it.
+    # A compaction delta carries the whole summary, so it replaces the opened content. The SDK reads
+    # it in the same way.
     replaces = block_type(opened) == "compaction"
     for name, value in added.items():
         before = b"" if replaces else bytes(fields.get(name, b""))

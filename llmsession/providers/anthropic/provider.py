@@ -1,4 +1,4 @@
-"""Anthropic's models, by the anthropic SDK: its own API, Bedrock, Vertex and Foundry."""
+"""Anthropic's models through the anthropic SDK: its own API, Bedrock, Vertex and Foundry."""
 
 from __future__ import annotations
 
@@ -41,20 +41,26 @@ _NO_KEY = (
 class AnthropicProvider(SdkProvider):
     """Answers with Anthropic's models. One provider serves many sessions, on asyncio and trio.
 
-    Without *api_key* or *auth_token* the SDK looks for credentials, in the environment first. A
-    server at *base_url* may need none. *platform* is where the models are served, and
-    *client_options* go to that platform's SDK client (``aws_region``; ``region`` and
-    ``project_id``). *client* is an SDK client of your own instead of all that.
+    - *api_key*, *auth_token*: without either the SDK looks for credentials, first in the
+      environment.
+    - *base_url* is another server of the same API; it may need no key.
+    - *platform* says where the models are served. *client_options* go to that platform's SDK
+      client, for example ``aws_region``, or ``region`` and ``project_id``.
+    - *client* is an SDK client of your own. It replaces all of the above.
+    - *cache* is how long prompts are cached by the provider; None disables caching. A request that
+      has cache breakpoints of its own gets no others.
+    - *max_retries* is how often the SDK retries before the first event of a reply. The session does
+      not retry those errors again.
+    - *connect_timeout_s* limits the time to connect, and *read_timeout_s* the pause between two
+      pieces of a reply. Both are in seconds.
+    - *max_connections* limits the open connections of one event loop.
+    - *headers* are sent with every request.
+    - *profiles* adds model profiles by name, or replaces built-in ones.
+    - *name* is recorded as the provider of each reply.
 
-    *cache* is how long prompts are cached, None for not at all; a request that has breakpoints of
-    its own gets no others. *max_retries* is how often the SDK tries again before the first event;
-    the session adds none to these. *read_timeout_s* is the longest pause between two pieces of a
-    reply. *profiles* adds to the models that are known by name, or replaces them. *headers* are
-    sent with every request.
-
-    A manager that is left closes its provider. One that several managers share is used as an
-    async context manager around them, which closes it then. Raises InvalidConfig where it cannot
-    work.
+    A manager closes its provider when it is left. If several managers share a provider, use the
+    provider as an async context manager around them; then only leaving that context closes it.
+    Raises InvalidConfig if the arguments cannot work, or if there is no key.
     """
 
     def __init__(
@@ -76,9 +82,9 @@ class AnthropicProvider(SdkProvider):
         name: str = "anthropic",
     ) -> None:
         if platform not in _CLIENTS:
-            raise InvalidConfig(f"platform {platform!r} is none of {', '.join(_CLIENTS)}")
+            raise InvalidConfig(f"platform must be one of {', '.join(_CLIENTS)}, not {platform!r}")
         if cache not in ("5m", "1h", None):
-            raise InvalidConfig(f"cache is '5m', '1h' or None, not {cache!r}")
+            raise InvalidConfig(f"cache must be '5m', '1h' or None, not {cache!r}")
         settings = ClientSettings(
             max_retries=max_retries,
             connect_timeout_s=connect_timeout_s,
@@ -94,27 +100,29 @@ class AnthropicProvider(SdkProvider):
                 client_options, api_key=api_key, auth_token=auth_token, base_url=base_url
             ),
             settings=settings,
-            takes_bytes=sdk.AsyncAnthropic,  # Only the vendor's own API takes bytes.
+            takes_bytes=sdk.AsyncAnthropic,  # only the vendor's own API accepts a body as bytes
             headers=headers,
             profiles=profiles,
             name=name,
         )
-        # The documentation of on-demand compaction leaves out Bedrock alone.
+        # On-demand compaction is documented for every platform except Bedrock.
         self._compacts_on_demand = "Bedrock" not in type(self._pattern).__name__
         self._bedrock = None if self._compacts_on_demand else _bedrock_tokens(self._pattern)
         self._cache: CacheTtl = cache
 
     def profile(self, model: str) -> Profile:
-        """What *model* accepts, needs and holds; the careful values for an unknown one."""
+        """The properties of *model*. An unknown model gets cautious values."""
         profile = find_profile(model, CLAUDE, otherwise=ANTHROPIC, own=self._profiles)
         if self._compacts_on_demand or not profile.compacts_on_demand:
             return profile
         return msgspec.structs.replace(profile, compacts_on_demand=False)
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """The reply to *request*. Cancelling or closing it closes the connection.
+        """Stream the reply to *request*. Cancelling it, or closing the generator, closes the
+        connection.
 
-        Raises ProviderError: before the first event after the SDK's retries, later at once.
+        Raises ProviderError. Errors before the first event are raised after the SDK's retries,
+        later errors at once.
         """
         reader = AnthropicEvents()
 
@@ -126,10 +134,11 @@ class AnthropicProvider(SdkProvider):
         return read_reply_stream(connect, reader, self._failures)
 
     async def count_tokens(self, request: Request) -> int:
-        """The provider's own count of *request*'s prompt, in tokens. One request of its own.
+        """The provider's own count of the prompt of *request*, in tokens. It costs one request.
 
-        One that ends with a reply is counted with a neutral message after it, whose tokens are
-        taken off again. Bedrock is asked through botocore. Raises ProviderError. Can be cancelled.
+        If the conversation ends with a reply, a neutral user message is appended for the count, and
+        its tokens are subtracted again. Bedrock is asked through botocore. Raises ProviderError.
+        Can be cancelled.
         """
         if self._bedrock is not None:
             return await self._bedrock.count_tokens(request)
@@ -144,15 +153,17 @@ class AnthropicProvider(SdkProvider):
             raise failures.refused(error, now=time.time()) from failures.chainable(error)
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. Used again, it opens new ones."""
+        """Close the connections of the running event loop. The next use opens new ones."""
         await super().aclose()
         if self._bedrock is not None:
             await self._bedrock.aclose()
 
 
 def _bedrock_tokens(client: Any) -> BedrockTokens:
-    """What counts for the SDK's Bedrock *client*: with its region and its credentials, at AWS's
-    own address, or at the one that the client was given."""
+    """A token counter with the region and the credentials of the SDK's Bedrock *client*.
+
+    It sends to AWS's own endpoint, or to the address that the client was configured with.
+    """
     keys = {
         "aws_access_key_id": getattr(client, "aws_access_key", None),
         "aws_secret_access_key": getattr(client, "aws_secret_key", None),
@@ -180,8 +191,8 @@ def _with_betas(
 
 
 def _sdk() -> Any:
-    # Here and not above: it takes over a second and 80 MB, which a program that uses another
-    # provider, or the command line's help, should not pay.
+    # Imported here and not at the top: it takes over a second and 80 MB. A program that uses
+    # another provider, and ``--help``, should not pay for that.
     need_package("anthropic", "AnthropicProvider", "anthropic[aiohttp]")
     import anthropic
 
@@ -191,7 +202,9 @@ def _sdk() -> Any:
 def _make_client(
     sdk: Any, platform: AnthropicPlatform, options: dict[str, Any], settings: ClientSettings
 ) -> Any:
-    """The client that the others are copies of. Raises InvalidConfig, the key not in its text."""
+    """The client that is copied for each event loop. Raises InvalidConfig without the key in its
+    text.
+    """
     if platform == "bedrock":
         need_package("botocore", "Bedrock", "anthropic[bedrock]")
     elif platform == "vertex" and not options.get("access_token"):
@@ -204,9 +217,9 @@ def _make_client(
         )
         if platform != "anthropic" or client.api_key or client.auth_token or client.credentials:
             return client
-    except sdk.CredentialsError as error:  # what the SDK finds on the disk does not work
+    except sdk.CredentialsError as error:  # credentials that the SDK found on disk do not work
         reason = f" ({error_text(error)})"
     if not (options.get("base_url") or os.environ.get("ANTHROPIC_BASE_URL")):
         raise InvalidConfig(_NO_KEY + reason)
-    # A local server: it needs no key, and the SDK no credentials.
+    # A local server needs no key, but the SDK insists on credentials.
     return make_pattern(sdk.AsyncAnthropic, platform, {**options, "api_key": "none"}, settings)

@@ -1,5 +1,7 @@
-"""Our requests as bodies of the Messages API, with cache breakpoints. Pure: equal requests give
-equal bytes, and a request gets its breakpoints by its own content alone."""
+"""Turns requests into bodies of the Messages API, with cache breakpoints.
+
+Pure: equal requests give equal bytes, and the breakpoints depend only on the request itself.
+"""
 
 from __future__ import annotations
 
@@ -35,25 +37,27 @@ COMPACT_BETA = "compact-2026-01-12"
 ON_DEMAND_BETA = "compact-2026-09-04"
 _NEUTRAL = RequestMessage("user", msgspec.Raw(b'[{"type":"text","text":"."}]'))
 NEUTRAL_TOKENS = 5
-"""One for the dot, four for the role and the separators of a message."""
+"""One token for the dot, and four for the role and the separators of a message."""
 _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def messages_body(request: Request, *, cache: CacheTtl) -> tuple[bytes, tuple[str, ...]]:
-    """The JSON body of a streaming request, and the betas that it needs in its header.
+    """The JSON body of a streaming request, and the betas that its header must name.
 
-    With *cache* up to four breakpoints are placed: at the end of the tools, of the system prompt,
-    and of the last two messages of the user, so that a step reads what the step before it wrote,
-    however many blocks lie between. Where the request has a breakpoint of its own, or asks for
-    automatic caching, none is placed.
+    With *cache*, up to four breakpoints are placed: after the tools, after the system prompt, and
+    after the last two user messages. Two of them, so that a step reads what the step before it
+    wrote, however many blocks lie between them. If the request has a breakpoint of its own, or asks
+    for automatic caching, none is placed.
 
-    Raises ProviderError, fatal, where an option may not be set by the caller.
+    Raises a fatal ProviderError if an option is set that only the session may set.
     """
     options = dict(request.options)
     betas = _betas(options.pop("betas", ()))
     for name in _FIXED:
         if name in options:
-            raise ProviderError(f"option {name!r} is the session's to set", kind="fatal")
+            raise ProviderError(
+                f"option {name!r} must not be set in options: the session sets it", kind="fatal"
+            )
     body = _framed(request, None if _has_own(request) else cache, options.pop("tools", ()))
     body |= options
     body["stream"] = True
@@ -61,7 +65,7 @@ def messages_body(request: Request, *, cache: CacheTtl) -> tuple[bytes, tuple[st
 
 
 def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
-    """The JSON body that has *request* counted, and the betas that it needs in its header."""
+    """The JSON body of a token count of *request*, and the betas that its header must name."""
     options = request.options
     body = _framed(request, None, options.get("tools", ()))
     del body["max_tokens"]
@@ -70,7 +74,7 @@ def count_body(request: Request) -> tuple[bytes, tuple[str, ...]]:
 
 
 def bedrock_count_body(request: Request) -> bytes:
-    """The JSON body that has *request* counted by Bedrock: that of its ``InvokeModel``."""
+    """The body of a token count by Bedrock: the same JSON that ``InvokeModel`` accepts."""
     options = request.options
     body = _framed(request, None, options.get("tools", ()))
     del body["model"]
@@ -82,11 +86,11 @@ def bedrock_count_body(request: Request) -> bytes:
 
 
 def closed_by_user(request: Request) -> tuple[Request, int]:
-    """*request* in a form that every model counts, and the tokens that this has added.
+    """*request* in a form that every model counts, and the number of tokens that this added.
 
-    A conversation at rest ends with the assistant's reply, or has no message yet; models without
-    prefill refuse to count that. A neutral message of the user's is put after it, whose few tokens
-    are known well enough: the provider's count itself is exact only to about as many.
+    A finished conversation ends with the assistant's reply, and a new one has no message. Models
+    without prefill refuse to count either. So a neutral user message is appended. It has only a few
+    tokens, and the provider's own count is not more exact than that.
     """
     if request.messages and request.messages[-1].role == "user":
         return request, 0
@@ -99,7 +103,7 @@ def _betas(option: Any) -> tuple[str, ...]:
 
 
 def _with_needed(betas: tuple[str, ...], request: Request) -> tuple[str, ...]:
-    """*betas*, and the betas that *request* needs for what it says of compaction."""
+    """*betas*, and the betas that the compaction options and blocks of *request* need."""
     return tuple(dict.fromkeys((*betas, *_needed(request))))
 
 
@@ -143,8 +147,9 @@ def _framed(request: Request, cache: CacheTtl, own_tools: Any) -> dict[str, Any]
 
 
 def _has_own(request: Request) -> bool:
-    """Has the caller placed breakpoints already? The API takes four in all, the longest-lived
-    first, so ours and theirs cannot be mixed."""
+    """Has the caller placed cache breakpoints already? The API accepts four in all, with the
+    longest-lived first, so ours cannot be mixed with the caller's.
+    """
     if "cache_control" in request.options:
         return True
     if any(_CONTROL in bytes(tool) for tool in request.tools):

@@ -1,4 +1,4 @@
-"""Counting with an SDK that blocks: in threads, with a deadline, and without keys in its errors."""
+"""Counting with a blocking SDK: in threads, with a deadline, and without keys in its errors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from .stepping import counting_threads
 __all__ = ["COUNT_TIMEOUT_S", "BlockingTokens"]
 
 COUNT_TIMEOUT_S = 5.0
-"""How long an SDK may wait for its server: as long as anybody waits for a count. A thread that
-nobody waits for any more ends then, too."""
+"""How many seconds an SDK may wait for its server. It equals the longest time that anybody waits
+for a count, so an abandoned thread ends then, too.
+"""
 _RETRYABLE = frozenset({408, 409, 429})
 
 
 class BlockingTokens:
-    """The base of the counters that a vendor's SDK makes. One serves many sessions at once.
+    """Base class of the counters that use a vendor's SDK. One counter serves many sessions at once.
 
-    *make* makes the SDK's client, in a thread when it is first needed; *client* is one of the
-    caller's own, and is not closed. *options* are what the client is made with: the keys among
-    them are in no error.
+    *make* creates the SDK's client, in a thread, when it is first needed. *client* is a client of
+    the caller's own; it is not closed. *options* are what the client is created with. No error
+    quotes the keys among them.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class BlockingTokens:
         return f"{type(self).__name__}()"
 
     async def _counted(self, ask: Callable[[Any], object]) -> int:
-        """The number that *ask* gets from the client. Raises ProviderError. Can be cancelled: the
-        request is left to its own timeout then."""
+        """The number that *ask* gets from the client. Raises ProviderError. Can be cancelled; then
+        the request is left to its own timeout.
+        """
         try:
             tokens = await anyio.to_thread.run_sync(
                 lambda: plain_number(ask(self._ready())),
@@ -57,11 +59,13 @@ class BlockingTokens:
             error = contained_in_task(raised)
             raise self._refused(error) from self._failures.chainable(error)
         if tokens is None:
-            raise ProviderError(f"{self._name}: the count is no number of tokens", kind="fatal")
+            raise ProviderError(
+                f"{self._name}: the answer has no valid number of tokens", kind="fatal"
+            )
         return tokens
 
     def _ready(self) -> Any:
-        with self._making:  # two threads that count first make one client
+        with self._making:  # two threads that count first must create one client
             if self._client is None:
                 self._client = self._make()
             return self._client
@@ -79,16 +83,18 @@ class BlockingTokens:
         )
 
     async def aclose(self) -> None:
-        """Close the connections. Used again, it opens new ones. A client of the caller's own stays
-        open."""
+        """Close the connections. The next use opens new ones. A client of the caller's own stays
+        open.
+        """
         client, self._client = self._client, self._client if self._given else None
         if client is not None and not self._given:
             await anyio.to_thread.run_sync(client.close, abandon_on_cancel=True)
 
 
 def _status_of(error: BaseException) -> int | None:
-    """The HTTP status that *error* of an SDK has: google-genai's in ``code``, botocore's in the
-    response."""
+    """The HTTP status of an SDK's *error*. google-genai has it in ``code``, botocore in the
+    response.
+    """
     status = plain_number(getattr(error, "code", None))
     response = getattr(error, "response", None)
     if status is None and isinstance(response, dict):
@@ -99,7 +105,7 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def without_prefix(model: str, prefixes: Iterable[str]) -> str:
-    """*model* without the first of *prefixes* that it has."""
+    """*model* without the first of *prefixes* that it begins with."""
     return next((model.removeprefix(each) for each in prefixes if model.startswith(each)), model)
 
 

@@ -1,4 +1,4 @@
-"""A provider whose requests another one counts."""
+"""A provider whose requests are counted by something else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ __all__ = ["CountedProvider"]
 
 
 class CountedProvider(Closing):
-    """*provider*, whose requests are counted by *tokens*: ``GeminiTokens``, ``BedrockTokens``, or
-    anything else with ``count_tokens``. It closes both with itself."""
+    """Wraps *provider* so that *tokens* counts its requests.
+
+    *tokens* is ``GeminiTokens``, ``BedrockTokens``, or anything else with ``count_tokens``. Closing
+    the wrapper closes both.
+    """
 
     def __init__(self, provider: Provider, tokens: Counting) -> None:
         self._provider = provider
@@ -23,26 +26,30 @@ class CountedProvider(Closing):
 
     @property
     def name(self) -> str:
-        """The provider's."""
+        """The name of the wrapped provider."""
         return self._provider.name
 
     def name_for(self, model: str) -> str:
-        """The provider's name for *model*."""
+        """The wrapped provider's name for *model*."""
         return name_for(self._provider, model)
 
     def profile(self, model: str) -> Profile:
-        """As the provider's."""
+        """The wrapped provider's profile of *model*."""
         return self._provider.profile(model)
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """As the provider's."""
+        """The wrapped provider's reply to *request*."""
         return self._provider.stream(request, tag)
 
     async def count_tokens(self, request: Request) -> int:
-        """The tokens of *request*'s prompt. Raises ProviderError. Can be cancelled."""
+        """The tokens of the prompt of *request*, by *tokens*. Raises ProviderError. Can be
+        cancelled.
+        """
         return await self._tokens.count_tokens(request)
 
     async def aclose(self) -> None:
-        """Close both, but for one that is used as a context manager itself. Raises what the first
-        one raised, after both were asked."""
+        """Close both, except one that is used as a context manager itself.
+
+        Both are closed before the first error is raised.
+        """
         await close_all((self._provider, self._tokens))

@@ -1,7 +1,7 @@
-"""Counting a request by whoever can: the provider, then tiktoken, then characters.
+"""Counts a request with the first counter that can: the provider, tiktoken, then characters.
 
-What was counted is known by its content, callers who ask the same at once share one answer, and
-nothing that goes wrong is raised.
+Counts are cached by content. Callers who ask for the same content at once share one answer. No
+error is raised.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ MAX_KNOWN = 256
 
 
 class ApiCounter:
-    """Counts with the provider's own endpoint: one request each. Raises ProviderError."""
+    """Counts with the provider's own endpoint, at one request for each count. Raises
+    ProviderError.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,9 @@ class ApiCounter:
         except BaseException as error:  # a provider is foreign code
             raise contained_in_task(error) from None
         if tokens is None or not 0 <= tokens <= MAX_TOKENS:
-            raise ProviderError("the provider's count is no number of tokens", kind="fatal")
+            raise ProviderError(
+                "the provider's count is not a valid number of tokens", kind="fatal"
+            )
         return Count(
             input_tokens=tokens,
             estimated_output_tokens=reply_tokens(request, self._profile(request.model)),
@@ -74,26 +78,30 @@ class ApiCounter:
 
 
 class _Flight:
-    """One count that is on its way, and who waits for it."""
+    """A count in progress, which several callers may wait for."""
 
     def __init__(self) -> None:
         self.landed = anyio.Event()
         self.count: Count | None = None
         self.is_lost = False
-        """Was whoever asked cancelled? Then the next one has to ask."""
+        """Was the task that asks cancelled? Then the next caller has to ask again."""
 
 
 class CachedCounter:
-    """Asks *first*, and remembers for *ttl_s* seconds what it said; else the counters of *then*,
-    in order, and at last *otherwise*, which has to work. It raises nothing.
+    """Asks the counter *first*, and remembers its answers. If it fails, other counters answer.
 
-    The key is the content: provider, model, system text, tools, messages and options, so no entry
-    is ever wrong, and the time is a safety net alone. At most *max_known* entries are kept, those
-    that were used last. Callers who ask the same while it is being counted share that answer; if
-    the one who asked is cancelled, another one asks. With *deadline_s* nobody waits longer for
-    *first*. *on_failure* is called with what *first* raised, once, and again only after it has
-    worked. What another counter than *first* said is not remembered, and no estimate is. For one
-    event loop.
+    The counters in *then* are tried in order, and at last *otherwise*, which must always work. It
+    raises nothing. Use one instance for one event loop.
+
+    - An answer of *first* is kept for *ttl_s* seconds. Its key is the content: provider, model,
+      system text, tools, messages and options. So an entry is never wrong, and the time limit is
+      only a safety net. Estimates and answers of other counters are not kept.
+    - At most *max_known* entries are kept: those that were used last.
+    - Callers who ask for the same content while it is counted share the answer. If the caller that
+      asked is cancelled, another one asks.
+    - *deadline_s* limits how long anybody waits for *first*, in seconds; None is no limit.
+    - *on_failure* is called with the error when *first* fails. It is not called again until *first*
+      has worked in between.
     """
 
     def __init__(
@@ -125,8 +133,12 @@ class CachedCounter:
         self._requested = self._hits = self._joined = self._failed = 0
 
     def statistics(self) -> Mapping[str, int]:
-        """How often *first* was asked, and failed; answers from memory, and shared ones; entries
-        that are kept."""
+        """Counters since the start.
+
+        ``asked`` and ``failed`` are how often *first* was asked and failed. ``hits`` are answers
+        from the cache, ``joined`` are answers shared with another caller, and ``known`` is the
+        number of entries.
+        """
         return {
             "asked": self._requested,
             "failed": self._failed,
@@ -136,8 +148,10 @@ class CachedCounter:
         }
 
     async def count(self, request: Request) -> Count:
-        """The size of *request*, by the first counter that can tell. Can be cancelled, which
-        disturbs nobody else who asked the same."""
+        """The size of *request*, by the first counter that can count it.
+
+        Can be cancelled; other callers who wait for the same count are not disturbed.
+        """
         began_s = self._clock()
         count = await self._counted(request)
         return msgspec.structs.replace(count, latency_ms=(self._clock() - began_s) * 1000)
@@ -145,7 +159,7 @@ class CachedCounter:
     async def _counted(self, request: Request) -> Count:
         try:
             key = await self._key.of(request)
-        except Exception:  # content that is no JSON: nothing of it can be remembered or sent
+        except Exception:  # content that is not JSON can neither be cached nor sent
             return await self._otherwise.count(request)
         if (known := self._recall(key)) is not None:
             self._hits += 1
@@ -155,7 +169,7 @@ class CachedCounter:
         for counter in self._then:
             try:
                 return await counter.count(request)
-            except Exception:  # the chain never raises: the next one
+            except Exception:  # the chain never raises; the next counter is tried
                 continue
         return await self._otherwise.count(request)
 
@@ -171,7 +185,9 @@ class CachedCounter:
         return count
 
     async def _ask_or_join(self, key: bytes, request: Request) -> Count | None:
-        """What *first* says, to us or to somebody who asked before; None if it does not."""
+        """The answer of *first*, to this caller or to an earlier one; None if it has none in
+        time.
+        """
         until_s = anyio.current_time() + self._deadline_s
         while (flight := self._flights.get(key)) is not None:
             with anyio.CancelScope(deadline=until_s):
@@ -211,9 +227,9 @@ class CachedCounter:
         if self._is_told or self._on_failure is None:
             return
         if isinstance(error, ProviderError) and error.code == NOT_COUNTED:
-            return  # as it is meant
+            return  # not a failure: the provider does not count this model
         self._is_told = True
-        with suppress(Exception):  # who is told may be anybody's code
+        with suppress(Exception):  # the callback may be anybody's code
             self._on_failure(error)
 
     def _remember(self, key: bytes, count: Count) -> None:
@@ -234,10 +250,12 @@ def default_counter(
     estimate: TextEstimate = estimate_by_length,
     on_failure: Callable[[Exception], None] | None = None,
 ) -> CachedCounter:
-    """The chain for *provider*: its own count, where it counts and *api* says so, then tiktoken,
-    then *estimate* for each text. *on_failure* is as for
-    ``CachedCounter``. One for each provider and event loop; it holds no task, file or
-    socket."""
+    """The chain of counters for *provider*.
+
+    First comes the provider's own count, if it counts and *api* is True; then tiktoken; then
+    *estimate* for each text. *on_failure* is that of ``CachedCounter``. Use one counter for each
+    provider and event loop. It holds no task, file or socket.
+    """
     profile = provider.profile
     tiktoken = TiktokenCounter(profile, estimate=estimate, clock=clock, stepper=stepper)
     by_text = CharacterCounter(profile, estimate=estimate, clock=clock, stepper=stepper)
@@ -250,7 +268,7 @@ def default_counter(
         then=chain[1:],
         otherwise=by_text,
         ttl_s=ttl_s,
-        # tiktoken waits for nobody, and its work is bounded by the request.
+        # tiktoken waits for no server, and its work is bounded by the size of the request.
         deadline_s=deadline_s if len(chain) > 1 else None,
         clock=clock,
         stepper=stepper,

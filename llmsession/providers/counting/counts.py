@@ -1,4 +1,4 @@
-"""What a count says, who makes one, and the count by characters that always works."""
+"""The result of a count, the protocol of counters, and the estimate by characters."""
 
 from __future__ import annotations
 
@@ -30,28 +30,33 @@ __all__ = [
 CountMethod: TypeAlias = Literal["usage", "api", "tiktoken", "estimate"]
 
 ESTIMATE_ACCURACY = 0.25
-"""By characters the recorded coding sessions come out within 16 % (docs/explanation/tokens.md);
-text that is neither code nor English is further off."""
+"""Estimates by characters are within 16 % for the recorded coding sessions
+(docs/explanation/tokens.md). They are further off for text that is neither code nor English.
+"""
 TYPICAL_REPLY_TOKENS = 200
-"""What a model says in one step: the medians of the recorded sessions are 103 to 295."""
+"""What a model writes in one step: the medians of the recorded sessions are 103 to 295 tokens."""
 
 TextEstimate: TypeAlias = Callable[[str, Profile], int]
-"""The tokens of a text for a model with that profile. Pure, and quick whatever the text is."""
+"""Estimates the tokens of a text for a model with the given profile. Must be pure, and quick for
+any text.
+"""
 
 STEP_BYTES = 256 * 1024
 _REPLIES = 4
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a request is, in tokens, and how good that number is.
+    """How large a request is, in tokens, and how exact that number is.
 
-    ``estimated_output_tokens`` is the reply to expect: the mean of the last replies in the
-    request, never more than may be said. ``method`` is how the input was counted: what the
-    provider charged ("usage") or counted ("api"), or "tiktoken", or the "estimate" by
-    characters. ``accuracy`` is the share of the number charged that ``input_tokens`` may be
-    off by: 0.0 is exact, 0.1 ten per cent; docs/explanation/tokens.md says where each comes from.
-    ``cached``: it was known already, or somebody else was asking. ``latency_ms`` is what this call
-    took.
+    - ``input_tokens`` is the size of the prompt.
+    - ``estimated_output_tokens`` is the expected size of the reply: the mean of the last replies in
+      the request, at most ``max_tokens``.
+    - ``method`` says how the input was counted: "usage" (charged by the provider), "api" (counted
+      by the provider), "tiktoken", or "estimate" (by characters).
+    - ``accuracy`` is how far ``input_tokens`` may be from the charged number, as a share of it: 0.0
+      is exact, 0.1 is 10 %. docs/explanation/tokens.md says where each number comes from.
+    - ``cached`` is True if the count was known already, or shared with another caller.
+    - ``latency_ms`` is how long this call took, in milliseconds.
     """
 
     input_tokens: int
@@ -63,24 +68,26 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counter(Protocol):
-    """Counts requests."""
+    """Something that counts the tokens of requests."""
 
     async def count(self, request: Request) -> Count:
-        """The size of *request*: its messages, system and tools, for its model.
+        """The size of *request*: its system text, tools and messages, for its model.
 
-        May raise any Exception: there is a next one in the chain. Can be cancelled.
+        May raise any Exception; then the next counter of the chain is tried. Can be cancelled.
         """
         ...
 
 
 def request_bytes(request: Request) -> int:
-    """The bytes of what is counted of *request*, as JSON."""
+    """How many bytes of *request* are counted, as JSON."""
     raws = (*(message.body for message in request.messages), *request.tools)
     return len(request.system or "") + sum(memoryview(raw).nbytes for raw in raws)
 
 
 def reply_tokens(request: Request, profile: Profile) -> int:
-    """The reply to expect: the mean of the last replies in *request*, by characters."""
+    """The size of the reply to expect, in tokens: the mean of the last replies in *request*,
+    estimated by characters, at most its ``max_tokens``.
+    """
     replies = [message.body for message in request.messages if message.role == "assistant"]
     bodies = replies[-_REPLIES:]
     if not bodies:
@@ -90,15 +97,16 @@ def reply_tokens(request: Request, profile: Profile) -> int:
 
 
 def estimate_by_length(text: str, profile: Profile) -> int:
-    """The tokens of *text* by its length alone, rounded up."""
+    """The estimated tokens of *text* by its length alone, rounded up."""
     return math.ceil(len(text) / profile.chars_per_token)
 
 
 class CharacterCounter:
-    """Counts by characters: no vocabulary, no network. It raises nothing and is always there.
+    """Estimates by characters, without a vocabulary or the network. Always available; raises
+    nothing.
 
-    *profile* gives what a model's images cost and how long its tokens are; *estimate* is another
-    way to tell the tokens of a text.
+    *profile* gives, for a model, the cost of an image and the characters per token. *estimate* is
+    another function to estimate the tokens of a text.
     """
 
     def __init__(
@@ -115,7 +123,7 @@ class CharacterCounter:
         self._stepper = stepper or Stepper()
 
     async def count(self, request: Request) -> Count:
-        """The estimate for *request*. A long one is read in a thread, piece by piece."""
+        """The estimate for *request*. A long request is read in a thread, piece by piece."""
         began_s = self._clock()
         profile = self._profile(request.model)
         parts: list[int] = []
@@ -133,7 +141,7 @@ class CharacterCounter:
 def _estimate_parts(
     request: Request, profile: Profile, estimate: TextEstimate, add: Callable[[int], None]
 ) -> Iterator[None]:
-    """Gives the tokens of each part of *request*; a step is about as much as STEP_BYTES."""
+    """Calls *add* with the tokens of each part of *request*. A step reads about STEP_BYTES."""
     add(estimate(request.system or "", profile))
     for tool in request.tools:
         add(estimate(countable_json(tool), profile))

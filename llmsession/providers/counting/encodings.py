@@ -1,4 +1,4 @@
-"""tiktoken's encodings, made of the vocabularies in the user's cache, each once a process."""
+"""tiktoken's encodings, built once per process from the vocabularies in the user's cache."""
 
 from __future__ import annotations
 
@@ -25,26 +25,35 @@ _OWN = ("gpt-", "chatgpt-", "o1", "o3", "o4", "text-embedding-", "davinci-", "ba
 
 
 def encoding_name(model: str) -> str:
-    """The encoding that *model* is counted with: cl100k_base for OpenAI's models until GPT-4,
-    o200k_base for all others, also those of other vendors, whose own are not public."""
+    """The encoding that *model* is counted with.
+
+    It is cl100k_base for OpenAI's models up to GPT-4, and o200k_base for all others, including
+    models of other vendors, whose own vocabularies are not public.
+    """
     name = canonical_name(model).removeprefix("ft:")
     return "cl100k_base" if any(_is_old(name, old) for old in _OLD) else "o200k_base"
 
 
 def _is_old(name: str, old: str) -> bool:
-    # After a platform's colon: a fine-tuned model's organisation.
+    # A colon separates the name of a fine-tuned model from its organisation.
     return begins(name.partition(":")[0], old)
 
 
 REQUEST_TOKENS = 3
-"""What opens the reply."""
+"""The tokens that open the reply."""
 
 
 class Fit(NamedTuple):
-    """How tokens of an encoding become a model's: what those of texts are multiplied with; what a
-    message, a call and a result of a tool cost beside their texts; what the provider writes into
-    the prompt where there are any tools; and how far off the sum may be, as a share. Where the
-    figures come from is told in docs/explanation/tokens.md."""
+    """How to turn the tokens of an encoding into those of a model.
+
+    - ``factor`` multiplies the tokens of texts.
+    - ``message``, ``call`` and ``result`` are what a message, a tool call and a tool result cost
+      beside their texts.
+    - ``tools`` is what the provider adds to the prompt if there is any tool.
+    - ``accuracy`` is how far off the sum may be, as a share of it.
+
+    docs/explanation/tokens.md says where the numbers come from.
+    """
 
     factor: float
     message: int
@@ -54,21 +63,21 @@ class Fit(NamedTuple):
     accuracy: float
 
     def fixed_tokens(self, *, messages: int, calls: int, results: int, has_tools: bool) -> int:
-        """What a request costs beside its texts and images."""
+        """The tokens of a request beside its texts and images."""
         parts = messages * self.message + calls * self.call + results * self.result
         return REQUEST_TOKENS + parts + (self.tools if has_tools else 0)
 
 
 OWN_FIT = Fit(1.0, 3, 12, 9, 40, 0.1)
-"""OpenAI's models: the text is exact; how tools and roles are written is not public."""
+"""OpenAI's models: text is counted exactly, but how tools and roles are written is not public."""
 CLAUDE_FIT = Fit(1.2, 2, 50, 11, 460, 0.1)
-"""Claude's tokenizer is not public: it cuts finer, and calls are costly."""
+"""Claude's tokenizer is not public. It makes more tokens of a text, and tool calls are costly."""
 OTHER_FIT = Fit(1.1, 4, 12, 9, 40, 0.25)
 """Most other vocabularies are smaller than o200k."""
 
 
 def fit_of(model: str) -> Fit:
-    """The fit of ``encoding_name(model)`` to *model*."""
+    """How the encoding ``encoding_name(model)`` fits *model*."""
     name = canonical_name(model).removeprefix("ft:")
     if name.startswith(_OWN):
         return OWN_FIT
@@ -76,9 +85,9 @@ def fit_of(model: str) -> Fit:
 
 
 class Encodings:
-    """The encodings of one folder, by default the user's cache. Threads may share it.
+    """The encodings of one folder, by default the user's cache. Threads may share an instance.
 
-    What was found at the first use is kept, also that nothing was.
+    The result of the first use is kept, even if no vocabulary was found.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -87,13 +96,16 @@ class Encodings:
         self._lock = threading.Lock()
 
     def is_ready(self, name: str) -> bool:
-        """Is ``get`` instant for *name*?"""
+        """Does ``get`` return at once for *name*, without reading the disk?"""
         return name in self._loaded
 
     def get(self, name: str) -> Encoding | None:
-        """The encoding *name*; None without a whole vocabulary, or with a tiktoken that we do not
-        know. The first time it reads the disk and takes 0.3 s, for 0.1 s of which tiktoken holds
-        the interpreter."""
+        """The encoding *name*; None without a complete vocabulary, or with an unknown tiktoken
+        version.
+
+        The first call reads the disk and takes 0.3 s. For 0.1 s of that, tiktoken holds the
+        interpreter lock.
+        """
         if name not in self._loaded:
             with self._lock:
                 if name not in self._loaded:
@@ -117,4 +129,4 @@ class Encodings:
 
 
 ENCODINGS = Encodings()
-"""Those of the user's cache, which all counters of the process share."""
+"""The encodings of the user's cache, which all counters of the process share."""

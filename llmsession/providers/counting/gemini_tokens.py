@@ -1,4 +1,4 @@
-"""Gemini's own count, through its SDK: for a provider that reaches Gemini in another way."""
+"""Gemini's own token count, through its SDK, for a provider that reaches Gemini in another way."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ _NOTHING = {"role": "user", "parts": [{"text": "."}]}
 
 
 class GeminiTokens(BlockingTokens):
-    """Counts with ``countTokens``, for the Gemini API or, with ``vertexai=True`` among
-    *client_options*, for Vertex. ``CountedProvider`` gives it to a provider.
+    """Counts with ``countTokens``, of the Gemini API or of Vertex. ``CountedProvider`` adds it to a
+    provider.
 
-    Without *api_key* the SDK looks for GOOGLE_API_KEY and GEMINI_API_KEY. *base_url* is another
-    server of the same protocol. *client* is a ``google.genai.Client`` of your own instead. System
-    text, tools, calls, results and images are counted; thinking is not, because Gemini does not
-    get that of the history. Raises InvalidConfig where google-genai is not installed.
+    - *api_key*: without one the SDK reads GOOGLE_API_KEY and GEMINI_API_KEY.
+    - *base_url* is another server that speaks the same protocol.
+    - *client_options* go to the SDK's client. ``vertexai=True`` among them selects Vertex.
+    - *client* is a ``google.genai.Client`` of your own. It replaces all other arguments.
+
+    System text, tools, calls, results and images are counted. Thinking is not, because Gemini is
+    not sent the thinking of earlier replies. Raises InvalidConfig if google-genai is not installed.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class GeminiTokens(BlockingTokens):
                 "timeout": int(COUNT_TIMEOUT_S * 1000),
                 "retry_options": {"attempts": 1},
                 **({"base_url": base_url} if base_url else {}),
-                # The other version of the Gemini API counts no system text and no tools.
+                # The other version of the Gemini API counts neither system text nor tools.
                 **({} if options.get("vertexai") else {"api_version": "v1beta"}),
             }
             return genai.Client(**{"http_options": http, **options})
@@ -63,8 +66,9 @@ class GeminiTokens(BlockingTokens):
         super().__init__("gemini", client=client, make=make, options=options)
 
     async def count_tokens(self, request: Request) -> int:
-        """Gemini's own count of *request*'s prompt, in tokens. One request of its own, in a
-        thread. Raises ProviderError. Can be cancelled."""
+        """Gemini's own count of the prompt of *request*, in tokens. It costs one request, sent from
+        a thread. Raises ProviderError. Can be cancelled.
+        """
         model = without_prefix(request.model, _PREFIXES)
 
         def ask(client: Any) -> object:
@@ -72,7 +76,8 @@ class GeminiTokens(BlockingTokens):
             if not client.vertexai:
                 named = {"model": f"models/{model}", **whole}
                 whole = {"contents": [], "generateContentRequest": named}
-            # The SDK's own parameters leave out system text and tools where it is not Vertex.
+            # Outside Vertex the SDK's own parameters leave out system text and tools, so the body
+            # is passed as it is.
             config = {"http_options": {"extra_body": whole}}
             answer = client.models.count_tokens(model=model, contents=[_NOTHING], config=config)
             return answer.total_tokens
@@ -81,8 +86,9 @@ class GeminiTokens(BlockingTokens):
 
 
 def gemini_request(request: Request) -> dict[str, Any]:
-    """*request* as Gemini is asked: contents, system instruction and tools, in the JSON of its
-    REST interface. Raises msgspec's errors for content that is no JSON."""
+    """*request* in the JSON of Gemini's REST interface: contents, system instruction and tools.
+    Raises msgspec's errors for content that is not JSON.
+    """
     names: dict[str, str] = {}
     contents = []
     for message in request.messages:
@@ -106,7 +112,9 @@ def gemini_request(request: Request) -> dict[str, Any]:
 
 
 def _parts(block: Block, names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The parts that *block* becomes. *names* are those of the calls so far, by their ids."""
+    """The Gemini parts that *block* becomes. *names* maps the ids of the calls so far to tool
+    names.
+    """
     match block:
         case TextBlock(text=text):
             if text:

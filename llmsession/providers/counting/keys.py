@@ -1,5 +1,4 @@
-"""The content of a request as a key: equal for equal content, whatever its spaces and the order
-of its fields."""
+"""Cache keys for counts: equal for equal content, whatever its whitespace and order of fields."""
 
 from __future__ import annotations
 
@@ -19,15 +18,20 @@ __all__ = ["CountKey", "canonical_json"]
 
 STEP_BYTES = 256 * 1024
 AS_IT_IS_BYTES = 1024 * 1024
-"""A larger part would hold the interpreter for more than some ten milliseconds: it is hashed byte
-for byte. Ours are encoded one way, so nothing is lost but a hit on somebody else's spacing."""
+"""Parsing a larger part would hold the interpreter lock for more than some ten milliseconds, so it
+is hashed byte for byte. Our own messages are always encoded in one way, so this only misses hits on
+content that somebody else has formatted.
+"""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def canonical_json(raw: bytes | msgspec.Raw) -> bytes:
-    """*raw* with its fields sorted and without spaces; as it is where it is no JSON that can be
-    read whole (a lone surrogate, a number out of range, too deep)."""
+    """*raw* with sorted fields and without whitespace.
+
+    Returned unchanged if it cannot be decoded: it is not JSON, has a lone surrogate or a number out
+    of range, or is nested too deeply.
+    """
     try:
         return _encoder.encode(msgspec.json.decode(raw))
     except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
@@ -35,15 +39,17 @@ def canonical_json(raw: bytes | msgspec.Raw) -> bytes:
 
 
 class CountKey:
-    """Makes the keys of one provider. Long requests are hashed in a thread."""
+    """Computes the keys of one provider. Long requests are hashed in a thread."""
 
     def __init__(self, provider: str, stepper: Stepper) -> None:
         self._provider = provider
         self._stepper = stepper
 
     async def of(self, request: Request) -> bytes:
-        """SHA-256 over provider, model, system text, tools, messages and options. Raises
-        InvalidMessage for options that are no JSON."""
+        """The SHA-256 over provider, model, system text, tools, messages and options.
+
+        Raises InvalidMessage for options that are not JSON.
+        """
         digest = hashlib.sha256()
         await self._stepper.run(
             _hash(digest, self._provider, request), size_bytes=request_bytes(request)
@@ -70,5 +76,5 @@ def _hash(digest: Any, provider: str, request: Request) -> Iterator[None]:
 
 
 def _part(content: bytes) -> bytes:
-    # With its length before it: two parts never read as one.
+    # The length in front keeps two parts from reading like one.
     return b"%d:" % len(content) + content

@@ -1,7 +1,7 @@
-"""What of a request is counted: its texts, and what costs a flat number of tokens. Pure.
+"""What is counted of a request: its texts, and parts that cost a flat number of tokens. Pure.
 
-Images, documents and base64 are flat, because their bytes say nothing about what a model is
-charged for them.
+Images, documents and base64 cost a flat number, because their size in bytes says nothing about what
+a provider charges for them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ _FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
 
 
 class Countable(msgspec.Struct, frozen=True, gc=False):
-    """``texts`` are counted as text, ``images`` are flat costs, and of ``hidden_chars`` only
-    their number is known: thinking that is encrypted. ``calls`` and ``results`` of tools cost
-    something beside their texts."""
+    """The countable parts of a message.
+
+    ``texts`` are counted as text. ``images`` have a flat cost. ``hidden_chars`` is the length of
+    encrypted thinking, of which only the length is known. ``calls`` and ``results`` are the numbers
+    of tool calls and tool results, which cost something beside their texts.
+    """
 
     texts: tuple[str, ...]
     images: int = 0
@@ -43,13 +46,14 @@ class Countable(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def chars(self) -> int:
-        """The characters of all texts, the hidden ones included."""
+        """The number of characters of all texts, the hidden ones included."""
         return self.hidden_chars + sum(map(len, self.texts))
 
 
 def countable_message(body: bytes | msgspec.Raw) -> Countable:
-    """What is counted of a message with *body*, the JSON list of its blocks. Raises nothing: a
-    body that cannot be read counts as the text that it is."""
+    """What is counted of a message with *body*, the JSON list of its blocks. Raises nothing: an
+    unreadable body counts as the text that it is.
+    """
     try:
         blocks = parse_blocks(body)
         parts = [_countable_block(block) for block in blocks]
@@ -76,10 +80,10 @@ def _countable_block(block: Block) -> Countable:
         case ThinkingBlock():
             return Countable((block.thinking,))
         case RedactedThinkingBlock():
-            # Encrypted thinking in base64: four characters carry three bytes of it.
+            # Encrypted thinking is base64: four characters carry three bytes.
             return Countable((), hidden_chars=len(block.data) * 3 // 4)
         case ToolUseBlock():
-            # The model wrote it as text, so nothing in it is flat.
+            # The model wrote the input as text, so nothing in it has a flat cost.
             return Countable((block.name, text_of_value(block.input)), calls=1)
         case ToolResultBlock():
             return msgspec.structs.replace(_countable_value(block.content), results=1)
@@ -92,17 +96,18 @@ def _countable_block(block: Block) -> Countable:
 
 
 def text_of_value(value: Any) -> str:
-    """A JSON value as the text that a model reads or writes: strings as they are."""
+    """A JSON value as the text that a model reads or writes. Strings stand without quotes."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        # A parameter to a line, as most models are shown them; escapes would count twice.
+        # One parameter on each line, as most models are shown them. Escaped JSON would count too
+        # much.
         return "\n".join(f"{name}: {text_of_value(item)}" for name, item in value.items())
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _countable_document(source: Any) -> Countable:
-    # A document may also be plain text or a list of blocks; only the others are flat.
+    # A document may also be plain text or a list of blocks; only the other kinds have a flat cost.
     if isinstance(source, dict):
         if source.get("type") == "text" and isinstance(source.get("data"), str):
             return Countable((source["data"],))
@@ -112,7 +117,7 @@ def _countable_document(source: Any) -> Countable:
 
 
 def _countable_value(value: Any) -> Countable:
-    """Any JSON value that may hold blocks, without recursion into it."""
+    """What is counted of any JSON value, which may hold blocks. Works without recursion."""
     texts: list[str] = []
     images = 0
     pending = [value]
@@ -144,8 +149,9 @@ def _countable_value(value: Any) -> Countable:
 
 
 def slices(texts: Iterable[str], max_chars: int) -> Iterator[list[str]]:
-    """*texts* in order, in batches of at most *most_chars* characters together. A text that is
-    longer is cut: each cut costs a token or so."""
+    """*texts* in order, in batches of at most *max_chars* characters together. A longer text is
+    cut, at a cost of about one token for each cut.
+    """
     batch: list[str] = []
     room = max_chars
     for text in filter(None, texts):

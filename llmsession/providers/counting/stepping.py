@@ -1,5 +1,6 @@
-"""Long work in short steps: in a thread, with an event loop that goes on and a cancel that is
-heard between two steps."""
+"""Runs long work in short steps in a thread, so that the event loop goes on and a cancellation
+takes effect between two steps.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from anyio.lowlevel import RunVar, checkpoint
 __all__ = ["INLINE_BYTES", "Stepper"]
 
 INLINE_BYTES = 2048
-"""Below it the way to a thread and back (0.1 ms) costs more than to count."""
+"""Below this size, the way to a thread and back (0.1 ms) costs more than the count itself."""
 THREADS = 2
-"""More are no faster: tokenising does not scale with threads. Two, so that a short text does not
-wait for all of a long one."""
+"""More threads are no faster, because tokenising does not scale with threads. Two, so that a short
+text need not wait for all of a long one.
+"""
 
 _limiter: RunVar[CapacityLimiter] = RunVar("llmsession counting threads")
 
 
 def counting_threads() -> CapacityLimiter:
-    """The threads that count, of the running event loop."""
-    # Its own: synchronous tools may hold all threads of the common one for minutes.
+    """The limiter of the threads that count, for the running event loop."""
+    # A limiter of its own: synchronous tools may occupy all threads of the common one for minutes.
     try:
         return _limiter.get()
     except LookupError:
@@ -31,8 +33,11 @@ def counting_threads() -> CapacityLimiter:
 
 
 class Stepper:
-    """Runs iterators to their end. What is at most *inline_bytes* large runs where it is; without
-    *threads*, for simulations in virtual time, everything does."""
+    """Runs iterators to their end.
+
+    Work of at most *inline_bytes* runs in the event loop. Without *threads* all work does;
+    simulations in virtual time need that.
+    """
 
     def __init__(self, inline_bytes: int = INLINE_BYTES, *, threads: bool = True) -> None:
         self._inline_bytes = inline_bytes
@@ -41,8 +46,9 @@ class Stepper:
     async def run(
         self, steps: Iterator[None], *, size_bytes: int, waits_for_disk: bool = False
     ) -> None:
-        """Take every step of *steps*, one after the other; none begins after a cancel. Raises
-        what a step raises."""
+        """Take every step of *steps*, one after the other. No step begins after a cancellation.
+        Raises what a step raises.
+        """
         is_short = size_bytes <= self._inline_bytes and not waits_for_disk
         if is_short or not self._uses_threads:
             for _step in steps:
@@ -54,7 +60,7 @@ class Stepper:
 
 
 def _advance(steps: Iterator[None]) -> bool:
-    # next() itself would raise StopIteration, which no coroutine can pass on.
+    # next() itself would raise StopIteration, which must not leave a coroutine.
     for _step in steps:
         return True
     return False

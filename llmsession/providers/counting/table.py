@@ -1,4 +1,4 @@
-"""What counts for whom, as the table of the documentation."""
+"""Which counter is used for which models, as a table of the documentation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ __all__ = ["Counted", "table_markdown"]
 
 
 class Counted(NamedTuple):
-    """A row: *whose* requests, by a model that stands for them, are counted by *kind*, a class of
-    providers or of counters, through *how*."""
+    """One row of the table of counters.
+
+    *whose* says whose requests they are, and *model* is a model that stands for them. *kind* is the
+    class of the provider or counter that is asked first, and *how* says how it counts. *extra* is
+    the extra to install.
+    """
 
     whose: str
     model: str
@@ -24,8 +28,11 @@ class Counted(NamedTuple):
 
 
 def table_markdown(rows: tuple[Counted, ...]) -> str:
-    """*rows* as a table. The first counter of each is its own, where its class counts; the next is
-    tiktoken, as far as the model's fit goes; the last is the estimate by characters."""
+    """*rows* as a Markdown table.
+
+    The first column of counters is the class that counts by itself. The next is tiktoken, as well
+    as it fits the model; the last is the estimate by characters.
+    """
     lines = [
         "| models | asked first | extra | off by | without an answer | off by |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -35,7 +42,7 @@ def table_markdown(rows: tuple[Counted, ...]) -> str:
         then = f"{fit}; without its vocabulary characters"
         accuracy = f"{_percent(fit_of(row.model).accuracy)}; {_percent(ESTIMATE_ACCURACY)}"
         extra = f"`llmsession[{row.extra}]`" if row.extra else ""
-        # Of a protocol's class: its members are looked for, and none of them is called.
+        # issubclass on a runtime protocol only looks for its members; none of them is called.
         counts = issubclass(row.kind, Counting)
         first = f"`{row.kind.__name__}`, {row.how}" if counts else "nobody"
         by = _percent(API_ACCURACY) if counts else ""

@@ -1,4 +1,4 @@
-"""Counting with tiktoken: exact for the text of OpenAI's models, near for others."""
+"""Counts with tiktoken: exact for the text of OpenAI's models, close for others."""
 
 from __future__ import annotations
 
@@ -32,15 +32,21 @@ if TYPE_CHECKING:
 __all__ = ["SLICE_CHARS", "TiktokenCounter"]
 
 SLICE_CHARS = 64 * 1024
-"""tiktoken panics on a million blanks in a row; cut to slices they cost 0.1 % more tokens."""
+"""tiktoken panics on a million blanks in a row. Cutting texts into slices of this many characters
+costs 0.1 % more tokens.
+"""
 KNOWN_MESSAGES = 20_000
 _LOOK_UP_COST = 32
-"""So many characters are hashed in the time in which one is tokenised, or more."""
+"""Hashing this many characters takes no longer than tokenising one."""
 
 
 class _Weight(NamedTuple):
-    """Of one message: tokens that the encoding counted, and those that were guessed; characters,
-    and those of them whose tokens were guessed; images, and calls and results of tools."""
+    """The weight of one message or slice.
+
+    ``exact`` are tokens that the encoding counted, and ``guessed`` those that were estimated.
+    ``chars`` are all characters, and ``guessed_chars`` those that were estimated. ``images``,
+    ``calls`` and ``results`` are numbers of such parts.
+    """
 
     exact: int = 0
     guessed: int = 0
@@ -57,15 +63,17 @@ class _Weight(NamedTuple):
 class TiktokenCounter:
     """Counts requests with tiktoken, in threads of its own, at most 64 Ki characters at a time.
 
-    *profile* gives what a model's images cost; *estimate* tells the tokens of a text where
-    tiktoken cannot: without a vocabulary in the user's cache that is everything, and else a slice
-    that tiktoken fails on; ``method`` and ``accuracy`` say so. What tiktoken counts is multiplied
-    for models of other vendors (``fit_of``). Nothing is ever downloaded. Messages that were
-    counted are known by their content, so the next request costs what is new in it. Raises nothing
-    of its own; a cancel is heard after the slice that is being counted.
+    *profile* gives the cost of a model's images. *estimate* is used where tiktoken cannot count:
+    for everything, if the user's cache has no vocabulary, and for a slice that tiktoken fails on.
+    ``method`` and ``accuracy`` of the count say so. For models of other vendors the count is
+    multiplied by a factor (``fit_of``). Nothing is ever downloaded.
 
-    The first count of a process loads the vocabulary, and tiktoken holds the interpreter for
-    0.1 s of that: who minds calls ``encodings.get("o200k_base")`` before the event loop runs.
+    Counted messages are remembered by their content, so the next request costs only what is new in
+    it. Raises nothing of its own. A cancellation takes effect after the current slice.
+
+    The first count of a process loads the vocabulary, and tiktoken holds the interpreter lock for
+    0.1 s of that. To avoid the pause, call ``encodings.get("o200k_base")`` before the event loop
+    runs.
     """
 
     def __init__(
@@ -82,17 +90,18 @@ class TiktokenCounter:
         self._encodings = encodings
         self._clock = clock
         self._stepper = stepper or Stepper()
-        # The least used first. Several threads use it: one call of it is one step for them.
+        # The least recently used message comes first. Several threads use the dictionary, but each
+        # call on it is atomic for them.
         self._known: OrderedDict[bytes, _Weight] = OrderedDict()
         self._slices = 0
         self._failures = 0
 
     def statistics(self) -> Mapping[str, int]:
-        """Slices tokenised, those that tiktoken failed on, and messages known."""
+        """Counters: slices tokenised, slices that tiktoken failed on, and messages remembered."""
         return {"slices": self._slices, "failures": self._failures, "known": len(self._known)}
 
     async def count(self, request: Request) -> Count:
-        """The tokens of *request*, by tiktoken or by characters."""
+        """The size of *request* in tokens, by tiktoken or by characters."""
         began_s = self._clock()
         profile = self._profile(request.model)
         name = encoding_name(request.model)
@@ -123,12 +132,12 @@ class TiktokenCounter:
     def _weigh(
         self, request: Request, name: str, profile: Profile, add: Callable[[_Weight], None]
     ) -> Iterator[None]:
-        """Weighs the parts of *request*, one after the other; a step is a slice's worth of work."""
+        """Weighs the parts of *request*, one after the other. A step is the work of one slice."""
         scale = _Scale(self._encodings.get(name), profile, self._estimate)
-        yield  # the first time, that took as long as a few slices
+        yield  # loading the vocabulary the first time takes as long as a few slices
         system = (request.system,) if request.system else ()
         framing = Countable((*system, *map(countable_json, request.tools)))
-        # Guesses depend on the profile, and so does what stays known.
+        # Estimates depend on the profile, so it is part of the key.
         kind = msgspec.json.encode((name, profile))
         loose = 0
         for body in (None, *(message.body for message in request.messages)):
@@ -167,7 +176,7 @@ def _joined(texts: Iterable[str]) -> bytes:
 
 
 class _Scale:
-    """Weighs texts: with an encoding, or without one by characters."""
+    """Weighs texts: with an encoding, or by characters without one."""
 
     def __init__(self, encoding: Encoding | None, profile: Profile, estimate: TextEstimate) -> None:
         self._encoding = encoding
@@ -179,20 +188,22 @@ class _Scale:
         return self._encoding is not None
 
     def text(self, text: str) -> _Weight:
-        """The weight of *text*, of at most SLICE_CHARS characters. Names of special tokens in it
-        are ordinary text; lone surrogates count as replaced."""
+        """The weight of *text*, which has at most SLICE_CHARS characters. Names of special tokens
+        in it are ordinary text. Lone surrogates count as replaced.
+        """
         if self._encoding is not None:
             try:
                 return _Weight(len(self._encoding.encode_ordinary(text)), chars=len(text))
             except BaseException as error:
-                # A panic in Rust is no Exception: it would end the whole task group.
+                # A panic in Rust is a BaseException that is no Exception: it would end the whole
+                # task group.
                 if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                     raise
         guessed = self._estimate(text, self._profile)
         return _Weight(0, guessed, len(text), len(text))
 
     def hidden(self, part: Countable) -> _Weight:
-        """The weight of what in *part* is no text."""
+        """The weight of the parts of *part* that are not text."""
         chars = part.hidden_chars
         guessed = math.ceil(chars / self._profile.chars_per_token)
         return _Weight(0, guessed, chars, chars, part.images, part.calls, part.results)

@@ -1,7 +1,7 @@
-"""tiktoken's vocabularies in the user's cache: where they are, and whether they are whole.
+"""tiktoken's vocabularies in the user's cache: where they are, and whether they are complete.
 
-Nothing here downloads: a vocabulary is put there by ``llmsession vocabulary``, before anything
-runs. Without one, counts are character estimates.
+Nothing here downloads. ``llmsession vocabulary`` puts a vocabulary there, before anything runs.
+Without one, counts are estimates by characters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CACHE_VARIABLE = "LLMSESSION_CACHE"
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """A vocabulary that we use. ``sha256`` is the one that tiktoken pins for it."""
+    """A vocabulary that we use. ``sha256`` is the hash that tiktoken pins for it."""
 
     name: str
     sha256: str
@@ -66,9 +66,10 @@ VOCABULARIES = {
 def vocabulary_folder(
     environment: Mapping[str, str] | None = None, platform: str = sys.platform
 ) -> Path:
-    """The folder of the vocabularies: below ``$LLMSESSION_CACHE``, else below the user's cache.
+    """The folder of the vocabularies: below ``$LLMSESSION_CACHE``, else below the user's cache
+    folder.
 
-    Raises InvalidConfig where there is no home and nothing else says where.
+    Raises InvalidConfig if there is no home folder and no variable names one.
     """
     variables = os.environ if environment is None else environment
     if own := variables.get(CACHE_VARIABLE):
@@ -76,13 +77,15 @@ def vocabulary_folder(
     local = variables.get("LOCALAPPDATA")
     if platform == "win32" and local:
         return Path(local) / "llmsession" / "Cache" / "vocabulary"
-    # The specification of XDG wants relative paths ignored.
+    # The XDG specification wants relative paths ignored.
     if (shared := variables.get("XDG_CACHE_HOME")) and Path(shared).is_absolute():
         return Path(shared) / "llmsession" / "vocabulary"
     try:
         home = Path(variables["HOME"]) if variables.get("HOME") else Path.home()
     except RuntimeError as error:
-        raise InvalidConfig(f"no home folder: set {CACHE_VARIABLE} to one for caches") from error
+        raise InvalidConfig(
+            f"no home folder: set {CACHE_VARIABLE} to a folder for caches"
+        ) from error
     below = Path("Library", "Caches") if platform == "darwin" else Path(".cache")
     return home / below / "llmsession" / "vocabulary"
 
@@ -93,8 +96,9 @@ def is_whole(vocabulary: Vocabulary, content: bytes) -> bool:
 
 
 def read_vocabulary(vocabulary: Vocabulary, folder: Path) -> bytes | None:
-    """The file of *vocabulary* in *folder*; None if it is not there, cannot be read, or is not
-    whole. Reads the disk; the file stays as it is."""
+    """The file of *vocabulary* in *folder*; None if it is missing, unreadable or incomplete. Reads
+    the disk, and changes nothing.
+    """
     try:
         content = (folder / vocabulary.file_name).read_bytes()
     except OSError:
@@ -103,8 +107,10 @@ def read_vocabulary(vocabulary: Vocabulary, folder: Path) -> bytes | None:
 
 
 def keep_vocabulary(vocabulary: Vocabulary, content: bytes, folder: Path) -> None:
-    """Write *content* into *folder* under its name, whole or not at all. Raises OSError, and
-    InvalidConfig for anything but the file that tiktoken pins."""
+    """Write *content* into *folder* under the vocabulary's name, completely or not at all.
+
+    Raises OSError, and InvalidConfig if *content* is not the file that tiktoken pins.
+    """
     if not is_whole(vocabulary, content):
         raise InvalidConfig(f"{vocabulary.name}: the file is not the one that tiktoken pins")
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +121,8 @@ def keep_vocabulary(vocabulary: Vocabulary, content: bytes, folder: Path) -> Non
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp's is its owner's alone; several users may share a folder
+        # mkstemp makes a file for its owner alone, and several users may share a folder
+        temporary.chmod(0o644)
         temporary.replace(folder / vocabulary.file_name)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -125,10 +132,10 @@ def keep_vocabulary(vocabulary: Vocabulary, content: bytes, folder: Path) -> Non
 def encoding_parts(
     vocabulary: Vocabulary, ranks: dict[bytes, int]
 ) -> tuple[dict[str, Any], str | None]:
-    """What tiktoken makes this encoding of, with *ranks* as its vocabulary, and the address that
-    it would have loaded them from.
+    """The arguments that tiktoken builds this encoding from, with *ranks* as its vocabulary, and
+    the address that it would have loaded the vocabulary from.
 
-    Raises InvalidConfig if the installed tiktoken does not say it the way it did.
+    Raises InvalidConfig if the installed tiktoken works differently.
     """
     addresses: list[str] = []
 
@@ -138,10 +145,12 @@ def encoding_parts(
 
     try:
         build = getattr(import_module("tiktoken_ext.openai_public"), vocabulary.name)
-        # The same function with our loader in its globals: tiktoken's own would go to the network,
-        # and to change it in its module would change it for the whole program.
+        # Run the same function with our loader in its globals. tiktoken's own loader would go to
+        # the network, and replacing it in its module would replace it for the whole program.
         names = {**build.__globals__, "load_tiktoken_bpe": known}
         parts: dict[str, Any] = FunctionType(build.__code__, names)()
-    except Exception as error:  # private parts of another library: anything may have become of them
-        raise InvalidConfig(f"this tiktoken has no {vocabulary.name} that we know") from error
+    except Exception as error:  # private parts of another library may have changed in any way
+        raise InvalidConfig(
+            f"the installed tiktoken does not define {vocabulary.name} as expected"
+        ) from error
     return parts, addresses[0] if addresses else None

@@ -1,5 +1,8 @@
-"""Where a vocabulary is had from when it is not there yet: tiktoken's own source, else a package
-of the registry that carries it. Used by ``llmsession vocabulary`` alone, never at run time."""
+"""Where to download a missing vocabulary: from tiktoken's own source, else from a package in the
+registry that contains it.
+
+Used by ``llmsession vocabulary`` alone, never at run time.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ from .vocabulary import (
 __all__ = ["SOURCES", "Fetched", "Source", "fetch_vocabularies", "from_registry", "from_tiktoken"]
 
 Source: TypeAlias = Callable[[Sequence[Vocabulary]], Iterator[tuple[Vocabulary, bytes]]]
-"""Yields the files that it has; raises OSError, or another Exception, where it has none."""
+"""Yields the files that it has. Raises OSError, or another Exception, if it has none."""
 
 CARRIER = "llama-index-core==0.14.25"
-"""A package that carries tiktoken's files, each named after the address it came from."""
+"""A package that contains tiktoken's files, each named after a hash of its address."""
 CARRIED_IN = "llama_index/core/_static/tiktoken_cache"
 
 _UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL")
@@ -45,8 +48,12 @@ REGISTRY_S = 90.0
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What became of fetching: ``found`` and ``there`` are names, the latter of those that were
-    there already; ``source`` says in words where they came from, ``why`` why some did not."""
+    """The result of a download.
+
+    ``there`` are the names of vocabularies that were in ``folder`` already, ``found`` those that
+    were downloaded, and ``missing`` those that are still missing. ``source`` says in words where
+    the downloaded ones came from, and ``why`` why some are missing.
+    """
 
     folder: str
     there: tuple[str, ...]
@@ -62,10 +69,10 @@ def fetch_vocabularies(
     folder: Path,
     sources: Sequence[tuple[str, Source]] | None = None,
 ) -> Fetched:
-    """Put those of *vocabularies* that *folder* lacks into it, from the first source that has them.
+    """Download those of *vocabularies* that *folder* lacks, from the first source that has them.
 
-    Raises nothing for what does not work: it is in the answer. Files that are not the pinned ones
-    are not kept. Takes some minutes at most.
+    Failures are not raised; they are in the result. Files that are not the pinned ones are not
+    kept. Takes some minutes at most.
     """
     there = [item for item in vocabularies if read_vocabulary(item, folder) is not None]
     missing = [item for item in vocabularies if item not in there]
@@ -86,7 +93,7 @@ def fetch_vocabularies(
                 keep_vocabulary(vocabulary, content, folder)
                 fetched.append(vocabulary)
                 used_sources += [words] * (words not in used_sources)
-        except Exception as error:  # a source is a convenience: setting up goes on without it
+        except Exception as error:  # a source is optional: setting up goes on without it
             why.append(f"{words}: {' '.join(error_text(error).split())[:200]}")
         missing = [item for item in missing if item not in fetched]
     return Fetched(
@@ -109,7 +116,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def from_tiktoken(vocabularies: Sequence[Vocabulary]) -> Iterator[tuple[Vocabulary, bytes]]:
-    """From the addresses in tiktoken's own source."""
+    """Download from the addresses in tiktoken's own source."""
     import httpx2
 
     until_s = time.monotonic() + DOWNLOAD_S
@@ -126,20 +133,25 @@ def _download(client: Any, address: str, vocabulary: Vocabulary, until_s: float)
         for piece in answer.iter_bytes():
             content += piece
             if len(content) > vocabulary.size_bytes or time.monotonic() > until_s:
-                break  # not the file, or too slow; what there is does not pass the check
+                # not the file, or too slow; the incomplete content does not pass the hash check
+                break
     return bytes(content)
 
 
 def _address(vocabulary: Vocabulary) -> str:
     _parts, address = encoding_parts(vocabulary, {})
     if address is None:
-        raise InvalidConfig(f"this tiktoken does not say where {vocabulary.name} is")
+        raise InvalidConfig(
+            f"the installed tiktoken does not say where to download {vocabulary.name}"
+        )
     return address
 
 
 def from_registry(vocabularies: Sequence[Vocabulary]) -> Iterator[tuple[Vocabulary, bytes]]:
-    """Out of a package that carries them, found where pip or uv find packages: a member of its
-    archive, taken without importing or running anything of it."""
+    """Take the files out of a package that contains them, found where pip or uv find packages.
+
+    The files are read from the package's archive. Nothing of the package is imported or run.
+    """
     with tempfile.TemporaryDirectory(prefix="llmsession-") as name:
         folder = Path(name)
         _fetch_carrier(folder)
@@ -158,7 +170,7 @@ def _member(folder: Path, member: str) -> bytes:
 def _fetch_carrier(folder: Path) -> None:
     commands = list(_carrier_commands(folder))
     if not commands:
-        raise FileNotFoundError("neither pip nor uv is here")
+        raise FileNotFoundError("neither pip nor uv is installed")
     why = ""
     for command, environment in commands:
         try:
@@ -177,15 +189,18 @@ def _fetch_carrier(folder: Path) -> None:
             continue
         if done.returncode == 0:
             return
-        # Only who failed: its own words may hold an index's address with a password in it.
+        # Report only which program failed: its own output may hold an index address with a
+        # password.
         why = f"{Path(command[0]).stem} found no {CARRIER}"
     raise OSError(why)
 
 
 def _carrier_commands(folder: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Commands that put the carrier's archive, or its files, into *folder*. Each looks where it is
-    configured to look."""
-    # The set-up step tells uv where packages are; elsewhere it is pip that people configure.
+    """Commands that put the package's archive, or its files, into *folder*. Each uses its own
+    configured index.
+    """
+    # If uv's index variables are set, uv knows where packages are; elsewhere pip is the one that
+    # people configure.
     order = (_by_uv, _by_pip) if any(map(os.environ.get, _UV_INDEXES)) else (_by_pip, _by_uv)
     for command in order:
         yield from command(folder)

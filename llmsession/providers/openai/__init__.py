@@ -1,1 +1,1 @@
-"""Chat completions, by the openai SDK."""
+"""Chat completions, through the openai SDK."""

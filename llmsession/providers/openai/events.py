@@ -1,8 +1,13 @@
-"""The chunks of a chat completion stream, as JSON, into our events. Pure; one reader, one reply.
+"""Translates the JSON chunks of a chat completion stream into our events. Pure.
 
-Servers that call themselves compatible differ in small things, and all of these are read: calls
-without an index or an id, several calls under one index, arguments as an object, reasoning under
-two names or in parts, usage on every chunk or on none, no ``[DONE]`` at the end.
+One instance reads one reply. Servers that call themselves compatible differ in details. All of
+these are accepted:
+
+- calls without an index or an id, and several calls under one index;
+- arguments as an object;
+- reasoning under two names, or in parts;
+- usage on every chunk, or on none;
+- no ``[DONE]`` at the end.
 """
 
 from __future__ import annotations
@@ -38,11 +43,12 @@ FINISH_REASONS: dict[str, str] = {
     "model_length": "model_context_window_exceeded",  # Mistral
     "tool_calls": "tool_use",
     "function_call": "tool_use",
-    # As a refusal: the same context is filtered again.
+    # Treated like a refusal, because the same context would be filtered again.
     "content_filter": "refusal",
 }
-"""The words of chat completions in ours. A word that is not here stays as it is, and an unknown
-one ends the turn without running anything."""
+"""Maps the finish reasons of chat completions to ours. A reason that is not here is kept as it is,
+and an unknown one ends the turn without running any tool.
+"""
 
 
 class _PromptDetails(msgspec.Struct):
@@ -96,7 +102,7 @@ _EMPTY_TEXT = msgspec.Raw(b'{"type":"text","text":""}')
 
 
 class _OpenCall:
-    """A call whose block is open, or waits for its name."""
+    """A tool call whose block is open, or whose name has not arrived yet."""
 
     __slots__ = ("block", "call_id", "early")
 
@@ -104,17 +110,17 @@ class _OpenCall:
         self.call_id = call_id
         self.block: int | None = None
         self.early: list[str] = []
-        """Arguments that came before the name."""
+        """Arguments that arrived before the name."""
 
 
 Names: TypeAlias = Callable[[str], str]
 
 
 class OpenAIEvents:
-    """Reads the chunks of one reply in order. ``ended`` after the last one.
+    """Reads the chunks of one reply, in order. ``ended`` is True after the last one.
 
-    *name_of* gives a tool the name that the session knows it by. With *keeps_reasoning* thinking
-    blocks carry the field that they came in as their signature, so that they are sent back.
+    *name_of* maps a tool's name on the wire to its name in the session. With *keeps_reasoning*, the
+    signature of a thinking block names the field that it came in, so that it is sent back there.
     """
 
     def __init__(
@@ -127,16 +133,16 @@ class OpenAIEvents:
         self._started = False
         self._blocks = 0
         self._open: tuple[DeltaKind, int] | None = None
-        """The text or thinking block that grows, of which there is at most one."""
+        """The text or thinking block that is open; there is at most one."""
         self._calls: dict[int, _OpenCall] = {}
         self._finished_calls = 0
         self._last_call = 0
         self._finish: str | None = None
 
     def read(self, data: str) -> Events:
-        """What the chunk *data* means, often nothing.
+        """The events that the chunk *data* stands for; often none.
 
-        Raises StreamFault for an error chunk, ProviderError for what cannot be read.
+        Raises StreamFault for an error chunk, and ProviderError if *data* cannot be read.
         """
         if data.startswith("[DONE]"):
             return self.finish()
@@ -155,7 +161,9 @@ class OpenAIEvents:
         return tuple(events)
 
     def finish(self) -> Events:
-        """The stream is over. Raises ProviderError, retryable, if the reply was not."""
+        """Called when the stream has ended. Raises a retryable ProviderError if the reply is
+        incomplete.
+        """
         if self.ended:
             return _NONE
         if self._finish is None:
@@ -192,7 +200,7 @@ class OpenAIEvents:
             self._call(_Call(index=0, function=delta.function_call), events)
 
     def _parts(self, parts: Any, events: list[StreamEvent]) -> None:
-        """Content in parts: text, and thinking that is a list of texts itself (Mistral)."""
+        """Content in parts: text, and thinking that is itself a list of texts (Mistral)."""
         for part in parts if isinstance(parts, list) else ():
             if not isinstance(part, dict):
                 continue
@@ -245,7 +253,8 @@ class OpenAIEvents:
     def _place(self, call: _Call, function: _Function) -> int:
         if call.index is not None:
             return call.index
-        # Without an index a named call is a new one, and anything else belongs to the last.
+        # Without an index, a call with a name is a new one, and anything else belongs to the last
+        # one.
         return max(self._calls, default=-1) + 1 if function.name else self._last_call
 
     def _open_call(self, call: _OpenCall, name: str, events: list[StreamEvent]) -> None:
@@ -275,7 +284,9 @@ class OpenAIEvents:
 
 
 def _is_another(known: _OpenCall, call: _Call, function: _Function) -> bool:
-    """Some servers stream every call under index 0: a further name with another id is a new one."""
+    """Does a new call begin here? Some servers stream every call under index 0; then a name with
+    another id begins a new call.
+    """
     return bool(function.name and call.id and call.id != known.call_id)
 
 
@@ -286,7 +297,7 @@ def _stop_reason(finish_reason: str) -> str:
 
 
 def _usage(usage: _Usage) -> Usage:
-    """Their prompt counts what was cached, ours leaves it out."""
+    """Their prompt tokens include cached ones; ours do not."""
     details = usage.prompt_tokens_details or _PromptDetails()
     cached = details.cached_tokens or usage.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0

@@ -1,4 +1,4 @@
-"""Chat completions, by the openai SDK: OpenAI, Azure, and every server that speaks as they do."""
+"""Chat completions through the openai SDK: OpenAI, Azure and compatible servers."""
 
 from __future__ import annotations
 
@@ -31,30 +31,37 @@ _NO_KEY = (
 _OPENAI_DIALECT = ChatDialect(max_tokens_field="max_completion_tokens", call_ids="short")
 _DIALECTS: dict[str, ChatDialect] = {
     "api.openai.com": _OPENAI_DIALECT,
-    # It sends usage without being asked, and refuses fields that it does not know.
+    # Mistral sends usage without being asked, and refuses unknown fields.
     "api.mistral.ai": ChatDialect(call_ids="nine", usage=False),
 }
-"""By host. All other servers get the plain dialect, which is what most of them read."""
+"""Dialects by host. All other servers get the plain dialect, which most of them accept."""
 
 
 class OpenAIProvider(SdkProvider):
     """Answers with the models of a server that speaks chat completions, on asyncio and trio.
 
-    Without *api_key* the SDK looks for one in the environment. A server at *base_url* (vLLM,
-    Ollama, llama.cpp, LiteLLM, ...) may need none. *platform* "azure" takes its endpoint and
-    version in *client_options*, which go to the SDK's client. *client* is an SDK client of your
-    own instead of all that.
+    - *api_key*: without one the SDK looks in the environment.
+    - *base_url* is another server (vLLM, Ollama, llama.cpp, LiteLLM, ...); it may need no key.
+    - *platform* "azure" needs its endpoint and version in *client_options*, which go to the SDK's
+      client.
+    - *client* is an SDK client of your own. It replaces all of the above.
+    - *dialect* says which variant of the API the server accepts. By default it is chosen by the
+      host.
+    - *keep_reasoning* sends the reasoning of earlier replies back, in the field that it came in.
+      Some servers need that between a call and its result. By default reasoning is kept in the
+      history and not sent.
+    - *max_retries* is how often the SDK retries before the first event of a reply. The session does
+      not retry those errors again.
+    - *connect_timeout_s* limits the time to connect, and *read_timeout_s* the pause between two
+      pieces of a reply. Both are in seconds.
+    - *max_connections* limits the open connections of one event loop.
+    - *headers* are sent with every request.
+    - *profiles* adds model profiles by name, or replaces built-in ones.
+    - *name* is recorded as the provider of each reply.
 
-    *dialect* is how the server wants to be spoken to; without one it is chosen by the host.
-    *keep_reasoning* sends the reasoning of earlier replies back in the field that it came in,
-    which some servers ask for between a call and its result; by default it is kept in the
-    history and not sent. *max_retries* is how often the SDK tries again before the first event;
-    the session adds none to these. *read_timeout_s* is the longest pause between two pieces of a
-    reply. *profiles* adds to the models that are known by name, or replaces them.
-
-    A manager that is left closes its provider. One that several managers share is used as an
-    async context manager around them, which closes it then. Raises InvalidConfig where it cannot
-    work.
+    A manager closes its provider when it is left. If several managers share a provider, use the
+    provider as an async context manager around them; then only leaving that context closes it.
+    Raises InvalidConfig if the arguments cannot work, or if there is no key.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class OpenAIProvider(SdkProvider):
         name: str = "openai",
     ) -> None:
         if platform not in ("openai", "azure"):
-            raise InvalidConfig(f"platform {platform!r} is none of openai, azure")
+            raise InvalidConfig(f"platform must be 'openai' or 'azure', not {platform!r}")
         settings = ClientSettings(
             max_retries=max_retries,
             connect_timeout_s=connect_timeout_s,
@@ -90,7 +97,8 @@ class OpenAIProvider(SdkProvider):
             make=partial(_make_client, sdk, platform),
             options=given_options(client_options, api_key=api_key, base_url=base_url),
             settings=settings,
-            # Azure's client reads the model from the request to find its address.
+            # Azure's client reads the model from the request to build its address, so it needs the
+            # object.
             takes_bytes=sdk.AsyncOpenAI,
             headers=headers,
             profiles=profiles,
@@ -101,12 +109,13 @@ class OpenAIProvider(SdkProvider):
         self._keep_reasoning = keep_reasoning
 
     def profile(self, model: str) -> Profile:
-        """What *model* accepts, needs and holds; the careful values for an unknown one."""
+        """The properties of *model*. An unknown model gets cautious values."""
         profile = find_profile(model, OPENAI, otherwise=COMPATIBLE, own=self._profiles)
         if profile is not COMPATIBLE:
             return profile
         claude = find_profile(model, CLAUDE, otherwise=COMPATIBLE, own={})
-        # Behind this API a Claude model has its limits, but its signed thinking does not come out.
+        # Behind this API a Claude model has its own limits, but its signed thinking does not come
+        # out.
         return msgspec.structs.replace(
             COMPATIBLE,
             window_tokens=claude.window_tokens,
@@ -116,9 +125,11 @@ class OpenAIProvider(SdkProvider):
         )
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        """The reply to *request*. Cancelling or closing it closes the connection.
+        """Stream the reply to *request*. Cancelling it, or closing the generator, closes the
+        connection.
 
-        Raises ProviderError: before the first event after the SDK's retries, later at once.
+        Raises ProviderError. Errors before the first event are raised after the SDK's retries,
+        later errors at once.
         """
         reader = OpenAIEvents(keeps_reasoning=self._keep_reasoning)
 
@@ -132,8 +143,8 @@ class OpenAIProvider(SdkProvider):
 
 
 def _sdk() -> Any:
-    # Here and not above: it takes about a second, which a program that uses another provider, or
-    # the command line's help, should not pay.
+    # Imported here and not at the top: it takes about a second. A program that uses another
+    # provider, and ``--help``, should not pay for that.
     need_package("openai", "OpenAIProvider", "llmsession[openai]")
     import openai
 
@@ -143,13 +154,15 @@ def _sdk() -> Any:
 def _make_client(
     sdk: Any, platform: OpenAIPlatform, options: dict[str, Any], settings: ClientSettings
 ) -> Any:
-    """The client that the others are copies of. Raises InvalidConfig, the key not in its text."""
+    """The client that is copied for each event loop. Raises InvalidConfig without the key in its
+    text.
+    """
     if platform == "azure":
         return make_pattern(sdk.AsyncAzureOpenAI, platform, options, settings)
     if not _has_key(options):
         if not (options.get("base_url") or os.environ.get("OPENAI_BASE_URL")):
             raise InvalidConfig(_NO_KEY)
-        options = {**options, "api_key": "none"}  # a local server needs none, but the SDK does
+        options = {**options, "api_key": "none"}  # a local server needs no key, but the SDK does
     return make_pattern(sdk.AsyncOpenAI, platform, options, settings)
 
 

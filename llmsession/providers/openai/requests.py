@@ -1,8 +1,9 @@
-"""Our requests as chat completion requests. Pure: equal requests give equal bytes.
+"""Turns requests into chat completion requests. Pure: equal requests give equal bytes.
 
-Calls become ``tool_calls``, results become messages of the role ``tool`` in their order. What
-chat completions have no words for is left out (signed thinking, another provider's own tools) or
-said in text (that a result is an error; which result an image belongs to).
+Calls become ``tool_calls``, and results become messages of the role ``tool``, in their order. Two
+kinds of content have no place in chat completions and are left out: signed thinking, and blocks of
+another provider's own tools. Two facts are written as text: that a result is an error, and which
+result an image belongs to.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from llmsession.turns.request import Request
 __all__ = ["CallIds", "ChatDialect", "ToolNames", "chat_body", "chat_messages"]
 
 CallIds: TypeAlias = Literal["any", "short", "nine"]
-"""What a server takes as a call's id: anything; up to 40 characters (OpenAI); nine letters and
-digits (Mistral)."""
+"""The call ids that a server accepts: any; up to 40 characters (OpenAI); or nine letters and digits
+(Mistral).
+"""
 
 MAX_NAME = 64
 MAX_ID = 40
@@ -35,10 +37,13 @@ _Fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """How one server wants to be spoken to.
+    """Which variant of chat completions a server accepts.
 
-    ``system_role`` is "system" or "developer"; ``max_tokens_field`` is the name of the output
-    limit; ``usage`` asks for usage in the stream, which some servers refuse.
+    - ``system_role`` is the role of the system prompt: "system" or "developer".
+    - ``max_tokens_field`` is the name of the output limit.
+    - ``call_ids`` is the form of call ids that the server accepts.
+    - ``usage`` asks for usage in the stream, which some servers refuse.
+    - ``max_name`` is the longest tool name that the server accepts, in characters.
     """
 
     system_role: str = "system"
@@ -49,7 +54,7 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolNames:
-    """Tool names on their way out and back: ours may be longer than a server takes."""
+    """Maps tool names to the wire and back: ours may be longer than a server accepts."""
 
     def __init__(self, names: Sequence[str], longest: int) -> None:
         self._out = {name: _short(name, longest) for name in names if len(name) > longest}
@@ -57,16 +62,16 @@ class ToolNames:
         self._longest = longest
 
     def out(self, name: str) -> str:
-        """*name* as it is sent. Names of tools that are not offered any more are cut, too."""
+        """*name* as it is sent. Names of tools that are no longer offered are shortened, too."""
         return self._out.get(name) or _short(name, self._longest)
 
     def back(self, name: str) -> str:
-        """The tool that the server means by *name*."""
+        """The session's name of the tool that the server calls *name*."""
         return self._back.get(name, name)
 
 
 def _short(text: str, longest: int) -> str:
-    """*text*, its end replaced by a digest of it all if it is too long."""
+    """*text*, or its beginning with a digest of the whole text if it is too long."""
     if len(text) <= longest:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -93,8 +98,9 @@ def _call_id(call_id: str, style: CallIds) -> str:
 
 
 def chat_body(request: Request, dialect: ChatDialect) -> tuple[bytes, ToolNames]:
-    """The JSON of the chat completion request that *request* is, and the names to read its reply
-    with. Raises ProviderError, fatal, where an option may not be set by the caller."""
+    """The JSON body of the chat completion request for *request*, and the names to read the reply
+    with. Raises a fatal ProviderError if an option is set that only the session may set.
+    """
     tools = [_Fields.decode(tool) for tool in request.tools]
     names = ToolNames([_text(tool.get("name")) for tool in tools], dialect.max_name)
     body: dict[str, Any] = {
@@ -106,7 +112,9 @@ def chat_body(request: Request, dialect: ChatDialect) -> tuple[bytes, ToolNames]
         body["tools"] = [_tool(tool, names) for tool in tools]
     for name, value in request.options.items():
         if name in _FIXED:
-            raise ProviderError(f"option {name!r} is the session's to set", kind="fatal")
+            raise ProviderError(
+                f"option {name!r} must not be set in options: the session sets it", kind="fatal"
+            )
         _add_option(body, name, value, names)
     body["stream"] = True
     if dialect.usage:
@@ -128,7 +136,7 @@ def _tool(tool: Mapping[str, msgspec.Raw], names: ToolNames) -> dict[str, Any]:
 
 
 def _add_option(body: dict[str, Any], name: str, value: Any, names: ToolNames) -> None:
-    """An option under the name and in the shape that chat completions give it."""
+    """Add an option under the name, and in the shape, that chat completions use."""
     if name == "tool_choice" and isinstance(value, Mapping) and value.get("type") != "function":
         if value.get("disable_parallel_tool_use"):
             body["parallel_tool_calls"] = False
@@ -155,7 +163,7 @@ def _tool_choice(choice: Mapping[str, Any], names: ToolNames) -> Any:
 def chat_messages(
     request: Request, dialect: ChatDialect, names: ToolNames
 ) -> Iterator[dict[str, Any]]:
-    """The messages of *request*, the system prompt first."""
+    """The messages of *request*, beginning with the system prompt."""
     if request.system:
         yield {"role": dialect.system_role, "content": request.system}
     for message in request.messages:
@@ -184,7 +192,7 @@ def _assistant(blocks: _Blocks, dialect: ChatDialect, names: ToolNames) -> Itera
             reasoning[field] = reasoning.get(field, "") + _text(block.get("thinking"))
     content = "\n\n".join(text for text in texts if text.strip())
     if not content and not calls:
-        return  # nothing of it can be said here, and an empty message is refused
+        return  # chat completions have no place for its content, and refuse an empty message
     message: dict[str, Any] = {"role": "assistant", "content": content or None, **reasoning}
     if calls:
         message["tool_calls"] = calls
@@ -218,9 +226,9 @@ def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
     if not parts:
         if any(kind == "tool_result" for kind, _ in blocks):
             return
-        parts = [_text_part(EMPTY_MESSAGE)]  # the roles have to take turns
+        parts = [_text_part(EMPTY_MESSAGE)]  # user and assistant messages must alternate
     if all(part["type"] == "text" for part in parts):
-        # A plain text is what every server reads.
+        # Every server accepts plain text; only some accept parts.
         yield {"role": "user", "content": "\n\n".join(part["text"] for part in parts)}
     else:
         yield {"role": "user", "content": parts}
@@ -231,7 +239,7 @@ def _text_part(text: str) -> dict[str, Any]:
 
 
 def _result(block: Mapping[str, msgspec.Raw]) -> tuple[str, list[dict[str, Any]]]:
-    """A result's text, and what else is in it."""
+    """A result's text, and its other content parts."""
     raw = bytes(block.get("content", b'""'))
     texts: list[str] = []
     media: list[dict[str, Any]] = []
@@ -251,7 +259,7 @@ def _result(block: Mapping[str, msgspec.Raw]) -> tuple[str, list[dict[str, Any]]
 
 
 def _part(kind: str, block: Mapping[str, msgspec.Raw]) -> dict[str, Any] | None:
-    """A block of a user's message as a content part; None for what cannot be said."""
+    """A block of a user message as a content part; None if there is no such part."""
     if kind == "text":
         text = _text(block.get("text"))
         return _text_part(text) if text.strip() else None

@@ -85,7 +85,7 @@ def check_priced(model: str, budget: SpendingBudget | None, prices: PriceTable) 
     if budget is not None and budget.max_cost_usd is not None and prices.find(model) is None:
         raise InvalidConfig(
             f"the budget is in dollars, but the price of model {model!r} is not known; pass it"
-            " to SessionManager(prices={...})"
+            " to SessionManager(prices={...}), or set prices in the service's configuration"
         )
 
 

@@ -29,12 +29,19 @@ class ReplyText:
         self._seq = 0
         self._place = (0, 0, 0)
         """Turn, step and attempt of the newest preview."""
+        self._closed: list[str] = []
+        """The texts of the steps that are closed."""
         self._pieces: list[str] = []
         """The text that was returned of the step that is not closed yet."""
         self._heard_again: str | None = None
         """After ``lagged``: the part of the returned text that has arrived a second time. Otherwise
         None.
         """
+
+    @property
+    def text(self) -> str:
+        """The pieces that were returned, joined, without those that a ``StepRestarted`` voided."""
+        return "".join([*self._closed, *self._pieces])
 
     def lagged(self) -> None:
         """The subscription starts again from the turn's acceptance. Text that was returned is not
@@ -54,9 +61,11 @@ class ReplyText:
         return self._read_record(event)
 
     def _restart(self, place: tuple[int, int, int]) -> Iterator[StepRestarted]:
-        if self._pieces:
-            yield StepRestarted(*place)
+        is_void = bool(self._pieces)
+        # Before the yield: whoever reads the StepRestarted may look at the text that is left.
         self._place, self._pieces, self._heard_again = place, [], None
+        if is_void:
+            yield StepRestarted(*place)
 
     def _read_delta(self, delta: TextDelta) -> Iterator[TextPiece]:
         place = (delta.turn, delta.step, delta.attempt)
@@ -75,6 +84,7 @@ class ReplyText:
         whole = text_of(record)
         if whole is not None:
             yield from self._go_on("".join(self._pieces), whole)
+            self._closed.append(whole)
             self._pieces, self._heard_again = [], None
 
     def _go_on(self, told: str, whole: str) -> Iterator[TextPiece]:
@@ -116,6 +126,15 @@ class TextStream:
         self._events = aiter(turn)
         self._pieces: Iterator[TextPiece] = iter(())
         self._is_over = False
+
+    @property
+    def text(self) -> str:
+        """What a screen has to show now: the pieces so far, without those of a restarted step.
+
+        After a ``StepRestarted``, show this in place of what was shown. It stays when the stream
+        has ended, with an error, too.
+        """
+        return self._reader.text
 
     def __aiter__(self) -> TextStream:
         return self

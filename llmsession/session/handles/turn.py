@@ -52,7 +52,7 @@ class Turn:
         Every character comes once, also if the turn has already ended. The ``str`` pieces, joined,
         are the text of the turn's replies, one step after the other. Between them a
         ``StepRestarted`` says that a step's text begins again, for example after a broken stream:
-        discard that step's pieces.
+        discard that step's pieces. The stream's ``text`` is what is left then.
 
         At its end it raises TurnAborted, TurnFailed or BudgetExhausted, as ``text`` does, and the
         errors of ``outcome``. Cancelling it, or leaving the loop, does not interrupt the turn.

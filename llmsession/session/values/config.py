@@ -437,11 +437,12 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What opening the session does with a turn that was running when its owner died or lost its
     store.
 
-    ``drop`` ends the turn as an interrupt would, with the reason ``crash``. ``resume`` continues it
-    after its last record. Calls that the caller answers are offered again under their ids.
-    Functions that may have started are not run again; their calls get the result "outcome unknown".
-    The turn's steps and tokens go on counting, but tokens of replies that never became durable are
-    not included. Its seconds, the deadlines of its calls, and the retries of its step begin anew.
+    ``drop`` drops the turn whole, whatever ``interrupt_policy`` says; its reason is ``crash``.
+    ``resume`` continues it after its last record. Calls that the caller answers are offered again
+    under their ids. Functions that may have started are not run again; their calls get the result
+    "outcome unknown". The turn's steps and tokens go on counting, but tokens of replies that never
+    became durable are not included. Its seconds, the deadlines of its calls, and the retries of its
+    step begin anew.
     """
     tool_deadline_s: float | None = 600.0
     """Seconds that a call may wait for its result; then it gets an error result. None: no

@@ -141,7 +141,7 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
             return await _add_seals(connection, schema, unlock(key, note, where), note)
     if version > newest:
         raise StoreError(
-            f"{where} has tables of version {version}, and this llmsession knows those up to"
+            f"{where} has tables of version {version}, but this llmsession knows versions up to"
             f" {newest}: a newer llmsession made them. Upgrade llmsession to open it",
             committed=False,
         )

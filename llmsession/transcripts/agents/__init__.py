@@ -1,5 +1,5 @@
-"""Formats of coding agents, a module each.
+"""Formats of coding agents, one module for each.
 
-In: a file's bytes, or a folder's files. Out: Conversations, and for formats that an application
-can import the files again. Absent: the rules for turns (``common.assembly``), other formats.
+In: a file's bytes, or a folder's files. Out: conversations, and, for formats that an application
+can import, the files again. The rules for turns are in ``common.assembly``.
 """

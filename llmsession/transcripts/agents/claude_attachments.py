@@ -1,7 +1,7 @@
 """The attachment lines of Claude Code: files, snippets, prompts and reminders that it sent.
 
-The application puts each into words of its own when it makes a request. The file holds the parts
-alone, so the words around them here are ours; names, contents and lists are the file's.
+When the application makes a request, it wraps each attachment in its own wording. The file holds
+only the parts, so the wording here is ours; names, contents and lists are the file's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_SENT = frozenset(
         "hook_permission_decision", "hook_system_message", "prompt_snapshot", "structured_output",
     }
 )  # fmt: skip
-"""Kinds that the application keeps for itself."""
+"""Kinds of attachments that the application does not send."""
 
 WITHOUT_TEXT = frozenset(
     {
@@ -30,11 +30,11 @@ WITHOUT_TEXT = frozenset(
         "verify_plan_reminder", "workflow_keyword_request",
     }
 )  # fmt: skip
-"""Kinds that stand for a text of the application that the file does not hold."""
+"""Kinds that represent a text of the application which is not in the file."""
 
 _Fields: TypeAlias = Mapping[str, Any]
 _PLAIN = ("content", "text", "addedBlocks", "addedLines", "message", "snippet")
-"""Where kinds without a reader of their own hold a text, or a list of texts."""
+"""The fields in which kinds without a reader of their own hold a text, or a list of texts."""
 
 
 def attachment_kind(value: Any) -> str:
@@ -44,8 +44,9 @@ def attachment_kind(value: Any) -> str:
 
 
 def attachment_blocks(value: Any) -> list[bytes]:
-    """The blocks that the attachment *value* was sent as; [] if it is not read, or holds
-    nothing."""
+    """The blocks that the attachment *value* was sent as; empty if its kind is not read, or if it
+    holds nothing.
+    """
     kind = attachment_kind(value)
     if not kind or kind in NOT_SENT:
         return []
@@ -104,7 +105,9 @@ def _file(fields: _Fields) -> list[bytes]:
 
 
 def _with(heading: Callable[[_Fields], str], *names: str) -> Callable[[_Fields], list[bytes]]:
-    """A reader of a heading and the text of the first of the fields *names* that has one."""
+    """A reader of attachments with a *heading*, followed by the text of the first non-empty field
+    of *names*.
+    """
 
     def read(fields: _Fields) -> list[bytes]:
         text = next(filter(None, (_texts(fields.get(name)) for name in names)), "")
@@ -137,7 +140,7 @@ def _skills(fields: _Fields) -> list[bytes]:
 
 
 def _hook_success(fields: _Fields) -> list[bytes]:
-    # What other hooks print is shown to the user alone.
+    # The output of other hooks is shown to the user alone.
     if fields.get("hookEvent") in ("PreToolUse", "PostToolUse", "Stop", "SubagentStop"):
         return []
     text = _texts(fields.get("content"))

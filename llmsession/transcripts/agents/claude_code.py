@@ -1,20 +1,21 @@
-"""Claude Code's session files: one JSON line per content block, linked as a tree.
+"""Claude Code's session files: one JSON line for each content block, linked as a tree.
 
-What the eight recordings that this was written against taught, and what is done about it:
+This reader was written against eight recordings. They show these properties, which it handles as
+follows:
 
-- The lines of one response share ``message.id`` and repeat its usage; results of parallel
-  calls may stand between them. They become one message, at the place of the first line.
-- A prompt typed while a tool runs is no line of its own. It is either a text block beside the
-  tool result, or only an ``enqueue`` and a ``remove`` of the prompt queue; the next reply
-  answers it. Both become a text after the results of that step.
-- Text marked ``isMeta`` (a skill, a caveat) was sent as user text. It becomes a block of the
-  user message that it stands next to. So does the output of local commands.
+- The lines of one response share ``message.id`` and repeat its usage. Results of parallel calls may
+  stand between them. The lines become one message, at the place of the first line.
+- A prompt typed while a tool runs has no line of its own. It is either a text block beside the tool
+  result, or only an ``enqueue`` and a ``remove`` of the prompt queue. The next reply answers it. In
+  both cases it becomes a text after the results of that step.
+- Text marked ``isMeta`` (a skill, a caveat) was sent as user text. It becomes a block of the user
+  message that it stands next to. The output of local commands is treated in the same way.
 - ``[Request interrupted by user]`` ends a turn, and so does an API error.
-- Compaction: history goes on across the boundary. The summary is left out, with a note. In a file
-  that begins at the boundary the summary is all there is of what was before: it is the first
-  message of the user.
+- Compaction: the history continues across the boundary, and the summary is left out, with a note.
+  In a file that begins at the boundary, the summary is all that remains of the earlier
+  conversation, so it becomes the first user message.
 - Attachments (files, snippets of edited files, selections, queued prompts, reminders) were sent as
-  text of the user. ``claude_attachments`` reads them; the kinds that it does not are noted.
+  user text. ``claude_attachments`` reads them; unknown kinds are noted.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _TELLING = {
 
 
 def looks_claude_code(fields: dict[str, msgspec.Raw]) -> bool:
-    """Do these fields of one line tell that the file is Claude Code's?"""
+    """Do these fields of one line show that the file is Claude Code's?"""
     try:
         kind = msgspec.json.decode(fields.get("type", b"null"), type=str)
     except msgspec.ValidationError:
@@ -84,10 +85,11 @@ def looks_claude_code(fields: dict[str, msgspec.Raw]) -> bool:
 
 
 def read_claude_code(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
-    """The conversations in *raw*, a file's bytes: one, unless sessions in it are not linked.
+    """The conversations in *raw*, a file's bytes: one, unless it holds sessions that are not
+    linked.
 
-    Raises TranscriptError: nothing in the file is a line of this format; and, if *strict*, for
-    the first line that cannot be read, a torn last one excepted.
+    Raises TranscriptError if no line of the file is of this format. With *strict*, also for the
+    first line that cannot be read, except a torn last one.
     """
     objects, broken = read_lines(raw, strict=strict)
     lines: list[ClaudeLine] = []
@@ -129,7 +131,7 @@ def _share_notes(notes: list[Note], sessions: list[list[ClaudeLine]]) -> list[li
 
 
 class _Recording:
-    """The lines of one conversation on their way to its turns."""
+    """The lines of one conversation while they become turns."""
 
     def __init__(self, lines: list[ClaudeLine], notes: list[Note]) -> None:
         sessions = [line.record.session_id for line in lines if line.record.session_id]
@@ -137,7 +139,9 @@ class _Recording:
         self.notes = list(notes)
         self.recorded: list[RecordedMessage] = []
         self.joined: list[tuple[RecordedMessage, str, str]] = []
-        """Messages whose note names the turn they came into, with the kind and text of the note."""
+        """Messages whose note names the turn they were put into, with the kind and the text of the
+        note.
+        """
         self.seen_calls: set[str] = set()
         self.lines = self._without_sidechains(self._without_duplicates(lines))
         self.by_uuid = {line.record.uuid: line for line in self.lines if line.record.uuid}
@@ -174,13 +178,13 @@ class _Recording:
                 unique_lines.append(line)
             else:
                 differs = first.blocks != line.blocks
-                detail = f"line {uuid} was there before" + ", with other content" * differs
+                detail = f"line {uuid} occurs twice" + ", with different content" * differs
                 self._note(line.number, "duplicate", detail, visible=differs)
         return unique_lines
 
     def _without_sidechains(self, lines: list[ClaudeLine]) -> list[ClaudeLine]:
         if all(line.record.is_sidechain for line in lines if line.is_message):
-            return lines  # a sub-agent's own file: there it is the conversation
+            return lines  # a sub-agent's own file: there the sidechain is the conversation
         for line in lines:
             if line.record.is_sidechain:
                 self._note(line.number, "sidechain", line.type)
@@ -215,8 +219,8 @@ class _Recording:
             rules=CLAUDE_CODE,
             title=self._title(),
         )
-        # A result stands wherever its tool was done, and the calls of an interrupted turn stay
-        # open: both are usual here.
+        # A result stands wherever its tool finished, and the calls of an interrupted turn stay
+        # open. Both are usual here, so they are not noted.
         notes = [note for note in whole.notes if note.what not in _USUAL]
         notes += self.notes
         for message, what, text in self.joined:
@@ -283,7 +287,7 @@ class _Recording:
             self._interrupt()
 
     def _begins_here(self, line: ClaudeLine) -> bool:
-        """Has the user said nothing before *line*, a summary, that is in the file?"""
+        """Is nothing in the file that the user said before *line*, a summary?"""
         said = (block_type(raw) for message in self.recorded for raw in _of_user(message))
         return bool(line.blocks) and all(kind == "tool_result" for kind in said)
 
@@ -308,7 +312,7 @@ class _Recording:
                 blocks=blocks,
                 model=lines[0].body.model,
                 provider="anthropic",
-                # The last line is written last: its usage and stop reason are the final ones.
+                # The last line was written last, so its usage and stop reason are the final ones.
                 usage=_last(line.usage for line in lines),
                 stop_reason=_last(line.body.stop_reason for line in lines),
                 created_at=lines[0].at,
@@ -317,11 +321,11 @@ class _Recording:
         )
 
     def _is_new(self, line: ClaudeLine, block: ClaudeBlock) -> bool:
-        """Is it no call, or a call that was not recorded before?"""
+        """Is *block* not a call, or a call that was not recorded before?"""
         if block.type != "tool_use" or block.call_id not in self.seen_calls:
             self.seen_calls.update([block.call_id] if block.type == "tool_use" else [])
             return True
-        detail = f"call {block.call_id} was there before"
+        detail = f"call {block.call_id} occurs twice"
         self._note(line.number, "duplicate", detail, visible=True)
         return False
 
@@ -335,7 +339,7 @@ class _Recording:
         return message
 
     def _interrupt(self) -> None:
-        """The open turn ended here, before it was done."""
+        """Mark the open turn as ended before it was done."""
         if self.recorded:
             self.recorded[-1].interrupted = True
 
@@ -391,7 +395,9 @@ def _of_user(message: RecordedMessage) -> list[bytes]:
 
 
 def _queued_prompt(line: ClaudeLine) -> str:
-    """The text of a queued prompt, by which its lines of the queue are known."""
+    """The text of a queued prompt, by which the lines of the queue that concern it are
+    recognised.
+    """
     if attachment_kind(line.record.attachment) != "queued_command":
         return ""
     blocks = parse_blocks(join_blocks(attachment_blocks(line.record.attachment)))

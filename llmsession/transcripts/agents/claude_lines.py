@@ -1,4 +1,4 @@
-"""The lines of a Claude Code recording, typed, and which of them are its active path."""
+"""The typed lines of a Claude Code recording, and which of them are its active path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ClaudeBlock", "ClaudeLine", "active_path", "decode_line", "split_ses
 
 
 class ClaudeBlock(msgspec.Struct, frozen=True):
-    """``call_id`` is that of a tool_use or tool_result, else empty."""
+    """A content block. ``call_id`` is the id of a tool_use or tool_result, else empty."""
 
     type: str
     call_id: str
@@ -62,7 +62,7 @@ class _Record(msgspec.Struct, rename="camel"):
     attachment: Any = None
     message: msgspec.Raw = msgspec.Raw(b"null")
     written: msgspec.Raw = msgspec.Raw(b"null")
-    """In a file of ours: what a line has no place for."""
+    """In a file that we wrote: fields that the format has no place for."""
 
 
 class ClaudeLine(msgspec.Struct, frozen=True):
@@ -75,12 +75,12 @@ class ClaudeLine(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """What kind of line it is, in the file's word."""
+        """The type of the line, as the file names it."""
         return self.record.type
 
     @property
     def is_message(self) -> bool:
-        """Did the user's side or the model say it?"""
+        """Is it a message of the user's side or of the model?"""
         return self.record.type in ("user", "assistant")
 
     @property
@@ -93,12 +93,12 @@ class ClaudeLine(msgspec.Struct, frozen=True):
 
     @property
     def response(self) -> str:
-        """What the lines of one API response share."""
+        """A key that the lines of one API response share."""
         return self.body.id or self.record.request_id or self.record.uuid or f"#{self.number}"
 
     @property
     def usage(self) -> Usage | None:
-        """What the response cost so far; None if the line does not say."""
+        """The usage of the response so far; None if the line does not report it."""
         reported = self.body.usage
         if reported is None:
             return None
@@ -123,7 +123,7 @@ _block_fields = msgspec.json.Decoder(_BlockFields)
 
 
 def decode_line(number: int, raw: bytes) -> ClaudeLine:
-    """The typed line. Raises msgspec.ValidationError where a field is not what it must be."""
+    """The typed line. Raises msgspec.ValidationError if a field has the wrong type."""
     record = _records.decode(raw)
     if record.type not in ("user", "assistant"):
         return ClaudeLine(number, record, _Body(), ())
@@ -144,9 +144,10 @@ def _block(raw: bytes) -> ClaudeBlock:
 
 
 def split_sessions(lines: list[ClaudeLine]) -> list[list[ClaudeLine]]:
-    """The lines of each conversation, in file order. Sessions that a parent link joins are one
-    conversation; a line without a session belongs to the session before it."""
-    home: dict[str, str] = {}  # session -> the session that it goes on from
+    """The lines of each conversation, in file order. Sessions that are joined by a parent link are
+    one conversation. A line without a session belongs to the session before it.
+    """
+    home: dict[str, str] = {}  # maps a session to the session that it continues
 
     def root(session: str) -> str:
         while home.setdefault(session, session) != session:
@@ -174,11 +175,11 @@ def split_sessions(lines: list[ClaudeLine]) -> list[list[ClaudeLine]]:
 def active_path(lines: list[ClaudeLine]) -> tuple[set[int], list[Note]]:
     """The numbers of the message lines that the model saw last, and notes on broken links.
 
-    *lines* have unique uuids and no sidechains. The path goes from the last message to its
-    root over the parents, and over a compaction by its logical parent. Where a parent is not
-    in the file, the line before stands in for it. Parallel calls are siblings in the tree:
-    all lines of a response on the path count, the results of its calls, and what those
-    results brought with them.
+    *lines* have unique uuids and no sidechains. The path goes from the last message to its root
+    over the parents, and across a compaction by its logical parent. If a parent is not in the file,
+    the line before takes its place. Parallel calls are siblings in the tree. So the path includes
+    all lines of a response on it, the results of its calls, and what those results brought with
+    them.
     """
     place = {line.record.uuid: index for index, line in enumerate(lines) if line.record.uuid}
     index: int | None = max(

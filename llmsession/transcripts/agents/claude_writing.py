@@ -1,8 +1,8 @@
-"""Session files in Claude Code's words, written by us: one JSON line a block, each the child of
-the one before.
+"""Writes session files in Claude Code's format: one JSON line for each block, each the child of the
+one before.
 
-Each line says beside it which message of ours it is a part of, so that ids, order and turns come
-back. A file that somebody went on writing is read as any other.
+A field of ours in each line says which message it is a part of, so that ids, order and turns are
+restored. If Claude Code has continued such a file, it is read like any other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INTERRUPTED = "[Request interrupted by user]"
 
 
 class _Written(msgspec.Struct, omit_defaults=True):
-    """What a line of Claude Code's has no place for."""
+    """Fields that a line of Claude Code has no place for."""
 
     id: str
     turn: int
@@ -47,7 +47,7 @@ _written = msgspec.json.Decoder(_Written)
 
 
 def write_claude_code(conversations: Sequence[Conversation]) -> dict[str, bytes]:
-    """A file for each conversation, branches too, named by its place and id."""
+    """A file for each conversation, including branches, by its name: the index and the id."""
     return {
         path_of(index, conversation, ".jsonl"): json_lines(_lines(conversation))
         for index, conversation in enumerate(conversations)
@@ -84,7 +84,7 @@ def _lines(conversation: Conversation) -> Iterator[dict[str, Any]]:
 
 
 def _uuid(name: str) -> str:
-    """A UUID as Claude Code wants them, and the same one each time: version 8, of a hash."""
+    """A UUID as Claude Code requires it, always the same for *name*: version 8, from a hash."""
     digits = sha256(name.encode()).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
 
@@ -128,7 +128,7 @@ def _iso(moment: float) -> str:
 
 
 def is_written(lines: Sequence[ClaudeLine]) -> bool:
-    """Is each message line of a session ours, and is there nothing of Claude Code's?"""
+    """Did we write each message line of a session, and did Claude Code add nothing?"""
     known = {"user", "assistant", "custom-title"}
     own_lines = [line for line in lines if line.is_message and not _is_marker(line)]
     ours = all(_read(line) is not None for line in own_lines)

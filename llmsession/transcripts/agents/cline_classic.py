@@ -1,8 +1,9 @@
-"""Cline's classic task folders: the full history, and beside it what is hidden from the model.
+"""Cline's classic task folders: the full history, and files that say what is hidden from the model.
 
-The range that was cut out stands in the list of tasks, replaced texts in ``context_history.json``.
-Whoever forgets them sends a prompt that is too long. Both are applied here: the conversation is
-what the model would be sent, the full history is a branch of it.
+The range that was cut out is in the list of tasks, and replaced texts are in
+``context_history.json``. A program that ignores them sends a prompt that is too long. Both are
+applied here: the conversation is what the model would be sent, and the full history is a branch of
+it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def looks_cline_classic(probe: Probe) -> bool:
 
 def read_cline_classic(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *files*: for each task what the model would be sent, then the full
-    history, if that is another.
+    history, if it differs.
 
-    Raises TranscriptError: no task in them, a history that cannot be read; and, if *strict*, a
-    message of it that cannot be.
+    Raises TranscriptError if there is no task, or if a history cannot be read. With *strict*, also
+    for a message that cannot be read.
     """
     folders = find_folders(files, HISTORY)
     if not folders:
@@ -116,7 +117,7 @@ def _history_item(folder: Folder, notes: list[Note]) -> Record:
 
 
 def _deleted_range(item: Record, messages: int) -> range:
-    """The places of the messages that were cut out."""
+    """The indexes of the messages that were cut out."""
     match item.value("conversationHistoryDeletedRange"):
         case [int(first), int(last)] if 0 <= first <= last:
             return range(first, min(last, messages - 1) + 1)
@@ -124,7 +125,7 @@ def _deleted_range(item: Record, messages: int) -> range:
 
 
 def _new_texts(overrides: bytes | None) -> dict[int, dict[int, str]]:
-    """The text that stands in place of each block's, by message and block: the latest counts."""
+    """The texts that replace blocks, by message and block. The latest text counts."""
     texts: dict[int, dict[int, str]] = {}
     for place, edits in _pairs(msgspec.json.decode(overrides) if overrides else []):
         match edits:

@@ -1,9 +1,9 @@
-"""Cline's current sessions: a transcript that is never compacted, and beside it a sidecar with
-what the model is sent in its place.
+"""Cline's current sessions: a transcript that is never compacted, and a sidecar file with what the
+model is sent instead.
 
-The sidecar stands for the first messages of the transcript, and counts only if a hash says that
-these are still the same. Ids and times are not part of the hash. The conversation is what the
-model would be sent, the full transcript a branch of it.
+The sidecar replaces the first messages of the transcript. It counts only if a hash shows that these
+messages are still the same. Ids and times are not part of the hash. The conversation is what the
+model would be sent, and the full transcript is a branch of it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def looks_cline_sdk(probe: Probe) -> bool:
 
 def read_cline_sdk(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *files*: for each session what the model would be sent, then the full
-    transcript, if that is another.
+    transcript, if it differs.
 
-    Raises TranscriptError: no transcript, or one that cannot be read; and, if *strict*, a
-    message of it that cannot be.
+    Raises TranscriptError if there is no transcript, or if one cannot be read. With *strict*, also
+    for a message that cannot be read.
     """
     paths = [path for path in sorted(files) if path.endswith(_ENDING)]
     if not paths and len(files) == 1:
@@ -92,7 +92,8 @@ def _read_session(files: Files, path: str, strict: bool) -> tuple[Conversation, 
             count = sidecar.count("source_message_count")
             place, summary = _summary(compacted)
             kept = [*task_messages(compacted, f"{id}/compaction", notes, strict)]
-            # The summary is a message, too. Behind others it stands for none of them.
+            # The summary is a message, too. If it stands behind other messages, it replaces none of
+            # them.
             kept[place:place] = summary_mark(summary)
             visible = [*kept, *full[count:]]
             unhidden = [*full[:count], *summary_mark(summary), *full[count:]]
@@ -136,7 +137,7 @@ def _fits(sidecar: Record, records: Sequence[Record]) -> bool:
 
 
 def prefix_hash(records: Sequence[Record]) -> str:
-    """What Cline keeps of the messages that a sidecar stands for, to know them again."""
+    """The hash that Cline stores of the messages that a sidecar replaces, to recognise them."""
     digest = hashlib.sha256(f"cline-session-compaction-source-v2\n{len(records)}\n".encode())
     for record in records:
         role = record.text("role")
@@ -179,7 +180,7 @@ _TEAM = "spawn a team of agents for the following task:"
 
 
 def _typed(text: str) -> str:
-    """What the user typed, without what Cline wraps around it."""
+    """What the user typed, without the text that Cline wraps around it."""
     typed = text.strip()
     for tag in ("user_input", "user_command"):
         inner = re.sub(rf"<{tag}\b[^>]*>(.*?)</{tag}>", r"\1", typed, flags=re.DOTALL)
@@ -198,7 +199,7 @@ def _typed(text: str) -> str:
 
 
 def _js_json(value: Any) -> str:
-    """*value* as JavaScript writes it."""
+    """*value* as JavaScript writes it, so that the hash is the same."""
     return json.dumps(_js_numbers(value), ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,7 +1,7 @@
-"""CodeBuddy's SQLite file: a row a message, of all agents and sessions in one table.
+"""CodeBuddy's SQLite file: one row for each message, of all agents and sessions in one table.
 
-The role stands in ``message_type``, the order is by time and, within one, by id. Times are ISO
-or milliseconds. The database is loaded into memory; the file itself is never opened.
+The role is in ``message_type``. Rows are ordered by time and, within the same time, by id. Times
+are ISO 8601 or milliseconds. The database is loaded into memory; the file itself is never opened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLUMNS = ("id", "agent_id", "message_content", "message_type", "timestamp", "s
 
 
 def looks_codebuddy(probe: Probe) -> bool:
-    """Is the file a database with CodeBuddy's table in it?"""
+    """Is the file a database that contains CodeBuddy's table?"""
     raw = only_file(probe.files)
     return raw is not None and raw.startswith(_MAGIC) and b"chat_history" in raw
 
@@ -44,8 +44,8 @@ def looks_codebuddy(probe: Probe) -> bool:
 def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a database's bytes: one for each agent and session.
 
-    Raises TranscriptError: no database, a corrupt one, one without the table; and, if *strict*,
-    for a row that cannot be read.
+    Raises TranscriptError if *raw* is not a database, is corrupt, or lacks the table. With
+    *strict*, also for a row that cannot be read.
     """
     if not raw.startswith(_MAGIC):
         raise TranscriptError("not a SQLite database")
@@ -59,7 +59,8 @@ def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]
 class _InMemory:
     def __init__(self, raw: bytes) -> None:
         self.database = sqlite3.connect(":memory:")
-        # A journal mode of WAL cannot be read from memory; the header says which it is.
+        # SQLite cannot read a database in WAL mode from memory. The header names the mode, so it is
+        # changed in the copy.
         self.database.deserialize(raw[:18] + b"\x01\x01" + raw[20:])
         self.database.text_factory = lambda held: held.decode("utf-8", "replace")
 
@@ -100,7 +101,7 @@ def _read_all(database: sqlite3.Connection, strict: bool) -> Iterator[Conversati
 
 
 def _tables(database: sqlite3.Connection) -> dict[str, list[str]]:
-    """The columns of each table; a view is none, and of generated columns none is computed."""
+    """The columns of each table. Views are left out, and no generated column is computed."""
     rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     names = [_text(row[0]) for row in rows]
     known = {"chat_history", "chat_sessions", "chat_summaries"}
@@ -119,7 +120,7 @@ def _rows(database: sqlite3.Connection, columns: Sequence[str]) -> list[dict[str
     names = [name for name in columns if '"' not in name]
     fetched = database.execute(f"SELECT {quoted} FROM chat_history").fetchmany(_MAX_ROWS)
     rows = [dict(zip(names, row, strict=True)) for row in fetched]
-    # Not SQL's order: one table can hold times of both kinds, and many of one second.
+    # Not sorted in SQL: one table can contain times of both kinds, and many within one second.
     return sorted(rows, key=lambda row: (seconds_of(row.get("timestamp")), _number(row.get("id"))))
 
 
@@ -166,9 +167,9 @@ def _read_one(
         elif role is not None:
             messages.append(_message(row, number, id, text, is_reply=role == "assistant"))
         elif strict:
-            raise TranscriptError(f"row {number}: of an unknown type {clip(kind)!r}")
+            raise TranscriptError(f"row {number}: unknown type {clip(kind)!r}")
         else:
-            detail = f"of an unknown type {clip(kind)!r}"
+            detail = f"unknown type {clip(kind)!r}"
             notes.append(Note(number, "bad_message", detail, visible=True))
     return assemble(
         messages, session=id, format=FORMAT, notes=notes, system=system.text, extra=system.extra()

@@ -1,15 +1,17 @@
-"""Codex's rollout files: one JSON line an event, the items of the Responses interface among them.
+"""Codex's rollout files: one JSON line for each event; some events are items of the Responses
+interface.
 
-What the recordings that this was written against taught, and what is done about it:
+The recordings that this reader was written against show these properties, which it handles as
+follows:
 
-- A request's usage stands behind the last item of its reply, before or behind the outputs of
-  its calls, depending on the version, and comes again and again: it counts when the sum of the
-  session's tokens has changed, for the newest reply that has none.
-- Input tokens include the cached ones, output tokens the reasoning.
-- Reasoning is encrypted or empty. It is kept in ``extra`` and can be sent to nobody else.
-- What runs beside (a sub-agent's notice) becomes user text in the middle of a tool loop: the
-  next reply answers it.
-- ``compacted`` replaced the context. The history goes on across it; the replacement is kept
+- A request's usage stands behind the last item of its reply, before or behind the outputs of its
+  calls, depending on the version. It is repeated several times. It counts only if the session's
+  token total has changed, and then for the newest reply without usage.
+- Input tokens include the cached ones, and output tokens the reasoning.
+- Reasoning is encrypted or empty. It is kept in ``extra`` and cannot be sent to any other provider.
+- Parallel work (a sub-agent's notice) becomes user text in the middle of a tool loop. The next
+  reply answers it.
+- ``compacted`` replaced the context. The history continues across it, and the replacement is kept
   among the records, with a note.
 """
 
@@ -44,15 +46,15 @@ _LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compact
 
 
 def looks_codex(fields: dict[str, msgspec.Raw]) -> bool:
-    """Do these fields of one line tell that the file is a rollout?"""
+    """Do these fields of one line show that the file is a rollout?"""
     return Record(0, fields).text("type") in _LINES and "payload" in fields
 
 
 def read_codex(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The one conversation in *raw*, a file's bytes.
 
-    Raises TranscriptError: nothing in it is a line of this format; and, if *strict*, for the
-    first line that cannot be read, a torn last one excepted.
+    Raises TranscriptError if no line of the file is of this format. With *strict*, also for the
+    first line that cannot be read, except a torn last one.
     """
     lines, notes = read_lines(raw, strict=strict)
     if not any(looks_codex(Record.of(line.raw).fields) for line in lines):
@@ -229,7 +231,7 @@ def _meta(conversation: Conversation, own: bool) -> dict[str, Any]:
 
 
 def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, Any]]]:
-    """What each message is written as: its items, with the events that stand around them."""
+    """What each message is written as: its items, and the events around them."""
     custom: set[str] = set()
     model: str | None = None
     total = Usage()
@@ -266,9 +268,12 @@ def _groups(conversation: Conversation, own: bool) -> Iterator[list[dict[str, An
 
 
 def _compacted(conversation: Conversation, time: float) -> dict[str, Any]:
-    """The line of the conversation's summary, with what Codex put in place of the history where
-    the summary is that of the file. It stands behind what it is a summary of: at the end of the
-    file it would hide all that was said since."""
+    """The line for the conversation's summary.
+
+    If the summary was read from the file, the line includes what Codex put in place of the history.
+    The line stands behind the messages that it summarises: at the end of the file it would hide
+    everything after them.
+    """
     kept = conversation.records if conversation.format == FORMAT else ()
     same = (Record.of(raw) for raw in reversed(kept) if _summary_in(raw) == conversation.summary)
     payload = next(same, Record.of(None)).fields.get("payload", {"message": conversation.summary})
@@ -276,7 +281,7 @@ def _compacted(conversation: Conversation, time: float) -> dict[str, Any]:
 
 
 def _summary_in(raw: msgspec.Raw) -> str | None:
-    """The summary in the line *raw*; None where the line is not one of a compaction."""
+    """The summary in the line *raw*; None if the line does not report a compaction."""
     record = Record.of(raw)
     if record.text("type") != "compacted":
         return None

@@ -1,10 +1,11 @@
-"""Continue's session files: one JSON document, results inside of the assistant's item.
+"""Continue's session files: one JSON document, with results inside the assistant's item.
 
-- The results of an item's calls stand in its ``toolCallStates``; the command line writes them as
-  messages of their own as well. A cancelled call has no result.
+- The results of an item's calls are in its ``toolCallStates``. The command line writes them as
+  messages of their own, too. A cancelled call has no result.
 - A thinking item comes before the reply that it belongs to.
-- Context items were sent before the text that they stand beside: they are blocks before it.
-- The newest ``conversationSummary`` is the conversation's ``summary``; nothing is left out for it.
+- Context items were sent before the text that they belong to, so they become blocks before it.
+- The newest ``conversationSummary`` is the conversation's ``summary``. The messages that it
+  summarises are kept.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def looks_continue(probe: Probe) -> bool:
 def read_continue(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The one conversation in *raw*, a file's bytes.
 
-    Raises TranscriptError: no session; and, if *strict*, for an item that cannot be read.
+    Raises TranscriptError if *raw* is not a session. With *strict*, also for an item that cannot be
+    read.
     """
     notes: list[Note] = []
     whole = Record.of(read_document(raw, notes, strict=strict), 1)
@@ -83,7 +85,7 @@ class _History:
         if summary:
             self.note(number, "summary", clip(summary))
         self._take(item, message)
-        # What is before it and the message that it is kept at are not sent.
+        # Continue does not send the messages before it, nor the message that it is stored at.
         self.listed.messages += summary_mark(summary or "")
 
     def _take(self, item: Record, message: Record) -> None:
@@ -109,7 +111,7 @@ class _History:
                 self.note(number, "bad_message", detail, visible=True)
 
     def end(self) -> None:
-        """Thinking that no reply came after is no message."""
+        """Keep thinking that no reply followed: it is not a message."""
         if self.thinking:
             extra = {"thinking": [msgspec.Raw(raw) for raw in self.thinking]}
             message = RecordedMessage(
@@ -217,7 +219,7 @@ def _context_blocks(item: Record) -> list[bytes]:
 
 
 def _output(state: Record) -> str | None:
-    """What a call was answered with; None if it was not."""
+    """The output of a call; None if it has none."""
     contents = [record.text("content") or "" for record in state.records("output")]
     if not contents and state.text("status") not in ("done", "errored"):
         return None

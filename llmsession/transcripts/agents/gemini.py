@@ -1,9 +1,9 @@
-"""Gemini CLI's session files: one JSON document; calls and their results stand in one message.
+"""Gemini CLI's session files: one JSON document; a message contains calls and their results.
 
-A message with calls becomes the reply and a message with their results. Where a notice came
-between a reply's text and its calls, these stand in a message of their own that cost nothing: it
-is put to the reply, its other fields to the reply's ``extra``. Thoughts are summaries that nobody
-signed: they are kept in ``extra`` and never sent. Input tokens include cached ones.
+A message with calls becomes a reply and a user message with their results. If a notice came between
+a reply's text and its calls, the calls are in a message of their own without usage. They are added
+to the reply, and the other fields of that message to the reply's ``extra``. Thoughts are unsigned
+summaries; they are kept in ``extra`` and never sent. Input tokens include cached ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def looks_gemini(probe: Probe) -> bool:
 def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The one conversation in *raw*, a file's bytes.
 
-    Raises TranscriptError: no session; and, if *strict*, for a message that cannot be read.
+    Raises TranscriptError if *raw* is not a session. With *strict*, also for a message that cannot
+    be read.
     """
     notes: list[Note] = []
     whole = Record.of(read_document(raw, notes, strict=strict), 1)
@@ -76,16 +77,16 @@ def read_gemini(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
             records.append(msgspec.Raw(bytes(item)))
             notes.append(Note(message.number, kind, clip(message.text("content") or "")))
         elif strict:
-            raise TranscriptError(f"message {message.number}: of an unknown type")
+            raise TranscriptError(f"message {message.number}: unknown type {clip(str(kind))!r}")
         else:
-            detail = f"of an unknown type {clip(str(kind))!r}"
+            detail = f"unknown type {clip(str(kind))!r}"
             notes.append(Note(message.number, "bad_message", detail, visible=True))
     conversation = assemble(
         messages,
         session=whole.text("sessionId") or FORMAT,
         format=FORMAT,
         notes=notes,
-        title=whole.text("summary") or "",  # a line for the list of sessions
+        title=whole.text("summary") or "",  # one line for the list of sessions
         extra=whole.rest({"sessionId", "messages", "summary"}),
         records=tuple(records),
     )
@@ -172,7 +173,7 @@ def _reply(message: Record, notes: list[Note]) -> list[RecordedMessage]:
 
 
 def _goes_on(message: Record, last: RecordedMessage) -> bool:
-    """Does *message* only hold the calls of *last*, a reply? Then it cost nothing."""
+    """Does *message* contain only the calls of *last*, a reply? Then it has no usage of its own."""
     is_open = last.role == "assistant" and "calls" not in last.extra
     return (
         is_open
@@ -194,7 +195,7 @@ def _with_calls(reply: RecordedMessage, calls: RecordedMessage, message: Record)
 
 
 def _result(call: Record, id: str) -> tuple[str | list[bytes] | None, bool]:
-    """What a call was answered with; and whether its plain form says all."""
+    """The result of a call, and whether its plain form is complete."""
     blocks = call.items("blocks")
     if blocks:
         return [bytes(raw) for raw in blocks], True

@@ -1,9 +1,11 @@
-"""pi's session files: a header line, then one entry a line; in newer files the entries are a tree.
+"""pi's session files: a header line, then one entry on each line; in newer files the entries form a
+tree.
 
 - An aborted or failed reply ends its turn. Its thinking has no signature and cannot be sent.
-- A shell command that the user ran was sent as user text; it is a user message here, too.
-- A compaction's summary is the conversation's ``summary``; what it stands for stays.
-- In a tree the path to the last entry is the conversation, and each other leaf a branch.
+- A shell command that the user ran was sent as user text, so it is a user message here, too.
+- The summary of a compaction is the conversation's ``summary``; the messages that it summarises
+  stay.
+- In a tree the path to the last entry is the conversation, and each other leaf is a branch.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ _OWN_THINKING = ("anthropic", "amazon-bedrock", "google-vertex")
 
 
 def looks_pi(fields: dict[str, msgspec.Raw]) -> bool:
-    """Do these fields of one line tell that the file is pi's?"""
+    """Do these fields of one line show that the file is pi's?"""
     record = Record(0, fields)
     if record.text("type") == "session":
         return "id" in fields and ("cwd" in fields or "version" in fields)
@@ -74,8 +76,8 @@ def looks_pi(fields: dict[str, msgspec.Raw]) -> bool:
 def read_pi(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes: the active path, then the other branches.
 
-    Raises TranscriptError: nothing in it is a line of this format; and, if *strict*, for the
-    first line that cannot be read, a torn last one excepted.
+    Raises TranscriptError if no line of the file is of this format. With *strict*, also for the
+    first line that cannot be read, except a torn last one.
     """
     lines, notes = read_lines(raw, strict=strict)
     if not any(looks_pi(Record.of(line.raw).fields) for line in lines):
@@ -92,7 +94,7 @@ class _Entry(msgspec.Struct):
     parent: str
     message: RecordedMessage | None
     mark: list[RecordedMessage] = []
-    """The summary that it is, if it is one, and the entry that it does not stand for any more."""
+    """The entry's summary, if it is one, and the first entry that it does not replace."""
     first_kept: str = ""
 
 
@@ -104,7 +106,7 @@ class _Session:
         self.entries: list[_Entry] = []
         self.records: list[msgspec.Raw] = []
         self.summary = ""
-        """One of which the file does not say what it stands for."""
+        """A summary for which the file does not say which messages it replaces."""
         self.title = ""
 
     def note(self, number: int, what: str, detail: str = "", *, visible: bool = False) -> None:
@@ -264,7 +266,7 @@ class _Session:
         paths: list[list[RecordedMessage]] = []
         for leaf in [last, *(index for index in reversed(leaves) if index != last)]:
             path = self._path(leaf, place)
-            # A leaf that is no message, such as a label, makes no branch.
+            # A leaf that is not a message, for example a label, makes no branch.
             if not paths or not any(_begins(path, other) for other in paths):
                 paths.append(path)
         return paths
@@ -292,8 +294,9 @@ class _Session:
 
 
 def _with_marks(entries: Sequence[_Entry]) -> list[RecordedMessage]:
-    """The messages of *entries*, each summary marked before the first entry that it does not stand
-    for, or where it is if that is not among them."""
+    """The messages of *entries*, with each summary marked before the first entry that it does not
+    replace. If that entry is not among them, the mark stands at the summary's own place.
+    """
     ids = {entry.id for entry in entries}
     marks: dict[str, list[RecordedMessage]] = {}
     for entry in entries:
@@ -360,8 +363,9 @@ def _usage(usage: Record) -> Usage | None:
 
 
 def write_pi(conversations: Sequence[Conversation]) -> Files:
-    """A file for each conversation that is no branch of another one here; a branch is written
-    into the file of its parent."""
+    """A file for each conversation that is not a branch of another one in *conversations*. A branch
+    is written into the file of its parent.
+    """
     ids = {conversation.id for conversation in conversations}
     trees = [item for item in conversations if item.parent not in ids or item.parent == item.id]
     return {
@@ -373,7 +377,7 @@ def write_pi(conversations: Sequence[Conversation]) -> Files:
 
 
 class _Written:
-    """One tree on its way out: the trunk, the branches, the rest of the active path."""
+    """One tree to be written: the trunk, the branches, and the rest of the active path."""
 
     def __init__(self, main: Conversation, branches: Sequence[Conversation]) -> None:
         self.main = main
@@ -407,7 +411,7 @@ class _Written:
         if main.summary:
             place = main.summary_upto
             kept: dict[str, str] = {}
-            if place:  # an entry that is not there: all before this one
+            if place:  # the summary ends at an entry that is not written: use all before this one
                 is_all = place >= len(main.messages)
                 kept = {"firstKeptEntryId": "compaction" if is_all else main.messages[place].id}
             yield self._entry("compaction", last, first, summary=main.summary, **kept)
@@ -423,8 +427,9 @@ class _Written:
         self, conversation: Conversation, messages: Sequence[Message], last: str,
         ends: dict[int, str],
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
-        """The entries of *messages*, behind the entry *last*; the last one of each turn goes
-        into *ends*."""
+        """The entries of *messages*, behind the entry *last*. The last entry of each turn is stored
+        in *ends*.
+        """
         calls = {call.id: call.name for item in conversation.messages for call in item.tool_calls}
         for index, message in enumerate(messages):
             is_end = index + 1 == len(messages) or messages[index + 1].turn != message.turn

@@ -1,8 +1,8 @@
 """Roo Code's task folders: one list of messages, in which tags say what is hidden.
 
-A summary hides all that carries its id (``condenseParent``), a marker what it cut off
-(``truncationParent``). The conversation is what the model would be sent: everything from the
-last summary on. The tags stay in ``extra``, and the full history is a branch.
+A summary hides all messages with its id in ``condenseParent``, and a marker those that it cut off
+(``truncationParent``). The conversation is what the model would be sent: everything from the last
+summary on. The tags stay in ``extra``, and the full history is a branch.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def _is_tagged(items: Sequence[Any]) -> bool:
 
 def read_roo(files: Files, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *files*: for each task what the model would be sent, then the full
-    history, if that is another.
+    history, if it differs.
 
-    Raises TranscriptError: no task in them, a history that cannot be read; and, if *strict*, a
-    message of it that cannot be.
+    Raises TranscriptError if there is no task, or if a history cannot be read. With *strict*, also
+    for a message that cannot be read.
     """
     folders = find_folders(files, HISTORY, _LEGACY)
     if not folders:
@@ -118,17 +118,20 @@ def _read_messages(
                 reasoning = []
             tagged.append(_Tagged(message, record))
         elif strict:
-            raise TranscriptError(f"message {number}: no role of a message")
+            raise TranscriptError(f"message {number}: it has no known role")
         else:
-            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+            notes.append(
+                Note(number, "bad_message", "a message without a known role", visible=True)
+            )
     return tagged
 
 
 def _with_mark(
     messages: Sequence[RecordedMessage], summaries: Sequence[RecordedMessage]
 ) -> list[RecordedMessage]:
-    """*messages* with the text of the last of *summaries*, which are messages, marked behind it:
-    it stands for itself, too."""
+    """*messages*, with a summary mark behind the last of *summaries*, which are messages. The
+    summary also replaces its own message.
+    """
     marked: list[RecordedMessage] = []
     for message in messages:
         marked.append(message)
@@ -177,7 +180,7 @@ def _effective(tagged: Sequence[_Tagged], notes: list[Note]) -> list[RecordedMes
 
 
 def _is_hidden(record: Record, tagged: Sequence[_Tagged]) -> bool:
-    """Is there something in the list that hides it? A parent that is gone hides nothing."""
+    """Does anything in the list hide it? A parent that is gone hides nothing."""
     parent = record.text("condenseParent")
     condensed = parent and any(entry.record.text("condenseId") == parent for entry in tagged)
     return bool(condensed) or _is_parted(record, tagged)

@@ -1,8 +1,8 @@
-"""What Cline's and Roo Code's task folders have in common: where the files stand, how their
-messages are read and written, and the two conversations that a truncated task gives.
+"""What the task folders of Cline and Roo Code have in common.
 
-Both keep the full history and hide a part of it from the model. What the model is sent is the
-conversation; the full history is a branch of it, ``<id>/full``.
+This covers where the files are, how messages are read and written, and the two conversations of a
+truncated task. Both applications keep the full history and hide a part of it from the model. What
+the model is sent is the conversation; the full history is a branch of it, ``<id>/full``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _KNOWN = {"role", "content", "id", "ts"}
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A task's files by their names. ``id`` is the folder's name, "" if it has none; ``above``
-    holds all files, for those that stand beside the tasks."""
+    """A task's files by name. ``id`` is the folder's name, "" if it has none. ``above`` holds all
+    files, because some stand beside the task folders.
+    """
 
     id: str
     files: Mapping[str, bytes]
@@ -50,8 +51,9 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 def find_folders(files: Files, *names: str) -> list[Folder]:
-    """The folders in *files* that hold one of *names*; for a single file under any other name,
-    a folder that holds it as the first of them."""
+    """The folders in *files* that contain one of *names*. A single file with any other name counts
+    as a folder that contains it under the first of *names*.
+    """
     folders: dict[str, Folder] = {}
     for path in sorted(files):
         place, _, name = path.rpartition("/")
@@ -66,8 +68,9 @@ def find_folders(files: Files, *names: str) -> list[Folder]:
 
 
 def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
-    """A file beside the history, as JSON; None if there is none, or, with a note, if it cannot
-    be read: the history stands without it."""
+    """A file beside the history, as JSON; None if there is none. If it cannot be read, the result
+    is None, with a note, because the history can be read without it.
+    """
     if raw is None:
         return None
     try:
@@ -78,8 +81,9 @@ def read_kept(raw: bytes | None, name: str, notes: list[Note]) -> bytes | None:
 
 
 def task_message(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
-    """A message in Anthropic's words with what a task keeps beside it. *id* is the one that it
-    gets if it has none."""
+    """A message in Anthropic's form, with the additional fields of a task. *id* is its id if it has
+    none of its own.
+    """
     blocks = blocks_of(record.raw("content"), record.number, notes)
     extra = record.rest(_KNOWN)
     blocks = without_unsigned(blocks, record.number, notes, extra, foreign="reasoning")
@@ -104,22 +108,25 @@ def task_message(record: Record, id: str, notes: list[Note]) -> RecordedMessage:
 def task_messages(
     records: Sequence[Record], id: str, notes: list[Note], strict: bool
 ) -> list[RecordedMessage | None]:
-    """The messages of the task *id*; None in place of what is none. Raises TranscriptError for
-    that if *strict*."""
+    """The messages of the task *id*, with None in place of a record that is not a message. Raises
+    TranscriptError for such a record if *strict*.
+    """
     messages: list[RecordedMessage | None] = []
     for record in records:
         if record.text("role") in ("user", "assistant"):
             messages.append(task_message(record, f"{id}#{record.number - 1}", notes))
         elif strict:
-            raise TranscriptError(f"message {record.number}: no role of a message")
+            raise TranscriptError(f"message {record.number}: it has no known role")
         else:
             messages.append(None)
-            notes.append(Note(record.number, "bad_message", "no role of a message", visible=True))
+            notes.append(
+                Note(record.number, "bad_message", "a message without a known role", visible=True)
+            )
     return messages
 
 
 def _plain_results(blocks: Sequence[bytes]) -> tuple[list[bytes], dict[str, Any]]:
-    """Blocks, and the fields of results that providers do not take, by call."""
+    """Blocks, and, by call, the fields of results that providers do not accept."""
     plain, rests = [], {}
     sendable = {"type", "tool_use_id", "content", "is_error", "cache_control"}
     for raw in blocks:
@@ -157,8 +164,10 @@ def two_views(
     format: str,
     **fields: Any,
 ) -> tuple[Conversation, ...]:
-    """The conversation that the model is sent, and the full history where that is another.
-    *fields* are those of the first. A summary is marked in both."""
+    """The conversation that the model is sent, and the full history, if it differs.
+
+    *fields* are those of the first. A summary is marked in both.
+    """
     conversation = assemble(visible, session=id, format=format, **fields)
     said, whole_said = (
         [message for message in messages if not message.summary] for messages in (visible, full)

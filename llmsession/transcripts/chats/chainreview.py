@@ -1,8 +1,7 @@
-"""ChainReview's session files: what is sent to the model, as Anthropic's messages.
+"""ChainReview's session files: what is sent to the model, as Anthropic messages.
 
-Messages have no ids and no times: ids are derived. ``condensedSummary`` is the ``summary``. Not
-held by this format: ids, times, models and usage, a title, a system prompt, and that a branch is
-one.
+Messages have no ids and no times, so ids are derived. ``condensedSummary`` is the ``summary``. The
+format cannot store ids, times, models and usage, a title, a system prompt, and branches.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ FORMAT = "chainreview"
 
 
 def looks_chainreview(probe: Probe) -> bool:
-    """Is it a session with a repository's path and what is sent to the model?"""
+    """Is it a session with a repository's path and the messages that are sent to the model?"""
     return {"id", "repoPath", "apiHistory"} <= probe.fields.keys()
 
 
 def read_chainreview(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
     """The one conversation in *raw*, a file's bytes.
 
-    Raises TranscriptError: no ``apiHistory``; and, if *strict*, a message that cannot be read.
+    Raises TranscriptError if there is no ``apiHistory``. With *strict*, also for a message that
+    cannot be read.
     """
     reading = Reading(strict=strict)
     session = Record.of(read_document(raw, reading.notes, strict=strict))

@@ -1,9 +1,9 @@
 """Chatbot UI's exports: its older JSON file (versions 1 to 4), and rows of its database.
 
-Neither file has tool calls or branches, and messages of the older one have neither ids nor
-times: their ids are derived. ``prompt`` is the system prompt. Not held by either format: calls
-and their results, thinking, usage, a summary, and that a branch is one; by the older file also
-ids, times and each message's own model; by the rows the images, which are paths there.
+Neither form has tool calls or branches. Messages of the older one have neither ids nor times, so
+their ids are derived. ``prompt`` is the system prompt. Neither form can store calls and their
+results, thinking, usage, a summary, and branches. The older file also lacks ids, times and each
+message's own model; the rows lack the images, which are paths there.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _is_conversation(item: Any) -> bool:
 def read_chatbot_ui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes, in order.
 
-    Raises TranscriptError: no such export; and, if *strict*, a conversation or message that
-    cannot be read.
+    Raises TranscriptError if *raw* is not such an export. With *strict*, also for a conversation or
+    message that cannot be read.
     """
     reading = Reading(strict=strict)
     document = read_document(raw, reading.notes, strict=strict)
@@ -154,7 +154,7 @@ def _written(conversation: Conversation) -> dict[str, Any]:
 
 
 def _with_text(messages: Sequence[RecordedMessage]) -> list[RecordedMessage]:
-    """What these formats can hold: the messages but those of calls or results alone."""
+    """The messages that these formats can store: all except those with calls or results alone."""
     return [message for message in messages if text_of([message]) or not message.blocks]
 
 
@@ -172,8 +172,8 @@ def looks_chatbot_ui_rows(probe: Probe) -> bool:
 def read_chatbot_ui_rows(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes: one for each chat, in the order of the rows.
 
-    *raw* is an array of messages, or an object with the tables ``messages`` and ``chats``.
-    Raises TranscriptError: no messages in it; and, if *strict*, a row that cannot be read.
+    *raw* is an array of messages, or an object with the tables ``messages`` and ``chats``. Raises
+    TranscriptError if it contains no messages. With *strict*, also for a row that cannot be read.
     """
     reading = Reading(strict=strict)
     document = read_document(raw, reading.notes, strict=strict)

@@ -1,10 +1,10 @@
 """ChatGPT's export, ``conversations.json``: an array of conversations, each a tree of nodes.
 
-A node's id is its message's. Calls are messages to a tool (``recipient``); neither they nor the
-tools' answers carry call ids: an answer is paired with the oldest open call of its tool, else
-with the oldest open call. What the system and the user's own instructions say is the system
-prompt. Not held by this format: a summary, and usage; a result of several blocks becomes one
-text, and a reply with text and calls a node for each, of which the later ones have derived ids.
+A node has the id of its message. Calls are messages to a tool (``recipient``). Neither calls nor
+the tools' answers have call ids, so an answer is paired with the oldest open call of its tool, else
+with the oldest open call. System messages and the user's custom instructions form the system
+prompt. The format cannot store a summary and usage. A result of several blocks becomes one text. A
+reply with text and calls becomes one node for each, and the later nodes have derived ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OPEN = ("in_progress", "finished_partial_completion")
 
 
 def looks_chatgpt(probe: Probe) -> bool:
-    """Is it a conversation with a mapping of nodes, or an array with one?"""
+    """Is it a conversation with a mapping of nodes, or an array that contains one?"""
     document = probe.items or [probe.fields]
     return any(
         isinstance(item, dict)
@@ -57,11 +57,11 @@ def looks_chatgpt(probe: Probe) -> bool:
 
 
 def read_chatgpt(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
-    """The conversations in *raw*, a file's bytes: of each the active path, then its other
+    """The conversations in *raw*, a file's bytes: for each the active path, then its other
     branches.
 
-    Raises TranscriptError: no conversation in it; and, if *strict*, one that cannot be read, or
-    a node.
+    Raises TranscriptError if there is no conversation. With *strict*, also for a conversation or a
+    node that cannot be read.
     """
     notes = Reading(strict=strict)
     document = read_document(raw, notes.notes, strict=strict)
@@ -89,7 +89,7 @@ def _read_one(record: Record, reading: Reading) -> tuple[Conversation, ...]:
         if node.fields:
             nodes[id] = node
         else:
-            reading.refuse(number, "a node that is no object", item)
+            reading.refuse(number, "a node that is not an object", item)
     parents = {id: id_of(node, "parent") or None for id, node in nodes.items()}
     read = {id: _Node(id, node, reading) for id, node in nodes.items()}
     head = id_of(record, "current_node")
@@ -115,7 +115,7 @@ def _kept(record: Record) -> dict[str, Any]:
 
 
 class _Node:
-    """One node: whose it is, and what it says."""
+    """One node: its author, and its content."""
 
     def __init__(self, id: str, node: Record, reading: Reading) -> None:
         self.id = id
@@ -172,13 +172,14 @@ class _Node:
             yield from text_blocks(self.content.text(name) or "")
 
     def text(self) -> str:
-        """Everything that it says, as one text."""
+        """All of its content, as one text."""
         message = RecordedMessage(role="user", blocks=self.blocks)
         return joined_text(message.content, "\n\n")
 
     def as_message(self, blocks: list[bytes]) -> RecordedMessage:
-        """It as a message of ours with *blocks*. The same object for the same blocks, whatever
-        path it is on."""
+        """The node as a message of ours with *blocks*. Equal blocks give the same object, whatever
+        path it is on.
+        """
         if self._message is None or self._message.blocks != blocks:
             self._message = self._new(blocks)
         return self._message
@@ -199,7 +200,7 @@ class _Node:
         )
 
     def _extra(self) -> dict[str, Any]:
-        """The fields that the message does not hold, or not as they are."""
+        """The fields that the message does not hold, or not unchanged."""
         held = {"id", "create_time", "update_time", "recipient", "weight"}
         if self.message.text("status") == "finished_successfully":
             held.add("status")
@@ -219,10 +220,10 @@ def _text_of_part(raw: bytes) -> str | None:
 
 
 def _way(nodes: Sequence[_Node], reading: Reading, merged: set[str]) -> list[RecordedMessage]:
-    """The messages of one path: calls get ids, and answers the ids of the calls they answer.
+    """The messages of one path: calls get ids, and answers get the ids of the calls they answer.
 
-    What a tool says after its answer is more of that answer; the ids of such nodes are added to
-    *merged*, and they are kept beside the messages, once.
+    What a tool says after its answer is added to that answer. The ids of such nodes are added to
+    *merged*, and the nodes are kept beside the messages, once.
     """
     way: list[RecordedMessage] = []
     tools: dict[str, str] = {}
@@ -267,7 +268,9 @@ def _longer(result: bytes, text: str) -> bytes:
 
 
 def _answered(waiting: list[str], tools: dict[str, str], tool: str) -> str:
-    """Take the open call that *tool* answers out of those that wait; "" if none waits."""
+    """Remove the open call that *tool* answers from those that wait, and return it; "" if none
+    waits.
+    """
     first = tool.partition(".")[0]
     ranks = [(tools[id] != tool, tools[id].partition(".")[0] != first) for id in waiting]
     return waiting.pop(ranks.index(min(ranks))) if ranks else ""

@@ -1,12 +1,12 @@
-"""Jan's threads: a folder with ``thread.json`` and ``messages.jsonl``, or several of them.
+"""Jan's threads: a folder with ``thread.json`` and ``messages.jsonl``, or several such folders.
 
-Messages are read in all their generations: content as parts or with ``<think>`` in its text,
-calls as parts or in ``metadata.tool_calls``, times in seconds or milliseconds. Torn, glued and
-broken lines cost no more than themselves; of two lines with one id the later counts. Branches
-stand in the messages' metadata; replies that a branch switch left without a parent are put back
-behind the question before them. A message with ``metadata.error`` is no message. The first
-assistant's instructions are the system prompt. Not held by this format: a summary, and
-signatures of thinking; a result of several blocks becomes one text.
+Messages of all versions are read: content as parts, or as text with ``<think>`` in it; calls as
+parts or in ``metadata.tool_calls``; times in seconds or milliseconds. A torn, glued or broken line
+affects only itself. Of two lines with the same id the later one counts. Branches are in the
+messages' metadata. Replies that lost their parent when a branch was switched are put back behind
+the question before them. A message with ``metadata.error`` is left out. The first assistant's
+instructions are the system prompt. The format cannot store a summary and signatures of thinking. A
+result of several blocks becomes one text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _THREAD = "thread.json"
 _MESSAGES = "messages.jsonl"
 _THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 _TREE = {"parentId", "activeChildId"}
-"""Fields of a message's metadata that are its place in the tree."""
+"""Fields of a message's metadata that give its place in the tree."""
 _OPEN_STATES = ("pending", "stopped")
 
 
@@ -69,11 +69,11 @@ def _text(raw: msgspec.Raw | None) -> Any:
 
 
 def read_jan(files: Files, *, strict: bool = False) -> tuple[Conversation, ...]:
-    """The conversations in *files*: of each thread's folder the active path, then its other
-    branches. A folder whose ``thread.json`` cannot be read does not hide its messages.
+    """The conversations in *files*: for each thread's folder the active path, then its other
+    branches. If ``thread.json`` cannot be read, the messages of its folder are still read.
 
-    Raises TranscriptError: no thread in *files*; and, if *strict*, the first file or line that
-    cannot be read, a torn last line excepted.
+    Raises TranscriptError if there is no thread. With *strict*, also for the first file or line
+    that cannot be read, except a torn last line.
     """
     folders: dict[str, dict[str, bytes]] = {}
     for path, raw in sorted(files.items()):
@@ -99,7 +99,7 @@ def _guessed_name(raw: bytes) -> str:
 
 
 class _Thread:
-    """One folder on its way to its conversations."""
+    """One folder while it becomes conversations."""
 
     def __init__(self, folder: str, files: Mapping[str, bytes], *, strict: bool) -> None:
         self.reading = Reading(strict=strict, where=f"{folder}/" if folder else "")
@@ -113,10 +113,10 @@ class _Thread:
             record = Record.of(row.raw, row.line)
             id = id_of(record, "id") or f"line-{row.line}"
             if record.text("role") not in ("user", "assistant", "system"):
-                self.reading.refuse(row.line, "a message without a role that is known", row.raw)
+                self.reading.refuse(row.line, "a message without a known role", row.raw)
                 continue
             if id in self.rows:
-                detail = f"message {id} is there again; the later one counts"
+                detail = f"message {id} occurs twice; the later one counts"
                 self.reading.note(self.rows[id].number, "duplicate", detail)
             self.rows[id] = record
         threads = (id_of(record, "thread_id") for record in self.rows.values())
@@ -152,7 +152,9 @@ class _Thread:
         )
 
     def _parents(self) -> dict[str, str | None]:
-        """Each message's parent. Without any link the messages stand in the file's order."""
+        """Each message's parent. If there is no link at all, the messages follow each other in the
+        file's order.
+        """
         linked = {
             id: record.record("metadata")
             for id, record in self.rows.items()
@@ -176,14 +178,15 @@ class _Thread:
                 detail = f"{id} stands behind {question} again"
                 self.reading.note(record.number, "detached", detail)
             elif role == "user":
-                # What hung off that question came after the reply that had lost its place.
+                # The children of that question came after the reply that had lost its place, so
+                # they follow the reply.
                 if parent in moved and parent == question:
                     parents[id] = moved[parent]
                 question = id
         return parents
 
     def _active_leaf(self, parents: Mapping[str, str | None]) -> str | None:
-        """From the root on the active child, else the newest."""
+        """The leaf that the active children lead to from the root, else the newest one."""
         children: dict[str | None, list[str]] = {}
         for id, parent in parents.items():
             children.setdefault(parent if parent in parents else None, []).append(id)
@@ -270,7 +273,7 @@ def _part(part: Record, otherwise: str, is_reply: bool) -> Iterator[bytes]:
 
 
 def _texts(text: str, is_reply: bool) -> Iterator[bytes]:
-    """A text, with the thinking that older replies hold in it as a block of its own."""
+    """A text. The thinking that older replies contain in their text becomes a block of its own."""
     index = 0
     for match in _THINK.finditer(text) if is_reply else ():
         yield from text_blocks(text[index : match.start()])
@@ -281,7 +284,7 @@ def _texts(text: str, is_reply: bool) -> Iterator[bytes]:
 
 
 def _older_calls(metadata: Record, id: str) -> Iterator[bytes]:
-    """Calls, then their results, as ``metadata.tool_calls`` holds them."""
+    """Calls, then their results, as ``metadata.tool_calls`` stores them."""
     results: list[bytes] = []
     for index, call in enumerate(metadata.records("tool_calls")):
         tool = call.record("tool")
@@ -325,7 +328,7 @@ def _thread(family: Branching) -> dict[str, Any]:
     defaults = {"object": "thread", "assistants": [first], **created, "metadata": {}}
     thread = {**defaults, **kept_fields(main, FORMAT), "id": main.id, "title": main.title}
     if len(family.all) > 1 and main.messages:
-        # Not Jan's own, which has no word for the active one of several first messages.
+        # A field of our own, because Jan cannot mark the active one of several first messages.
         metadata = Record.of(encode_json(thread["metadata"])).fields
         thread["metadata"] = {**metadata, "activeChildId": main.messages[0].id}
     return thread

@@ -1,10 +1,10 @@
 """LibreChat's export of one conversation, with or without its branches.
 
-A reply holds its tool calls with their results as parts of one message: here each run of calls
+A reply contains its tool calls with their results as parts of one message. Here each run of calls
 is an assistant message, and their results are the user message behind it. A summary part is the
-conversation's ``summary``; a reply that is an error is no message. The active path is the one to
-the newest message. Not held by this format: which path is active, and a summary that did not
-come from it; a result of several blocks becomes one text.
+conversation's ``summary``. A reply that is an error is left out. The active path is the one to the
+newest message. The format cannot store which path is active, nor a summary that was not read from
+it. A result of several blocks becomes one text.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def looks_librechat(probe: Probe) -> bool:
 def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes: the active path, then each other branch.
 
-    Raises TranscriptError: no such export; and, if *strict*, a message that cannot be read.
+    Raises TranscriptError if *raw* is not such an export. With *strict*, also for a message that
+    cannot be read.
     """
     reading = Reading(strict=strict)
     document = Record.of(read_document(raw, reading.notes, strict=strict))
@@ -99,7 +100,7 @@ def read_librechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
 
 
 def _flat(items: Sequence[msgspec.Raw], reading: Reading) -> Iterator[tuple[Record, str]]:
-    """The messages of a list or a tree, in order, each with the id of the one it stands below."""
+    """The messages of a list or a tree, in order, each with the id of the message above it."""
     waiting = [(item, "") for item in reversed(items)]
     number = 0
     while waiting:
@@ -119,7 +120,7 @@ def _by_id(records: Iterator[tuple[Record, str]], reading: Reading) -> dict[str,
     for record, above in records:
         id = id_of(record, "messageId")
         if id in rows:
-            reading.note(record.number, "duplicate", f"message {id} is there again; it counts")
+            reading.note(record.number, "duplicate", f"message {id} occurs twice; this one counts")
         if above and record.raw("parentMessageId") is None:
             fields = {**record.fields, "parentMessageId": msgspec.Raw(encode_json(above))}
             record = Record(record.number, fields)
@@ -139,8 +140,9 @@ def _summary(record: Record) -> str:
 
 
 def _first_kept(id: str, record: Record, parents: Mapping[str, str | None]) -> str:
-    """The message, of those above *id* and itself, that is the first which the summary in *record*
-    does not stand for."""
+    """The first message, of *id* and those above it, that the summary in *record* does not
+    replace.
+    """
     parts = (part for part in record.records("content") if part.text("type") == "summary")
     kept = [part.record("coverage").text("retainedFromMessageId") for part in parts]
     above: str | None = id
@@ -229,7 +231,7 @@ def _text(record: Record) -> str:
 
 
 def write_librechat(conversations: Sequence[Conversation]) -> Files:
-    """A file for each conversation, its branches in it."""
+    """A file for each conversation, with its branches."""
     return {
         path_of(index, family.main, ".json"): _document(family)
         for index, family in enumerate(families(conversations))
@@ -243,7 +245,7 @@ def _document(family: Branching) -> bytes:
     for group, above, is_head in written_path(family, FORMAT, folded=True):
         links = {"messageId": group[0].id, "parentMessageId": above or _NO_PARENT}
         row = {**_record(group), **group[0].extra, **links, "conversationId": main.id}
-        # Of equally new messages the last one is the active path's.
+        # Of equally new messages, the last one belongs to the active path.
         (last if is_head else rows).append(row)
     options = {"promptPrefix": main.system} if main.system and not is_ours(main, FORMAT) else {}
     head = {"conversationId": main.id, "title": main.title}

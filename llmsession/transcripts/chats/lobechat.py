@@ -1,11 +1,11 @@
 """LobeChat's rows: an array of messages, or an export with tables (``messages``, ``topics``,
 ``messagePlugins``, ``threads``), whose columns are in camel case or in snake case.
 
-The rows of one topic are a tree. A tool's answer is a row; the reply to parallel answers hangs
-off the first of them, so all answers of a reply are read with it, in the order of its calls. At
-a fork the active branch counts, else the first with descendants, else the first. Several roots
-stand one behind the other. A compressed group becomes the ``summary``, and its pinned messages
-stay. Not held by this format: a system prompt; a result of several blocks becomes one text.
+The rows of one topic form a tree. A tool's answer is a row. The reply to parallel answers hangs off
+the first of them, so all answers of a reply are read with it, in the order of its calls. At a fork
+the active branch counts, else the first one with descendants, else the first one. Several roots
+follow each other. A compressed group becomes the ``summary``, and its pinned messages stay. The
+format cannot store a system prompt. A result of several blocks becomes one text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _LINKS = ("id", "parentId", "parent_id", "topicId", "topic_id")
 _TELLING = {"parentId", "parent_id", "topicId", "topic_id"}
 _TABLES = ("data", "state")
 _BETWEEN = "____"
-"""Between a plugin's identifier and the name of its function, in what the model is offered."""
+"""Separates a plugin's identifier from the name of its function, in the tool names that the model
+sees.
+"""
 
 
 def looks_lobechat(probe: Probe) -> bool:
@@ -71,10 +73,10 @@ def _is_row(row: Any) -> bool:
 
 
 def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
-    """The conversations in *raw*, a file's bytes: of each topic the active path, then its other
+    """The conversations in *raw*, a file's bytes: for each topic the active path, then its other
     branches and its threads.
 
-    Raises TranscriptError: no rows in it; and, if *strict*, a row that cannot be read.
+    Raises TranscriptError if there are no rows. With *strict*, also for a row that cannot be read.
     """
     reading = Reading(strict=strict)
     document = read_document(raw, reading.notes, strict=strict)
@@ -93,7 +95,7 @@ def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ..
         if row.id and row.role in (*_ROLES, _GROUP):
             topics.setdefault(row.topic, []).append(row)
         else:
-            reading.refuse(number, "no row with an id and a role that is known", item)
+            reading.refuse(number, "a row without an id and a known role", item)
     if not topics:
         raise TranscriptError("not LobeChat's rows: no message in it")
     conversations: list[Conversation] = []
@@ -104,7 +106,7 @@ def read_lobechat(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ..
 
 
 class _Tables:
-    """What stands beside the messages: topics, threads, and plugins by their message's id."""
+    """The tables beside the messages: topics, threads, and plugins by their message's id."""
 
     def __init__(self, home: Record) -> None:
         self.topics = {id_of(row, "id"): row for row in home.records("topics")}
@@ -114,7 +116,7 @@ class _Tables:
 
 
 class _Row:
-    """One row, with what its columns are called in either case."""
+    """One row, whose columns may be in either case."""
 
     def __init__(self, record: Record, tables: _Tables) -> None:
         self.record = record
@@ -129,7 +131,7 @@ class _Row:
 
     @property
     def answers(self) -> str:
-        """The call that this row answers."""
+        """The id of the call that this row answers."""
         return id_of(self.record, "tool_call_id", "toolCallId") or id_of(
             self.plugin, "tool_call_id", "toolCallId"
         )
@@ -140,7 +142,7 @@ class _Row:
 
 
 class _Topic:
-    """The rows of one topic on their way to its conversations."""
+    """The rows of one topic while they become conversations."""
 
     def __init__(self, topic: str, rows: list[_Row], tables: _Tables, reading: Reading) -> None:
         self.topic = topic
@@ -152,7 +154,7 @@ class _Topic:
             for row in self.rows.values()
             if row.role == _GROUP and (last := id_of(row.record, "lastMessageId"))
         }
-        """A compressed group stands where its last message stood."""
+        """A compressed group is placed where its last message was."""
         self.callers = {call: row.id for row in reversed(self.rows.values()) for call in row.calls}
         self.answers: dict[str, list[_Row]] = {}
         self.owner = {
@@ -162,7 +164,7 @@ class _Topic:
             self.answers.setdefault(owner, []).append(self.rows[id])
 
     def _owner(self, row: _Row) -> str | None:
-        """The assistant's row that a tool's row belongs to, by its parent or by its call."""
+        """The assistant's row that a tool's row belongs to, found by its parent or by its call."""
         if row.role != "tool":
             return None
         parent = self.rows.get(row.parent)
@@ -181,7 +183,7 @@ class _Topic:
             children.setdefault(parent, []).append(id)
         head: str | None = None
         for root in children.get(None, []):
-            # Several roots are one conversation: rows from before there were links, or rows
+            # Several roots are one conversation: they are rows from before links existed, or rows
             # whose parent was deleted.
             if parents[root] is None:
                 parents[root] = head
@@ -309,8 +311,9 @@ def write_lobechat(conversations: Sequence[Conversation]) -> Files:
 
 
 def _topic_rows(family: Branching) -> list[dict[str, Any]]:
-    """The rows of a conversation and its branches. A path that shares no message with the first
-    is a topic of its own, for several roots of one topic stand one behind the other."""
+    """The rows of a conversation and its branches. A path that shares no message with the first one
+    becomes a topic of its own, because several roots of one topic would follow each other.
+    """
     links = _Links(family.main.id)
     rows: list[dict[str, Any]] = []
     times: dict[str, float] = {}
@@ -324,7 +327,7 @@ def _topic_rows(family: Branching) -> list[dict[str, Any]]:
             rows.append({**row, **extra, "id": id, "parentId": parent, "topicId": topic})
     active = {message.id for message in family.main.messages}
     for row in rows:
-        # In the order that they are read in.
+        # In the order in which they are read.
         forks = sorted(links.below.get(row["id"], []), key=lambda id: times[id])
         chosen = [index for index, id in enumerate(forks) if id in active]
         if len(forks) > 1 and chosen:
@@ -334,24 +337,25 @@ def _topic_rows(family: Branching) -> list[dict[str, Any]]:
 
 
 class _Links:
-    """What each row hangs off: an answer off its assistant's row, the next row off the first
-    answer."""
+    """The parent of each row: an answer hangs off its assistant's row, and the next row off the
+    first answer.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.below: dict[str, list[str]] = {}
         self._topics: dict[str, str] = {}
         self._next: dict[str, str] = {}
-        """By message: the row that the next message hangs off."""
+        """For each message, the row that the next message hangs off."""
         self._owner: dict[str, str] = {}
-        """By message or row of answers: the row of their assistant."""
+        """For each message or row of answers, the row of its assistant."""
 
     def topic_of(self, message: str, above: str | None) -> str:
         first = f"{self.topic}#{message}" if self._topics else self.topic
         return self._topics.setdefault(message, first if above is None else self._topics[above])
 
     def add(self, message: str, row: str, above: str | None, *, is_answer: bool) -> str | None:
-        """The parent of *row*, one of those of the message *message*."""
+        """The parent of *row*, which is one of the rows of the message *message*."""
         parent = self._next.get(message) or (None if above is None else self._next[above])
         if is_answer and above is not None:
             owner = self._owner.get(above, self._next[above])

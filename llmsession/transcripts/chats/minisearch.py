@@ -1,9 +1,9 @@
-"""MiniSearch's browser database, as tables or as Dexie writes a dump of it.
+"""MiniSearch's browser database, as tables or as a dump that Dexie wrote.
 
-A conversation is the chat history of one search run, by time; where there is none it is the
-search's own chat, else its query and the model's answer. Rows of the other tables are kept with
-the conversation that they belong to. Not held by this format: a system prompt, calls and their
-results, thinking, usage, a summary, and that a branch is one.
+A conversation is the chat history of one search run, ordered by time. Without a chat history it is
+the search's own chat, else its query and the model's answer. Rows of other tables are kept with the
+conversation that they belong to. The format cannot store a system prompt, calls and their results,
+thinking, usage, a summary, and branches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HELD = ("id", "conversationId", "role", "content", "timestamp")
 
 
 def looks_minisearch(probe: Probe) -> bool:
-    """Are two of its tables there, at the top or in a dump?"""
+    """Are two of its tables there, at the top level or in a dump?"""
     fields = probe.fields
     inner = fields.get("data")
     dumped = inner.get("data") if isinstance(inner, dict) else None
@@ -46,8 +46,8 @@ def looks_minisearch(probe: Probe) -> bool:
 def read_minisearch(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes, in the order of their first row.
 
-    Raises TranscriptError: none of the tables in it; and, if *strict*, a row that cannot be
-    read.
+    Raises TranscriptError if none of the tables is there. With *strict*, also for a row that cannot
+    be read.
     """
     reading = Reading(strict=strict)
     file = Record.of(read_document(raw, reading.notes, strict=strict))
@@ -130,7 +130,7 @@ class _Run:
 def _row_messages(row: Record, reading: Reading) -> Iterator[RecordedMessage]:
     role, text = row.text("role"), row.text("content")
     if role not in ("user", "assistant") or text is None:
-        reading.refuse(row.number, "no role and text", encode_json(row.fields))
+        reading.refuse(row.number, "a row without a role and text", encode_json(row.fields))
         return
     yield RecordedMessage(
         role="user" if role == "user" else "assistant",

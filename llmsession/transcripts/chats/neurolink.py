@@ -1,10 +1,10 @@
-"""NeuroLink's conversations as Redis holds them: one JSON object for each session.
+"""NeuroLink's conversations as Redis stores them: one JSON object for each session.
 
-Calls and results are rows without call ids. They are paired by adjacency: a run of results
-answers the run of calls before it, each the oldest open call of its tool, else the oldest one.
-Summaries and truncation markers that the system put among the messages are left out;
-``summarizedMessage`` is the ``summary``. Not held by this format: a system prompt, thinking,
-usage, and that a branch is one; a result of several blocks becomes one text.
+Calls and results are rows without call ids. They are paired by adjacency: a run of results answers
+the run of calls before it, and each result answers the oldest open call of its tool, else the
+oldest open call. Summaries and truncation markers that the system put among the messages are left
+out. ``summarizedMessage`` is the ``summary``. The format cannot store a system prompt, thinking,
+usage, and branches. A result of several blocks becomes one text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _ROLES = ("user", "assistant", "system", "tool_call", "tool_result")
 
 
 def looks_neurolink(probe: Probe) -> bool:
-    """Is it a session with what NeuroLink counts and summarises, or a dump of such keys?"""
+    """Is it a session with the fields that NeuroLink counts and summarises by, or a dump of such
+    keys?
+    """
     fields = probe.fields
     if fields and all(name.startswith(_KEY) for name in fields):
         return True
@@ -62,8 +64,8 @@ def looks_neurolink(probe: Probe) -> bool:
 def read_neurolink(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes: one, or one for each key of a dump.
 
-    Raises TranscriptError: no session in it; and, if *strict*, a session or message that cannot
-    be read.
+    Raises TranscriptError if there is no session. With *strict*, also for a session or message that
+    cannot be read.
     """
     reading = Reading(strict=strict)
     document = Record.of(read_document(raw, reading.notes, strict=strict))
@@ -83,7 +85,7 @@ def read_neurolink(raw: bytes, *, strict: bool = False) -> tuple[Conversation, .
 
 
 def _value(dump: Record, name: str) -> Record:
-    # Redis holds texts: a dump may hold the JSON once more as one.
+    # Redis stores texts, so in a dump the JSON may be encoded once more as a text.
     text = dump.text(name)
     if text is None:
         return dump.record(name)
@@ -121,7 +123,7 @@ def _messages(session: Record, reading: Reading) -> Iterator[RecordedMessage]:
         metadata = row.record("metadata")
         raw = encode_json(row.fields)
         if role not in _ROLES:
-            reading.refuse(row.number, "a message without a role that is known", raw)
+            reading.refuse(row.number, "a message without a known role", raw)
             continue
         if metadata.flag("isSummary"):
             text = (row.text("content") or "").removeprefix(_SUMMARY_TITLE)

@@ -1,10 +1,10 @@
 """Open WebUI's export: an array of chats, each with a tree of messages.
 
-What counts is ``chat.history``; the flat list beside it is older. A reply's ``output`` items
-count more than its ``content``, where older versions kept thinking and tool calls as
-``<details>`` elements. Calls and results inside of one reply become messages of both sides. The
-newest ``contextSummary`` on a path is its ``summary``. Not held by this format: a summary that
-did not come from it, and signatures of thinking.
+``chat.history`` counts; the flat list beside it is older. A reply's ``output`` items take
+precedence over its ``content``, in which older versions stored thinking and tool calls as
+``<details>`` elements. Calls and results inside one reply become messages of both sides. The newest
+``contextSummary`` on a path is its ``summary``. The format cannot store signatures of thinking, nor
+a summary that was not read from it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ENTITY = re.compile("|".join(_ENTITIES))
 
 
 def looks_open_webui(probe: Probe) -> bool:
-    """Is it a chat with a history of messages, or an array with one?"""
+    """Is it a chat with a history of messages, or an array that contains one?"""
     document = probe.items or [probe.fields]
     return any(isinstance(item, dict) and _is_chat(item) for item in document)
 
@@ -83,11 +83,11 @@ def _is_chat(item: dict[str, Any]) -> bool:
 
 
 def read_open_webui(raw: bytes, *, strict: bool = False) -> tuple[Conversation, ...]:
-    """The conversations in *raw*, a file's bytes: of each chat the active path, then its other
+    """The conversations in *raw*, a file's bytes: for each chat the active path, then its other
     branches.
 
-    Raises TranscriptError: no chat in it; and, if *strict*, a chat or message that cannot be
-    read.
+    Raises TranscriptError if there is no chat. With *strict*, also for a chat or message that
+    cannot be read.
     """
     notes = Reading(strict=strict)
     document = read_document(raw, notes.notes, strict=strict)
@@ -114,7 +114,7 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
     rows = _rows(chat, history, reading)
     messages = {id: _messages(row, id, reading) for id, row in rows.items()}
     parents = {id: id_of(row, "parentId") or None for id, row in rows.items()}
-    if not history.fields:  # a flat list, of a version before the tree
+    if not history.fields:  # a flat list, from a version before the tree
         parents = dict(zip(rows, [None, *rows], strict=False))
     gone = without_unplaced(messages, parents, reading)
     head = id_of(history, "currentId")
@@ -126,7 +126,7 @@ def _read_chat(record: Record, chat: Record, reading: Reading) -> tuple[Conversa
             reading.note(1, "no_head", f"{head or 'currentId'}: the newest branch is active")
         head = newest or ""
     ways = paths(parents, head or None, reading) or [[]]
-    # Each is kept at the first message that it does not stand for.
+    # Each summary is stored at the first message that it does not replace.
     summaries = {id: (id, row.text("contextSummary") or "") for id, row in rows.items()}
     mark_summaries(messages, summaries, gone)
     outer = record.rest({"chat", "id", "title"}) if chat is not record else {}
@@ -153,7 +153,7 @@ def _rows(chat: Record, history: Record, reading: Reading) -> dict[str, Record]:
         if record.text("role") in ("user", "assistant", "system"):
             rows[id] = record
         else:
-            reading.refuse(number, "a message without a role that is known", item)
+            reading.refuse(number, "a message without a known role", item)
     return rows
 
 
@@ -205,7 +205,7 @@ def _reply(record: Record, id: str, reading: Reading) -> list[bytes]:
 
 
 def _item(item: Record, otherwise: str) -> list[bytes] | None:
-    """The blocks of one output item; None for one of another kind."""
+    """The blocks of one output item; None for an item of another kind."""
     match item.text("type"):
         case "message":
             parts = item.records("content")
@@ -268,7 +268,7 @@ def _unquoted(text: str) -> str:
 
 
 def _json_text(text: str) -> str:
-    """A text that may have been written as a JSON string, once more."""
+    """A text without a possible additional JSON encoding as a string."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):

@@ -1,22 +1,22 @@
-"""Recorded messages, in order, become numbered turns, and each call is paired with its result.
+"""Puts recorded messages into numbered turns, and pairs each call with its result.
 
-The rules that hold for every format:
+These rules hold for every format:
 
-- A recorded message stays a message of its own, under its own id. One that answers calls of
+- A recorded message stays a message of its own, with its own id. A message that answers calls of
   several replies is split.
-- A user's text starts a turn, unless nothing was answered since the last text, or it came with
-  the results of an open tool loop, or after all of them: then the next reply answers it, too.
-  Where it cuts a tool loop short, the turn before is marked interrupted.
-- A result belongs to the newest call of its id that has none yet, in order within one reply:
-  providers have used an id twice. A call whose id was used before, or that no provider accepts,
-  is renamed, with its result; the recorded id stays in the message's ``extra``.
-- Results stand right behind the reply that made their calls, in the order of the calls, before
-  any text. One that was recorded elsewhere is moved there.
-- A result without a call, a second result, a reply before any user text, a reply without
-  content and a block on the wrong side have no place in a message. They are left out, noted, and
-  kept beside the messages.
+- A user's text starts a turn, with these exceptions: nothing was answered since the last text; or
+  it came with the results of an open tool loop, or after all of them. Then the next reply answers
+  it, too. If it cuts a tool loop short, the turn before is marked as interrupted.
+- A result belongs to the newest call with its id that has no result yet, in order within one reply,
+  because providers have used an id twice. A call is renamed, together with its result, if its id
+  was used before or no provider accepts it. The recorded id stays in the message's ``extra``.
+- Results stand directly behind the reply that made their calls, in the order of the calls, before
+  any text. A result that was recorded elsewhere is moved there.
+- Some things have no place in a message: a result without a call, a second result, a reply before
+  any user text, a reply without content, and a block on the wrong side. They are left out, noted,
+  and kept beside the messages.
 
-``Rules`` names what differs between families of formats.
+``Rules`` lists what differs between families of formats.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ __all__ = [
 ]
 
 _THOUGHTS = frozenset({"items", "thinking", "thoughts", "unsigned_thinking"})
-"""Fields of ``extra`` that hold what a model wrote."""
+"""Fields of ``extra`` that hold text which a model wrote."""
 
 
 def derived_id(session: str, place: int) -> str:
-    """The id of the *place*-th message, from 0, of a conversation whose source gives none."""
+    """The id of message number *place*, counted from 0, if the source of a conversation has no
+    ids.
+    """
     digest = hashlib.sha256(f"{session}\n{place}".encode("utf-8", "replace")).hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
@@ -60,37 +62,44 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between families of formats."""
 
     each_text_opens_turn: bool = False
-    """Every user message starts a turn, whatever came before, an empty one, too."""
+    """Every user message starts a turn, whatever came before; an empty one, too."""
     stand_ins: bool = False
-    """A call without a result gets a neutral error result, flagged as synthetic, unless nothing
-    came after it: then it is still open."""
+    """A call without a result gets a neutral error result, which is marked as synthetic. A call
+    after which nothing came stays open.
+    """
     one_message_per_side: bool = False
-    """User messages in a row become one message."""
+    """Consecutive user messages become one message."""
     joins_ids: bool = False
-    """Neighbours of one id and role are one message that a writer had to take apart."""
+    """Neighbours with the same id and role are one message that a writer had to split."""
     derives_ids: bool = False
-    """Missing ids look like a UUID, not like ``session/u1.0``; a second use of an id is noted."""
+    """Missing ids look like a UUID, and not like ``session/u1.0``. A second use of an id is
+    noted.
+    """
     left_out_as_records: bool = False
-    """What has no place becomes records of the conversation, not its ``extra["unplaced"]``."""
+    """What has no place becomes records of the conversation, instead of its
+    ``extra["unplaced"]``.
+    """
 
 
 AGENT = Rules(joins_ids=True)
-"""Coding agents and lists of messages."""
+"""The rules for coding agents and for lists of messages."""
 CLAUDE_CODE = Rules(one_message_per_side=True)
-"""Claude Code, which writes a line for each block."""
+"""The rules for Claude Code, which writes a line for each block."""
 CHAT = Rules(each_text_opens_turn=True, stand_ins=True, derives_ids=True, left_out_as_records=True)
-"""Chat applications."""
+"""The rules for chat applications."""
 
 
 class Before(msgspec.Struct, frozen=True):
-    """Whole turns that a branch begins with, as they are in the path that it leaves."""
+    """The whole turns that a branch begins with, as they are in the path that it leaves."""
 
     messages: tuple[Message, ...] = ()
     interrupted: tuple[int, ...] = ()
 
 
 class _Piece(msgspec.Struct, eq=False):
-    """A message to be: blocks of one recorded message. ``part`` counts where it was split."""
+    """A message in the making: blocks of one recorded message. ``part`` is its number if the
+    message was split.
+    """
 
     recorded: RecordedMessage
     blocks: list[bytes]
@@ -98,7 +107,7 @@ class _Piece(msgspec.Struct, eq=False):
     synthetic: tuple[int, ...] = ()
     has_own_id: bool = True
     joined: Sequence[RecordedMessage] = ()
-    """The recorded messages that it was made of, where they are several."""
+    """The recorded messages that it consists of, if there are several."""
 
 
 class _Step(msgspec.Struct, eq=False):
@@ -139,11 +148,15 @@ def assemble(
     extra: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Conversation:
-    """The conversation of the *recorded* messages, in their order. *fields* are more fields of it.
-    *summary* is one whose place is not known; one that is marked between messages goes before it.
+    """The conversation of the *recorded* messages, in their order.
 
-    System messages before the first message continue *system*; later ones are left out. *before*
-    is the beginning of the conversation, and the recorded messages go on from there.
+    - *rules* are those of the format's family.
+    - *before* is the beginning of the conversation; the recorded messages follow it.
+    - *system* is the system prompt. System messages before the first message are appended to it,
+      and later ones are left out.
+    - *summary* is a summary whose place is unknown. A summary that is marked between messages takes
+      precedence.
+    - *notes*, *records*, *extra* and *fields* become fields of the conversation.
     """
     messages = list(joined(recorded) if rules.joins_ids else recorded)
     assembly = _Assembly(messages, session, rules, before)
@@ -171,7 +184,9 @@ def assemble(
 
 
 def _with_content(result: Record) -> bytes | None:
-    """A result whose content is no text and no list, as a message needs it; None for others."""
+    """A result whose content is neither text nor a list, in the form that a message needs; None for
+    any other result.
+    """
     content = result.raw("content")
     if content is not None and content.startswith((b'"', b"[")):
         return None
@@ -179,7 +194,9 @@ def _with_content(result: Record) -> bytes | None:
 
 
 class _Assembly:
-    """One conversation: ``run`` fills ``turns``, ``messages``, ``notes`` and ``left_out``."""
+    """One conversation in the making. ``run`` fills ``turns``, ``messages``, ``notes`` and
+    ``left_out``.
+    """
 
     def __init__(
         self, recorded: list[RecordedMessage], session: str, rules: Rules, before: Before
@@ -196,7 +213,7 @@ class _Assembly:
         self.summary = ""
         self.summary_upto = 0
         self.placed: dict[int, int] = {}
-        """Where the first message of each recorded one stands, by the object's identity."""
+        """The position of the first message made of each recorded one, by the object's identity."""
 
     def run(self) -> None:
         marks = [index for index, message in enumerate(self.recorded) if message.summary]
@@ -228,7 +245,7 @@ class _Assembly:
         self.notes.append(Note(max(1, self.recorded[index].number), what, detail, visible))
 
     def _leave_out(self, index: int, blocks: Sequence[bytes], why: str, detail: str) -> None:
-        """Leave out some *blocks* of a message."""
+        """Leave out some *blocks* of a message, with a note."""
         self._note(index, why, detail, visible=True)
         self._keep(self.recorded[index], blocks, why)
 
@@ -239,25 +256,25 @@ class _Assembly:
         why: str,
         record: bytes = b"",
     ) -> None:
-        """Keep *blocks* beside the messages, or the *record* that they are all of."""
+        """Keep *blocks* beside the messages, or the complete *record* that they come from."""
         fields: dict[str, Any] = {"id": message.id} if message.id else {}
         fields |= {"role": message.role, "content": [msgspec.Raw(raw) for raw in blocks]}
         for name in ("error", "usage", "extra"):
             if getattr(message, name):
                 fields[name] = getattr(message, name)
         if self.rules.left_out_as_records:
-            # In an object of its own, so that in our own format it looks like no message.
+            # Wrapped in an object, so that it does not look like a message in our own format.
             fields = {"left_out": why, "record": msgspec.Raw(record) if record else fields}
         self.left_out.append(fields)
 
-    # What can stand in a message.
+    # What a message may contain.
 
     def _without_system(self) -> tuple[str, list[RecordedMessage]]:
         prompts: list[str] = []
         others: list[RecordedMessage] = []
         for message in self.recorded:
             if message.summary and not message.blocks:
-                continue  # a mark, and no message
+                continue  # a summary mark, which is not a message
             if message.role != "system":
                 others.append(message)
             elif not others and not self.before.messages:
@@ -269,7 +286,9 @@ class _Assembly:
         return "\n\n".join(filter(None, prompts)), others
 
     def _allowed(self, index: int) -> list[bytes]:
-        """The blocks of a message that its side can say, each call and result in valid form."""
+        """The blocks of a message that its side may contain, with each call and result in valid
+        form.
+        """
         message = self.recorded[index]
         wrong = "tool_result" if message.role == "assistant" else "tool_use"
         allowed: list[bytes] = []
@@ -289,7 +308,7 @@ class _Assembly:
     # Turns.
 
     def _is_answered(self, reply: int) -> bool:
-        """Has every call of this reply its result before the next reply?"""
+        """Has every call of this reply a result before the next reply?"""
         after = range(reply + 1, len(self.recorded))
         replies = (index for index in after if self.recorded[index].role == "assistant")
         end = next(replies, len(self.recorded))
@@ -319,7 +338,7 @@ class _Assembly:
         return self.turns[-1]
 
     def _place_user(self, index: int) -> None:
-        """Decide which turn the texts of a message belong to; results follow their calls."""
+        """Decide to which turn the texts of a message belong. Results follow their calls."""
         message, texts = self.recorded[index], self.texts[index]
         is_empty = not message.blocks
         if is_empty and not self.rules.each_text_opens_turn:
@@ -376,8 +395,9 @@ class _Assembly:
                         self._note(index, "unanswered_call", detail)
 
     def _note_moved(self) -> None:
-        """Note the results that were not recorded right behind their calls, and leave out those
-        of calls that have no place themselves."""
+        """Note the results that were not recorded directly behind their calls. Leave out those of
+        calls that have no place themselves.
+        """
         newest = -1
         texts_since = False
         for index, results in enumerate(self.results):
@@ -403,7 +423,7 @@ class _Assembly:
                 origin = call.answered_at
                 by_message.setdefault(origin, []).append(call.result)
             elif self.rules.stand_ins and not is_last:
-                # It joins the results before it, or the first.
+                # A stand-in joins the results before it, or the first results.
                 stand_ins.append(result_block(call.id, MISSING, is_error=True))
                 by_message.setdefault(origin, []).append(stand_ins[-1])
         pieces = []
@@ -417,7 +437,8 @@ class _Assembly:
             else:
                 pieces.append(_Piece(self.recorded[index], results, parts[index], synthetic))
                 parts[index] += 1
-        # Results first: also those that a text came with stand before a text that came alone.
+        # Results come first, so messages with results and text stand before messages with text
+        # alone.
         with_results = [piece for index, piece in step.texts.items() if index in by_message]
         alone = [piece for index, piece in step.texts.items() if index not in by_message]
         return pieces + with_results + alone
@@ -482,13 +503,13 @@ class _Assembly:
 
 
 def _behind(reply: RecordedMessage) -> RecordedMessage:
-    """The message of results that stand in, behind *reply*."""
+    """The message for stand-in results behind *reply*."""
     time = reply.completed_at or reply.created_at
     return RecordedMessage(role="user", blocks=[], number=reply.number, created_at=time)
 
 
 def _merged(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
-    """Neighbours of the user's side as one: results first, then texts."""
+    """Consecutive user messages as one message: results first, then texts."""
     group: list[_Piece] = []
     for piece in pieces:
         if piece.recorded.role == "assistant":

@@ -1,8 +1,8 @@
-"""Calls and their results: each call gets an id of its own, and each result finds its call.
+"""Pairs calls with results: each call gets an id of its own, and each result finds its call.
 
-The rules stand in ``assembly``. An id that a provider would refuse makes every later request
-invalid: it is replaced by one that is made from it, always the same, in the call and its result.
-The message keeps the recorded one in ``extra``, under ``RECORDED_IDS``.
+``assembly`` explains the rules. An id that a provider would refuse makes every later request
+invalid. It is replaced in the call and its result by an id that is derived from it, always in the
+same way. The message keeps the recorded id in ``extra``, under ``RECORDED_IDS``.
 """
 
 from __future__ import annotations
@@ -29,24 +29,29 @@ __all__ = [
 ]
 
 MAX_CALL_ID_CHARS = 64
-"""The longest call id that all providers take, but for OpenAI's chat interface: a provider for
-that one shortens ids as it sends them."""
+"""The longest call id that all providers accept, except OpenAI's chat interface. The provider for
+that interface shortens ids when it sends them.
+"""
 RECORDED_IDS = "recorded_call_ids"
-"""The field of a message's ``extra`` with the recorded ids of its renamed calls, by their new
-ones."""
+"""The field of a message's ``extra`` that maps the new ids of its renamed calls to the recorded
+ones.
+"""
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 _DIGEST_CHARS = 12
 
 
 def clean_name(name: str) -> str:
-    """*name* with the characters alone that providers accept; ``call`` if none is left."""
+    """*name*, reduced to the characters that providers accept; ``call`` if none is left."""
     return _NOT_IN_NAMES.sub("_", name) or "call"
 
 
 def clean_call_id(call_id: str) -> str:
-    """*call_id*, if providers accept it, else one of their characters that is always the same for
-    it. The end of one that is too long is replaced by a digest of it all."""
+    """*call_id* if providers accept it, else an acceptable id that is derived from it.
+
+    Equal ids give equal results. The end of an id that is too long is replaced by a digest of the
+    whole.
+    """
     clean = clean_name(call_id)
     if len(clean) <= MAX_CALL_ID_CHARS:
         return clean
@@ -60,7 +65,9 @@ def _numbered(base: str, number: int) -> str:
 
 
 class Call(msgspec.Struct, eq=False):
-    """A call: its id as recorded, its id here, and its result, found in a message."""
+    """A call: its recorded id, its id here, and its result with the index of the message that holds
+    it.
+    """
 
     recorded_id: str
     id: str
@@ -70,8 +77,10 @@ class Call(msgspec.Struct, eq=False):
 
 
 class CallPairs:
-    """The calls and results in the *blocks* of messages, by the index of the message. A call whose
-    id is new is renamed in *blocks*. *note* and *leave_out* tell of what is not as recorded.
+    """The calls and results in the *blocks* of messages, by the index of the message.
+
+    A call that gets a new id is renamed in *blocks*. *note* and *leave_out* are called for whatever
+    differs from the recording.
     """
 
     def __init__(
@@ -88,16 +97,16 @@ class CallPairs:
         self._answered: dict[str, Call] = {}
         self.calls: list[list[Call]] = [[] for _ in blocks]
         self.results: list[dict[int, list[Call]]] = [{} for _ in blocks]
-        """By message: the calls that it answers, by their reply."""
+        """For each message, the calls that it answers, by the index of their reply."""
         self.renamed: list[dict[str, str]] = [{} for _ in blocks]
-        """By message: the recorded ids of its calls that have a new one, by that."""
+        """For each message, the recorded ids of its renamed calls, by their new ids."""
         self.texts: list[list[bytes]] = [[] for _ in blocks]
-        """By message: its blocks other than results."""
+        """For each message, its blocks other than results."""
         self._number_calls(used_ids)
         self._pair_results()
 
     def _number_calls(self, used: set[str]) -> None:
-        """Give each call an id that no other call has, and that every provider accepts."""
+        """Give each call an id that no other call has and that every provider accepts."""
         recorded_ids = {
             Record.of(raw).text("id") or ""
             for blocks in self._blocks
@@ -151,7 +160,7 @@ class CallPairs:
             call.answered_at = index
             self.results[index].setdefault(call.reply, []).append(call)
         elif call.result == raw:
-            self._note(index, "duplicate", f"the result of call {call_id} stands here again")
+            self._note(index, "duplicate", f"the result of call {call_id} is repeated here")
         else:
             detail = f"call {call_id} has its result; the first one stays"
             self._leave_out(index, [raw], "duplicate", detail)
@@ -162,7 +171,7 @@ class CallPairs:
         if before:
             newest = max(call.reply for call in before)
             return next(call for call in before if call.reply == newest)
-        # Nothing before it: a result can be recorded before its call.
+        # No call before it: a result can be recorded before its call.
         after = (call for call in unanswered if call.reply > index)
         return next(after, self._answered.get(call_id))
 
@@ -180,9 +189,11 @@ _ID_FIELDS = {"tool_use": "id", "tool_result": "tool_use_id"}
 def with_usable_calls(
     messages: Sequence[Message], note: Callable[[Message, str], None] = lambda message, detail: None
 ) -> tuple[Message, ...]:
-    """*messages* with the call ids replaced that no provider accepts, in calls and results; the
-    other messages are the same objects. *note* is called with a message and each call in it that
-    has a new id. Equal ids stay equal, and different ids different."""
+    """*messages*, with call ids that no provider accepts replaced in calls and results.
+
+    Unaffected messages are the same objects. *note* is called with a message and a description, for
+    each call that gets a new id. Equal ids stay equal, and different ids stay different.
+    """
     recorded_ids = list(dict.fromkeys(_call_ids(messages)))
     used = {call_id for call_id in recorded_ids if call_id == clean_call_id(call_id)}
     new_ids: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""What stands between a record of a chat application and our messages, in both directions.
+"""Translates between records of chat applications and our messages, in both directions.
 
-A reader makes one or more recorded messages of each record; a writer makes the record of them.
-What the writer would not give back as it was is kept as it came, in ``extra``: so a record that
-is read and written again loses nothing.
+A reader makes one or more recorded messages of each record, and a writer makes the record from
+them. Fields that the writer would not reproduce exactly are kept in ``extra``, so a record that is
+read and written again loses nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Reading:
-    """One conversation on its way in: its notes, and what is kept beside its messages."""
+    """One conversation while it is read: its notes, and what is kept beside its messages."""
 
     def __init__(self, *, strict: bool, where: str = "") -> None:
         self.strict = strict
@@ -53,7 +53,7 @@ class Reading:
     ) -> None:
         """Keep *raw*, JSON that becomes no part of a message, beside the messages."""
         self.note(number, why, detail, visible=visible)
-        # In an object of its own, so that in our own format it looks like no message.
+        # Wrapped in an object, so that it does not look like a message in our own format.
         record = {"left_out": why, "record": msgspec.Raw(raw or b"null")}
         self.records.append(msgspec.Raw(encode_json(record)))
 
@@ -64,7 +64,7 @@ class Reading:
         self.leave_out(number, "bad_record", bytes(raw), what, visible=True)
 
     def added_to(self, conversation: Conversation) -> Conversation:
-        """*conversation* with the notes and records of this one, too."""
+        """*conversation* with these notes and records added."""
         return msgspec.structs.replace(
             conversation,
             notes=(*conversation.notes, *self.notes),
@@ -73,10 +73,10 @@ class Reading:
 
 
 def read_usage(reported: Record) -> Usage | None:
-    """Usage as chat applications keep it; None if *reported* says nothing of it.
+    """Usage as chat applications store it; None if *reported* has none.
 
-    Where cached tokens are a detail of the input (OpenAI's convention) they are taken out of
-    it, so that nothing is counted twice.
+    If cached tokens are a part of the input (OpenAI's convention), they are subtracted from it, so
+    that nothing is counted twice.
     """
     sent = _count(reported, "input_tokens", "prompt_tokens", "totalInputTokens")
     answered = _count(reported, "output_tokens", "completion_tokens", "totalOutputTokens")
@@ -108,7 +108,7 @@ def _count(record: Record, *names: str) -> int | None:
 
 
 def id_of(record: Record, *names: str) -> str:
-    """The first of these fields that is an id, a text or a whole number; "" if none is."""
+    """The first of these fields that is an id: a text or a whole number; "" if none is."""
     for name in names:
         value = record.value(name)
         if isinstance(value, str) and value:
@@ -121,8 +121,11 @@ def id_of(record: Record, *names: str) -> str:
 def beside(
     record: Record, written: Mapping[str, Any], without: Iterable[str] = ()
 ) -> dict[str, msgspec.Raw]:
-    """The fields of *record* that *written*, the same record as our writer makes it, does not
-    give back as they are; those named *without* are never among them."""
+    """The fields of *record* that *written* does not reproduce exactly.
+
+    *written* is the same record as our writer makes it. Fields named in *without* are never
+    included.
+    """
     return {
         name: msgspec.Raw(bytes(raw))
         for name, raw in record.fields.items()
@@ -131,7 +134,9 @@ def beside(
 
 
 def without_metadata(record: Record, names: Collection[str]) -> Record:
-    """*record* without some fields of its metadata: its place in the tree, written anew."""
+    """*record* without some fields of its metadata: its place in the tree, which is written
+    anew.
+    """
     metadata = record.record("metadata")
     rest = metadata.rest(names)
     if "metadata" not in record.fields or rest == metadata.fields:
@@ -141,7 +146,7 @@ def without_metadata(record: Record, names: Collection[str]) -> Record:
 
 
 def _is_same(raw: msgspec.Raw, value: Any) -> bool:
-    # As bytes: in Python 1 equals True and 1.0.
+    # Compared as bytes, because in Python 1 equals True and 1.0.
     return _sorted(raw) == _sorted(encode_json(value))
 
 
@@ -162,15 +167,16 @@ def kept_fields(conversation: Conversation, format: str) -> dict[str, msgspec.Ra
     return Record.of(conversation.extra.get(format)).fields
 
 
-# Systems that keep calls and results inside of one assistant message.
+# Systems that store calls and results inside one assistant message.
 
 
 def expand(message: RecordedMessage) -> list[RecordedMessage]:
-    """*message*, whose blocks hold results among the model's own, as messages of both sides.
+    """*message*, whose blocks mix results with the model's own blocks, as messages of both sides.
 
-    What the model wrote behind a call it wrote when the call was over, also if the result is not
-    there. The first message keeps the id ``x``, the others are ``x#1``, ``x#2``. What was
-    reported of the whole (usage, stop reason, error) stands with the last that the model wrote.
+    What the model wrote behind a call was written after the call was over, even if the result is
+    missing. The first message keeps the id ``x``, and the others get ``x#1``, ``x#2``. What was
+    reported for the whole (usage, stop reason, error) is attached to the last part that the model
+    wrote.
     """
     runs: list[tuple[bool, list[bytes]]] = []
     kinds = [block_type(raw) for raw in message.blocks]
@@ -202,10 +208,10 @@ def expand(message: RecordedMessage) -> list[RecordedMessage]:
 
 
 def outgoing(conversation: Conversation, format: str) -> list[RecordedMessage]:
-    """The messages of *conversation* on their way to a file of *format*.
+    """The messages of *conversation*, prepared for a file of *format*.
 
-    Results that only stand in for missing ones are left out. The last reply of an interrupted
-    turn is cut. Extras that are another format's are left out.
+    Synthetic results for missing ones are left out. The last reply of an interrupted turn is marked
+    as interrupted. Extras of another format are left out.
     """
     ours = is_ours(conversation, format)
     last = {message.turn: message.id for message in conversation.messages if message.is_assistant}
@@ -213,7 +219,8 @@ def outgoing(conversation: Conversation, format: str) -> list[RecordedMessage]:
     messages = []
     for message in conversation.messages:
         recorded = _recorded(message, ours=ours, cut=message.id in cut)
-        # A message that was empty stays; one whose results only stood in was nobody's.
+        # A message that was recorded as empty stays. One that held only stand-in results was never
+        # sent.
         if recorded.blocks or not message.synthetic:
             messages.append(recorded)
     return messages
@@ -245,10 +252,10 @@ def _stands_in(blocks: Sequence[Block]) -> bool:
 
 
 def with_results(messages: Iterable[RecordedMessage]) -> list[list[RecordedMessage]]:
-    """*messages* for systems that keep results inside of the assistant's message: each assistant
-    message with the results of its calls, and what `expand` made of one as one again.
+    """*messages*, grouped for systems that store results inside the assistant's message.
 
-    Text that came with results is a user message of its own behind them.
+    Each group is an assistant message with the results of its calls; what `expand` split is one
+    group again. Text that came with results is a user message of its own behind them.
     """
     groups: list[list[RecordedMessage]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Content as OpenAI's and Anthropic's interfaces write it, to blocks and back."""
+"""Translates content between the forms of OpenAI's and Anthropic's interfaces and our blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Parts: TypeAlias = Literal["chat", "user_items", "assistant_items"]
-"""Whose words: those of chat messages, or those of Responses items by their role."""
+"""Which part types to use: those of chat messages, or those of Responses items by their role."""
 
 _TEXT_PART: dict[Parts, str] = {
     "chat": "text",
@@ -36,14 +36,16 @@ _NOTHING = (b"null", b"[]", b"{}", b'""')
 
 
 def blocks_of(content: bytes | None, number: int, notes: list[Note]) -> list[bytes]:
-    """Anthropic's content, a text or a list of blocks, as blocks. What is none is noted."""
+    """Anthropic's content, a text or a list of blocks, as blocks. What is neither is noted."""
     if content is None:
         return []
     if content.startswith(b'"'):
         text = msgspec.json.decode(content, type=str)
         return [text_block(text)] if text else []
     if not content.startswith(b"["):
-        notes.append(Note(number, "bad_content", "neither text nor a list", visible=True))
+        notes.append(
+            Note(number, "bad_content", "the content is neither text nor a list", visible=True)
+        )
         return []
     blocks = []
     for raw in split_blocks(content):
@@ -61,8 +63,11 @@ def without_unsigned(
     extra: dict[str, Any],
     foreign: str = "",
 ) -> list[bytes]:
-    """The blocks of the message *number* that can be sent. Thinking that cannot, because nobody
-    signed it, is kept in *extra*, and blocks of the type *foreign* behind it."""
+    """The blocks of the message *number* that can be sent.
+
+    Thinking without a signature cannot be sent and is kept in *extra*, followed by blocks of the
+    type *foreign*.
+    """
     unsigned = [
         raw
         for raw in blocks
@@ -76,8 +81,9 @@ def without_unsigned(
 
 
 def openai_blocks(content: bytes | None, number: int, notes: list[Note]) -> list[bytes]:
-    """OpenAI's content, a text or a list of parts, as blocks. A part of a kind that is not
-    known stays as it is, a block of that type."""
+    """OpenAI's content, a text or a list of parts, as blocks. A part of an unknown kind stays
+    unchanged, as a block of that type.
+    """
     if content is None or content.startswith(b'"'):
         return blocks_of(content, number, notes)
     blocks = []
@@ -100,7 +106,7 @@ def _url_of(part: Record) -> str | None:
 
 
 def has_other_fields(content: bytes | None) -> bool:
-    """Do the parts of *content* say more than texts and images do?"""
+    """Do the parts of *content* contain more than texts and images?"""
     if content is None or not content.startswith(b"["):
         return False
     for raw in split_blocks(content):
@@ -115,8 +121,11 @@ def has_other_fields(content: bytes | None) -> bool:
 def openai_parts(
     blocks: Sequence[bytes], words: Parts, recorded: bytes | msgspec.Raw | None = None
 ) -> Any:
-    """Blocks as OpenAI's content: *recorded*, the parts that they were read from, if they are
-    still these; for a chat message of one text that text; else parts."""
+    """Blocks as OpenAI's content.
+
+    The result is *recorded*, the parts that the blocks were read from, if it still matches them;
+    for a chat message with a single text, that text; else parts.
+    """
     if recorded is not None and openai_blocks(bytes(recorded), 0, []) == list(blocks):
         return msgspec.Raw(bytes(recorded))
     parts = [_part(raw, words) for raw in blocks]

@@ -1,4 +1,6 @@
-"""A recorded conversation as messages, and notes on everything in the file that is no message."""
+"""A recorded conversation as messages, and notes on everything in the file that is not a
+message.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ __all__ = ["Conversation", "Note", "branch_of"]
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """Something in the file that did not become part of a message, or not as it stood.
+    """Something in the file that did not become part of a message, or not unchanged.
 
-    ``line`` counts from 1; in a file that is one JSON document it is the number of the message
-    in its conversation. ``visible`` says that the model of this conversation was sent it,
-    or wrote it, and that the messages do not hold it: content was lost. Notes on bookkeeping,
-    on other models' work and on content that was only moved are not visible.
+    - ``line`` counts from 1. In a file that is one JSON document, it is the number of the message
+      in its conversation.
+    - ``what`` is the kind of the note, and ``detail`` describes it.
+    - ``visible`` is True if content was lost: the model of this conversation was sent it or wrote
+      it, and the messages do not contain it. Notes on bookkeeping, on other models' work, and on
+      content that was only moved are not visible.
     """
 
     line: int
@@ -28,23 +32,27 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds. Message ``turn`` numbers count the recorded turns, from 1.
+    """The content of a file.
 
-    A turn is one user message, then assistant messages, each followed by one user message if
-    it had tool results; text that came with results stands after them. Where a file gives texts
-    or results in a row ids of their own, or records them one by one, each stays a message:
-    neighbours of one side are one message to a provider. ``interrupted`` names
-    the turns that were cut short while they were recorded. ``source`` says where the
-    conversation comes from. ``extra`` holds unknown fields of the file's header and
-    ``records`` unknown records, both as JSON.
+    The ``turn`` numbers of messages count the recorded turns, from 1. A turn is one user message,
+    then assistant messages, each followed by one user message if it had tool results. Text that
+    came with results stands after them. If a file gives consecutive texts or results ids of their
+    own, or records them one by one, each stays a message; to a provider, neighbours of one side are
+    one message.
 
-    Of a file that holds a tree the active path is one conversation, and each other branch is
-    one more: ``parent`` is the id of the path that it leaves, and its first ``shared_turns``
-    turns are that path's, the same message objects. ``summary`` is what the file keeps as the
-    summary of the conversation so far. It stands for the first ``summary_upto`` messages, which
-    are in ``messages`` all the same; 0 where the file has none of them any more, or does not say
-    which they are. ``system`` is the system prompt, which is no message. ``archived`` is what the
-    file says: its user has put the conversation aside.
+    - ``interrupted`` lists the turns that were cut short while they were recorded.
+    - ``source`` says where the conversation comes from.
+    - ``extra`` holds unknown fields of the file's header, and ``records`` unknown records, both as
+      JSON.
+    - ``parent`` and ``shared_turns``: in a file with a tree, the active path is one conversation,
+      and each other branch is a further one. ``parent`` is the id of the path that the branch
+      leaves. The branch's first ``shared_turns`` turns are those of that path, with the same
+      message objects.
+    - ``summary`` is the file's summary of the conversation so far. It replaces the first
+      ``summary_upto`` messages, which are in ``messages`` nevertheless. ``summary_upto`` is 0 if
+      the file has none of these messages any more, or does not say which they are.
+    - ``system`` is the system prompt, which is not a message.
+    - ``archived`` is True if the file says that its user has archived the conversation.
     """
 
     id: str
@@ -66,19 +74,19 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def turns(self) -> tuple[tuple[Message, ...], ...]:
-        """The messages, grouped by turn, in order."""
+        """The messages grouped by turn, in order."""
         grouped = groupby(self.messages, key=lambda message: message.turn)
         return tuple(tuple(group) for _, group in grouped)
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """The turns that do not end with an assistant message without tool calls."""
+        """The numbers of the turns that do not end with an assistant message without tool calls."""
         lasts = (turn[-1] for turn in self.turns)
         return tuple(last.turn for last in lasts if last.is_user or last.tool_calls)
 
     @property
     def unanswered(self) -> tuple[str, ...]:
-        """The ids of the tool calls that have no result in the recording, in order."""
+        """The ids of the tool calls without a result in the recording, in order."""
         answered = {
             result.tool_use_id for message in self.messages for result in message.tool_results
         }
@@ -86,13 +94,14 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(call for call in calls if call not in answered)
 
     def count_notes(self) -> dict[str, int]:
-        """How many notes there are of each kind, most frequent first."""
+        """How many notes there are of each kind, the most frequent first."""
         return dict(Counter(note.what for note in self.notes).most_common())
 
 
 def branch_of(parent: Conversation, branch: Conversation) -> Conversation:
-    """*branch*, another path through the file of *parent*: the turns that both begin with are
-    the same message objects."""
+    """*branch*, another path through the file of *parent*. The turns at the beginning of both
+    become the same message objects.
+    """
     shared: list[Message] = []
     turns = 0
     for turn, other in zip(branch.turns, parent.turns, strict=False):
@@ -114,6 +123,6 @@ def branch_of(parent: Conversation, branch: Conversation) -> Conversation:
 
 
 def _without_session(message: Message) -> Message:
-    # A missing id was made from the session's.
+    # A missing id was derived from the session's id.
     own_id = message.id.removeprefix(f"{message.session}/")
     return msgspec.structs.replace(message, session="", id=own_id)

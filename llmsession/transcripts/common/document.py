@@ -1,4 +1,4 @@
-"""A file that is one JSON document: read whole, or as much of it as is there."""
+"""Reads a file that is one JSON document, or as much of it as there is."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _all_floats = msgspec.json.Decoder(float_hook=str)
 def read_document(raw: bytes, notes: list[Note], *, strict: bool = False) -> bytes:
     """The JSON document in *raw*, valid and without white space between its parts.
 
-    Bytes that are not UTF-8 and lone surrogates become U+FFFD, with a note. Of a document that
-    was cut off, all whole items of its outermost open array are read, with a ``torn_file`` note.
+    Bytes that are not UTF-8, and lone surrogates, become U+FFFD, with a note. If the document was
+    cut off, all complete items of its outermost open array are read, with a ``torn_file`` note.
 
-    Raises TranscriptError, with the line: no JSON; and, if *strict*, one that was cut off or is
-    not UTF-8.
+    Raises TranscriptError, with the line, if *raw* is not JSON. With *strict*, also if it was cut
+    off or is not UTF-8.
     """
     text = _as_utf8(raw.removeprefix(b"\xef\xbb\xbf"), notes, strict)
     if not text.strip():
@@ -95,7 +95,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 class _Open:
-    """An array or object that is open: its closing bracket, and where its last whole item ends."""
+    """An open array or object: its closing bracket, and where its last complete item ends."""
 
     def __init__(self, closer: str, index: int) -> None:
         self.closer = closer
@@ -103,8 +103,9 @@ class _Open:
 
 
 def _whole_part(text: bytes) -> bytes | None:
-    """A document that was cut off, closed behind the last whole item of its outermost open
-    array; None if it has none."""
+    """A document that was cut off, closed behind the last complete item of its outermost open
+    array; None if there is no such array.
+    """
     source = text.decode()
     stack: list[_Open] = []
     for match in _SIGNS.finditer(source):
@@ -129,5 +130,5 @@ def _whole_part(text: bytes) -> bytes | None:
     return None
 
 
-# A cut may fall into an escape, too.
+# The file may also have been cut off within an escape.
 _SIGNS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)

@@ -1,4 +1,4 @@
-"""What a format is: how files of it are recognised, read and written."""
+"""What a format consists of: how its files are recognised, read and written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from .jsonl import read_lines
 __all__ = ["Files", "Format", "Probe", "as_files", "only_file"]
 
 Files: TypeAlias = Mapping[str, bytes]
-"""What is read or written: the files by their path below the folder, with ``/``. A single file
-stands under its name, or under "" where nobody knows one."""
+"""Files by their path below the folder, with ``/`` as separator. A single file has its name as the
+key, or "" if the name is unknown.
+"""
 
 _FIRST_LINES = 40
-"""Lines that tell nothing, such as settings, may come before the first that does."""
+"""Lines that do not identify the format, such as settings, may come before the first line that
+does.
+"""
 
 
 def as_files(written: bytes | Files) -> Files:
@@ -32,14 +35,14 @@ def only_file(files: Files) -> bytes | None:
 
 
 class Probe:
-    """Files, and what several formats ask of them, each found once."""
+    """Files, and the parsed forms of them that several formats need, each computed once."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
 
     @cached_property
     def lines(self) -> tuple[dict[str, msgspec.Raw], ...]:
-        """The fields of the first objects of a single JSON Lines file; () for anything else."""
+        """The fields of the first objects of a single JSON Lines file; empty for anything else."""
         raw = only_file(self.files)
         if raw is None:
             return ()
@@ -60,21 +63,25 @@ class Probe:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The document, if it is an object; {} for anything else."""
+        """The document if it is an object; empty for anything else."""
         return self.document if isinstance(self.document, dict) else {}
 
     @property
     def items(self) -> list[Any]:
-        """The document, if it is an array; [] for anything else."""
+        """The document if it is an array; empty for anything else."""
         return self.document if isinstance(self.document, list) else []
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """One format. ``title`` is what a person reads. ``read`` takes the files, and whether the
-    first thing that cannot be read is an error; it raises TranscriptError. ``write``, where
-    an application can import such files, gives the files of some conversations: their ids, order
-    and text come back when they are read again. ``lacks`` names what files of the format cannot
-    give, for people.
+    """One format.
+
+    - ``title`` is its name for people.
+    - ``looks_like`` recognises its files.
+    - ``read`` takes the files, and whether the first thing that cannot be read is an error. It
+      raises TranscriptError.
+    - ``write`` makes the files of some conversations. When they are read again, ids, order and text
+      are the same. It is None if no application can import such files.
+    - ``lacks`` lists, for people, what files of the format cannot provide.
     """
 
     title: str

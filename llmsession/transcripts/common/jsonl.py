@@ -1,4 +1,6 @@
-"""JSON Lines as they are found on disks: torn, glued, with a BOM, with CRLF, not quite UTF-8."""
+"""Reads JSON Lines as they are found on disks: torn, glued, with a BOM, with CRLF, with invalid
+UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,27 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class JsonLine(msgspec.Struct, frozen=True, gc=False):
-    """One JSON object. ``raw`` is byte for byte what the file holds, unless a note says else."""
+    """One JSON object. ``raw`` is what the file contains, byte for byte, unless a note says
+    otherwise.
+    """
 
     line: int
     raw: bytes
 
 
 def clip(text: str, length: int = 80) -> str:
-    """*text* on one line, at most *length* characters."""
+    """*text* on one line, in at most *length* characters."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def read_lines(raw: bytes, *, strict: bool = False) -> tuple[list[JsonLine], list[Note]]:
-    """The objects of *raw*, a file's bytes, in order, and notes on what is not one.
+    """The objects of *raw*, a file's bytes, in order, and notes on everything that is not an
+    object.
 
-    Two objects glued on one line are two objects. Bytes that are not UTF-8 and lone surrogates
-    become U+FFFD. A broken last line is noted as ``torn_line``: its writer was cut off. A
-    broken line before it is noted as ``bad_line``.
+    Two objects that are glued together on one line are two objects. Bytes that are not UTF-8, and
+    lone surrogates, become U+FFFD. A broken last line is noted as ``torn_line``, because its writer
+    was cut off. A broken line before it is noted as ``bad_line``.
 
     Raises TranscriptError, with the line, for a ``bad_line`` or bad UTF-8 if *strict*.
     """
@@ -91,7 +96,7 @@ def _is_object(row: bytes) -> bool:
 
 
 def _split_glued(text: str) -> tuple[list[bytes], str]:
-    # The standard library's reader can stop after a value, and accepts lone surrogates.
+    # The standard library's reader can stop after a value, and it accepts lone surrogates.
     pieces: list[bytes] = []
     index = 0
     while index < len(text):

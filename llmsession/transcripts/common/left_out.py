@@ -1,4 +1,4 @@
-"""What the readers of files left out of their conversations, counted by reason."""
+"""Counts what the readers of files left out of their conversations, by reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conversation import Conversation
 __all__ = ["MAX_SHARE", "LeftOut", "left_out"]
 
 MAX_SHARE = 0.01
-"""A file of which a larger share is left out is not read as it was recorded."""
+"""If more than this share of a file is left out, it was not read as it was recorded."""
 
 _NOTHING_LEFT_OUT = frozenset(
     {
@@ -29,13 +29,17 @@ _NOTHING_LEFT_OUT = frozenset(
         "missing_parent",  # a broken link; what it leads to is not in the file
     }
 )
-"""Visible notes on what is in the messages in another form, or was never in the file."""
+"""Kinds of visible notes on content that is in the messages in another form, or was never in the
+file.
+"""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Calls, results and messages with content that a reader left out: ``reasons`` counts them by
-    the kind of their note, the most frequent first. ``parts`` are all that the file holds, those
-    left out among them."""
+    """Calls, results and messages with content that a reader left out.
+
+    ``reasons`` counts them by the kind of their note, the most frequent first. ``parts`` is the
+    number of all that the file contains, including those left out.
+    """
 
     reasons: dict[str, int]
     parts: int
@@ -59,7 +63,8 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 def left_out(conversations: Iterable[Conversation]) -> LeftOut:
     """What is left out of the *conversations* of one file. A message that several branches share
-    counts once."""
+    counts once.
+    """
     known: set[int] = set()
     parts = 0
     reasons: Counter[str] = Counter()
@@ -77,7 +82,9 @@ def left_out(conversations: Iterable[Conversation]) -> LeftOut:
 
 
 def _parts_of(message: Message) -> int:
-    """Its calls and results, and the message itself if it holds anything else."""
+    """The number of its calls and results, plus one for the message itself if it contains anything
+    else.
+    """
     kinds = [block_type(raw) for raw in split_blocks(message.body)]
     pairs = sum(kind in ("tool_use", "tool_result") for kind in kinds)
     return pairs + (len(kinds) > pairs)

@@ -1,4 +1,4 @@
-"""A list of messages that was read, and the system messages that we keep beside them."""
+"""A list of messages that was read, and the system messages that are kept beside them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ _EXTRA = "system_messages"
 
 
 class SystemTexts:
-    """The system messages of a list. The texts of those before the first message become the
-    conversation's ``system``. Unless that tells all, all of them become
-    ``extra["system_messages"]``: ``[{"before": 0, "message": {...}}]``, with the number of
-    messages before each.
+    """The system messages of a list.
+
+    The texts of those before the first message become the conversation's ``system``. If that does
+    not hold everything, all of them are kept in ``extra["system_messages"]`` as well: ``[{"before":
+    0, "message": {...}}]``, with the number of messages before each.
     """
 
     def __init__(self) -> None:
         self._found: list[tuple[int, bytes]] = []
 
     def add(self, before: int, message: bytes | msgspec.Raw, number: int = 1) -> Note:
-        """Add one, *message* as it stands in the source, behind *before* messages. Returns the
-        note on it: one inside of the conversation is left out of what the model is sent."""
+        """Add *message*, as it is in the source, behind *before* messages.
+
+        Returns the note on it. A system message within the conversation is not sent to the model.
+        """
         self._found.append((before, bytes(message)))
         return Note(number, "system", "kept beside the messages", visible=before > 0)
 
@@ -50,7 +53,7 @@ class SystemTexts:
 
 
 class MessageList(msgspec.Struct):
-    """Messages in their order, the system's beside them, and the notes on them."""
+    """Messages in their order, the system messages beside them, and notes."""
 
     messages: list[RecordedMessage]
     system: SystemTexts
@@ -59,7 +62,7 @@ class MessageList(msgspec.Struct):
     def conversation(
         self, id: str, format: str, title: str = "", extra: dict[str, Any] | None = None
     ) -> Conversation:
-        """It as the conversation *id*."""
+        """The list as the conversation *id*."""
         return assemble(
             self.messages,
             session=id,
@@ -93,9 +96,13 @@ def _text(raw: bytes) -> str:
 def with_system(
     conversation: Conversation, groups: Sequence[Sequence[Any]], system: Any, *, own: bool
 ) -> list[Any]:
-    """*groups*, what each message is written as, in one list, with the system messages among
-    them, if they are in the *own* words of the format that is written. Else *system* stands
-    first, what the conversation's system prompt is written as."""
+    """*groups* in one list, with the system messages among them. A group is what one message is
+    written as.
+
+    If the conversation was read from the format that is written (*own*), its system messages are
+    written unchanged. Otherwise *system*, the conversation's system prompt in that format, comes
+    first.
+    """
     records = Record.of(encode_json(conversation.extra)).records(_EXTRA) if own else []
     waiting = [(item.count("before"), item.raw("message")) for item in records]
     rows: list[Any] = [] if waiting or not conversation.system or system is None else [system]

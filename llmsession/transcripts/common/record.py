@@ -1,4 +1,4 @@
-"""The fields of one JSON object in a file, read one by one, and kept byte for byte."""
+"""The fields of one JSON object in a file, decoded one by one, and kept byte for byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 class Record:
     """A JSON object. ``number`` is its line, or its place among the file's records, from 1.
 
-    What a field is not, it does not say: a text that is a number is no text.
+    A field of another type counts as absent: a number is never returned as a text.
     """
 
     def __init__(self, number: int, fields: dict[str, msgspec.Raw]) -> None:
@@ -27,7 +27,7 @@ class Record:
 
     @classmethod
     def of(cls, raw: bytes | msgspec.Raw | msgspec.UnsetType | None, number: int = 0) -> Record:
-        """The object *raw*; one without fields for anything else."""
+        """The object *raw*; an object without fields for anything else."""
         if raw is None or raw is msgspec.UNSET:
             return cls(number, {})
         try:
@@ -41,7 +41,7 @@ class Record:
         return None if raw is None or bytes(raw) == b"null" else bytes(raw)
 
     def value(self, name: str) -> Any:
-        """The field decoded; None if it is absent."""
+        """The field, decoded; None if it is absent."""
         raw = self.raw(name)
         try:
             return None if raw is None else msgspec.json.decode(raw)
@@ -49,12 +49,12 @@ class Record:
             return None
 
     def text(self, name: str) -> str | None:
-        """The field, if it is a text."""
+        """The field, if it is a text; else None."""
         raw = self.raw(name)
         return msgspec.json.decode(raw, type=str) if raw and raw.startswith(b'"') else None
 
     def number_of(self, name: str) -> float | None:
-        """The field, if it is a number."""
+        """The field, if it is a number; else None."""
         value = self.value(name)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -67,7 +67,7 @@ class Record:
         return self.raw(name) == b"true"
 
     def record(self, name: str) -> Record:
-        """The field as an object; one without fields for anything else."""
+        """The field as an object; an object without fields for anything else."""
         return Record.of(self.raw(name), self.number)
 
     def items(self, name: str) -> list[msgspec.Raw]:
@@ -76,11 +76,11 @@ class Record:
         return _items.decode(raw) if raw and raw.startswith(b"[") else []
 
     def records(self, name: str) -> list[Record]:
-        """The field's items, if it is an array, each as an object, numbered from 1."""
+        """The field's items as objects, numbered from 1, if it is an array; else none."""
         return [Record.of(raw, index) for index, raw in enumerate(self.items(name), 1)]
 
     def rest(self, known: Collection[str]) -> dict[str, Any]:
-        """The fields that are not among *known*, each a copy of its bytes."""
+        """The fields that are not in *known*, each with a copy of its bytes."""
         return {
             name: msgspec.Raw(bytes(raw)) for name, raw in self.fields.items() if name not in known
         }
@@ -91,5 +91,5 @@ class Record:
 
 
 def compact(raw: bytes | msgspec.Raw) -> bytes:
-    """JSON without white space between its parts; strings and numbers stay as they are."""
+    """JSON without white space between its parts. Strings and numbers stay unchanged."""
     return msgspec.json.format(bytes(raw), indent=-1)

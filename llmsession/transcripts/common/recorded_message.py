@@ -1,4 +1,4 @@
-"""One recorded message on its way to a turn, and the blocks that its parts become."""
+"""One recorded message before it is put into a turn, and the blocks that its parts become."""
 
 from __future__ import annotations
 
@@ -41,23 +41,27 @@ __all__ = [
 ]
 
 MISSING = "Tool result unavailable; do not assume the call ran."
-"""Stands in for a result that the source does not have. Neutral, because a model repeats what
-it reads in its own history."""
+"""Replaces a result that the source does not have. The text is neutral, because a model repeats
+what it reads in its own history.
+"""
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.-]+)*;base64,")
 
 
 class RecordedMessage(msgspec.Struct, kw_only=True, eq=False):
-    """What one side said at once, results among it.
+    """What one side said at once, including results.
 
-    ``number`` is the place of its line or record in the file, from 1. ``id`` is the source's; ""
-    if it has none. ``raw`` is the record itself, where it is kept if it has no place. ``extra``
-    are fields of the record that nothing else here holds. ``interrupted`` says that the turn was
-    cut short after this, ``starts`` that a turn begins here if anything was answered since the
-    last text, and that the turn before was not cut short by it. ``joins`` says whether text belongs
-    to the open tool loop; None means that it does if all calls are answered.
-    ``turn`` is the number of the turn it came into; the assembly sets it. ``summary`` is that of
-    all messages before this one: see ``summary_mark``.
+    - ``number`` is the place of its line or record in the file, from 1.
+    - ``id`` is the source's id; "" if it has none.
+    - ``raw`` is the record itself, if it has to be kept in case it has no place.
+    - ``extra`` holds fields of the record that no other field holds.
+    - ``interrupted`` says that the turn was cut short after this message.
+    - ``starts`` says that a turn begins here if anything was answered since the last text, and that
+      this message did not cut the turn before short.
+    - ``joins`` says whether text belongs to the open tool loop; None means that it does if all
+      calls are answered.
+    - ``turn`` is the number of the turn that it was put into; the assembly sets it.
+    - ``summary`` is a summary of all messages before this one: see ``summary_mark``.
     """
 
     role: Literal["user", "assistant", "system"]
@@ -96,14 +100,17 @@ class RecordedMessage(msgspec.Struct, kw_only=True, eq=False):
 
 
 def summary_mark(text: str) -> list[RecordedMessage]:
-    """A mark between messages: *text* is the summary of all before it. It becomes no message. Of
-    several the last one counts; without a text there is none."""
+    """A mark between messages: *text* is the summary of everything before it.
+
+    The mark does not become a message. If there are several, the last one counts. Empty if *text*
+    is blank.
+    """
     text = text.strip()
     return [RecordedMessage(role="system", blocks=[], summary=text)] if text else []
 
 
 def joined(messages: Iterable[RecordedMessage]) -> list[RecordedMessage]:
-    """*messages*, with neighbours of one id and role as one: a writer had to take them apart."""
+    """*messages*, with neighbours of the same id and role joined: a writer had to split them."""
     whole: list[RecordedMessage] = []
     for message in messages:
         last = whole[-1] if whole else None
@@ -144,14 +151,17 @@ def text_blocks(*texts: str | None) -> list[bytes]:
 
 
 def thinking_block(text: str, signature: str = "") -> bytes:
-    """The JSON of a thinking block; without a signature it is kept and never sent."""
+    """The JSON of a thinking block. Without a signature it is kept and never sent."""
     signed = {"signature": signature} if signature else {}
     return encode_json({"type": "thinking", "thinking": text} | signed)
 
 
 def _call_input(arguments: bytes | str | None) -> msgspec.Raw:
-    """The input of a call, from JSON or from the text of it. What is no object is wrapped, as a
-    provider's broken stream is: providers refuse anything else."""
+    """The input of a call, from JSON or from a text that contains it.
+
+    Anything but an object is wrapped in one, as the input from a provider's broken stream is,
+    because providers refuse anything else.
+    """
     text = arguments.decode() if isinstance(arguments, bytes) else arguments or ""
     if not text.strip():
         return msgspec.Raw(b"{}")
@@ -164,14 +174,17 @@ def _call_input(arguments: bytes | str | None) -> msgspec.Raw:
 
 
 def call_block(id: str, name: str, arguments: bytes | str | None) -> bytes:
-    """A call. *arguments* is JSON, or the text of it."""
+    """The JSON of a call. *arguments* is JSON, or a text that contains it."""
     fields = {"type": "tool_use", "id": id, "name": name, "input": _call_input(arguments)}
     return encode_json(fields)
 
 
 def call_block_of_value(call_id: str, name: str, arguments: Any) -> bytes:
-    """The JSON of a call. *arguments* are an object, or the JSON text of one; anything else
-    becomes the field ``arguments`` of one, for a call's input is always an object."""
+    """The JSON of a call.
+
+    *arguments* is an object, or a JSON text of one. Anything else becomes the field ``arguments``
+    of an object, because a call's input is always an object.
+    """
     input = arguments
     if isinstance(arguments, str):
         input = _parsed_object(arguments)
@@ -195,19 +208,19 @@ def arguments_of(call: ToolUseBlock) -> str:
 def result_block(
     call: str, content: str | Sequence[bytes | msgspec.Raw], *, is_error: bool | None = None
 ) -> bytes:
-    """The result of a call: a text, or blocks."""
+    """The JSON of a call's result: a text, or blocks."""
     blocks = content if isinstance(content, str) else [msgspec.Raw(bytes(raw)) for raw in content]
     fields: dict[str, Any] = {"type": "tool_result", "tool_use_id": call, "content": blocks}
     return encode_json(fields | ({"is_error": True} if is_error else {}))
 
 
 def output_text(output: Any) -> str:
-    """What a tool gave, as text: itself, or its JSON."""
+    """A tool's output as text: itself if it is a text, else its JSON."""
     return output if isinstance(output, str) else encode_json(output).decode()
 
 
 def result_text(block: ToolResultBlock) -> str:
-    """A result as one text: its own, or the JSON of its parts if one is no text."""
+    """A result as one text: its own, or the JSON of its parts if one of them is not text."""
     if isinstance(block.content, list) and any(
         not isinstance(part, dict) or part.get("type") != "text" for part in block.content
     ):
@@ -216,7 +229,7 @@ def result_text(block: ToolResultBlock) -> str:
 
 
 def image_block(url: str) -> bytes:
-    """An image, from its URL, which may hold the image itself."""
+    """The JSON of an image from its URL, which may contain the image itself."""
     match = _DATA_URL.match(url)
     if match is None:
         return encode_json({"type": "image", "source": {"type": "url", "url": url}})

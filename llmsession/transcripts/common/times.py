@@ -8,14 +8,15 @@ from typing import Any
 __all__ = ["iso_time", "milliseconds", "seconds_of"]
 
 _FIRST_MS = 100_000_000_000
-"""As seconds this is after the year 5000, as milliseconds it is 1973."""
+"""As seconds this is after the year 5000; as milliseconds it is in 1973."""
 _LATEST_S = 253_402_300_799
-"""The last second that has an ISO form."""
+"""The last second that can be written in ISO 8601."""
 
 
 def seconds_of(value: Any) -> float:
-    """A time in ISO 8601, in seconds or in milliseconds, as seconds since the epoch; 0 if it is
-    none. A text without a time zone is in UTC."""
+    """A time in ISO 8601, in seconds or in milliseconds, as seconds since the epoch; 0 if *value*
+    is not a time. A text without a time zone is in UTC.
+    """
     if isinstance(value, str):
         if value.isascii() and value.isdigit():
             return seconds_of(int(value[:18]))
@@ -38,6 +39,6 @@ def milliseconds(seconds: float) -> int:
 
 
 def iso_time(seconds: float) -> str:
-    """*seconds* since the epoch as ISO 8601 in UTC, with milliseconds, as JavaScript does it."""
+    """*seconds* since the epoch as ISO 8601 in UTC with milliseconds, in JavaScript's form."""
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds(seconds))
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

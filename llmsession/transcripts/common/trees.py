@@ -1,4 +1,4 @@
-"""Conversations that are trees: their paths, and the branches that are further conversations."""
+"""Conversations that are trees: their paths, and the branches that become further conversations."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = [
 
 
 def paths(parents: Mapping[str, str | None], head: str | None, reading: Reading) -> list[list[str]]:
-    """The paths of a tree from a root to a leaf: first the one that ends at *head*, then those
-    to the other leaves. *parents* gives each node's parent, in the order of the nodes.
+    """The paths of a tree from a root to a leaf: first the one that ends at *head*, then those to
+    the other leaves.
 
-    A parent that is not there, and one that would close a circle, is noted, and its node is a
-    root.
+    *parents* maps each node to its parent, in the order of the nodes. A missing parent, and one
+    that would close a circle, is noted, and its node becomes a root.
     """
     above = _without_circles(parents, reading)
     inner = {parent for parent in above.values() if parent is not None}
@@ -47,11 +47,11 @@ def without_unplaced(
     parents: dict[str, str | None],
     reading: Reading,
 ) -> dict[str, str | None]:
-    """Take out of a tree what has no place in any turn: empty replies, such as errors, and
-    replies before anybody asked. What hangs off one hangs off its parent then.
+    """Remove from a tree what has no place in any turn: empty replies, such as errors, and replies
+    before any user message. Their children move to their parents.
 
-    *recorded_messages* and *parents* are changed; *reading* keeps what is taken out. Returns where
-    each node hung that is gone.
+    *recorded_messages* and *parents* are changed, and *reading* keeps what is removed. Returns, for
+    each removed node, the nearest node above it that is left.
     """
     below_users = _below_users(recorded_messages, parents)
     gone: dict[str, str | None] = {}
@@ -72,8 +72,11 @@ def mark_summaries(
     summaries: Mapping[str, tuple[str, str]],
     gone: Mapping[str, str | None],
 ) -> None:
-    """Mark each of *summaries*, by the message that keeps it, in *recorded_messages*: it is the
-    first message that is not summarised, and the text. *gone* is as ``without_unplaced`` says."""
+    """Insert a summary mark into *recorded_messages* for each of *summaries*.
+
+    *summaries* maps the message that stores a summary to the first message that is not summarised,
+    and the text. *gone* is the result of ``without_unplaced``.
+    """
     for first, text in summaries.values():
         above = gone.get(first) or ""
         if first in recorded_messages:
@@ -83,7 +86,7 @@ def mark_summaries(
 
 
 def _is_asking(message: RecordedMessage) -> bool:
-    """Is it a user's message that says more than results, or nothing?"""
+    """Is it a user's message that holds more than results, or nothing at all?"""
     kinds = {block_type(raw) for raw in message.blocks}
     return message.role == "user" and (not kinds or bool(kinds - {"tool_use", "tool_result"}))
 
@@ -101,7 +104,7 @@ def _leave_out_reply(message: RecordedMessage, reading: Reading) -> None:
 def _below_users(
     messages: Mapping[str, list[RecordedMessage]], parents: Mapping[str, str | None]
 ) -> set[str]:
-    """The nodes that a user's message stands above, or that are one."""
+    """The nodes that are a user's message or stand below one."""
     below: set[str] = set()
     for id in parents:
         path: list[str] = []
@@ -131,7 +134,7 @@ def _standing(node: str | None, gone: Mapping[str, str | None]) -> str | None:
 
 
 def newest_leaf(parents: Mapping[str, str | None], times: Mapping[str, float]) -> str | None:
-    """The node without children that is the newest, of equals the last; None if there is none."""
+    """The newest node without children, and of equally new ones the last; None if there is none."""
     inner = set(parents.values())
     leaves = [node for node in parents if node not in inner]
     return max(reversed(leaves), key=lambda leaf: times.get(leaf, 0.0), default=None)
@@ -179,23 +182,23 @@ def read_paths(
     kept: Mapping[str, Any],
     **shared: Any,
 ) -> tuple[Conversation, ...]:
-    """A conversation for each of *ways*, of which the first is the active one. What a branch
-    begins with is the same message objects as in the path that it leaves.
+    """A conversation for each of *ways*; the first one is the active path. Messages that a branch
+    shares with the path that it leaves are the same objects.
 
-    *shared* are fields of all of them, *fields* gives those of one way; *kept*, a JSON object, is
-    what the first keeps of the file beside them, under the name of the format. A branch is named
-    by its last message; one that adds nothing is left out, and what it left out itself goes to
-    the first.
+    *shared* are fields of all conversations, and *fields* gives those of one way. *kept*, a JSON
+    object, holds the file's other fields; the first conversation keeps it under the name of the
+    format. The id of a branch contains the id of its last message. A branch that adds no message is
+    left out, and whatever it left out itself is kept with the first conversation.
     """
     conversations: list[Conversation] = []
     known: dict[str, tuple[Message, Conversation]] = {}
     homes: dict[int, Conversation] = {}
-    """The conversation that each of the *ways* came in first, by the object's identity."""
+    """The conversation in which each message of the *ways* came first, by the object's identity."""
     for way in ways:
         last = next((recorded.id for recorded in reversed(way) if recorded.id), "")
         name = f"{session}#{last}" if conversations else session
         own = fields(way) if fields is not None else {}
-        # Notes on records that are on no path, or on several, stand with the first.
+        # Notes on records that are on no path, or on several, belong to the first conversation.
         notes = Reading(strict=reading.strict, where=reading.where) if conversations else reading
         before, start = _whole_turns(way, homes)
         if start:
@@ -231,8 +234,9 @@ def read_paths(
 def _with_summary_before(
     read: Conversation, way: Sequence[RecordedMessage], start: int
 ) -> Conversation:
-    """*read* with the summary that is marked on *way* before *start*, if none is behind it: those
-    messages were put together with another path."""
+    """*read*, with the last summary that *way* marks before *start*, unless one is marked behind
+    it. The messages before *start* were assembled with another path.
+    """
     marks = [index for index, recorded in enumerate(way[:start]) if recorded.summary]
     if not marks or any(recorded.summary for recorded in way[start:]):
         return read
@@ -243,7 +247,7 @@ def _with_summary_before(
 
 
 def _is_archived(kept: Mapping[str, Any]) -> bool:
-    """Does a file whose other fields are *kept* say so, in one of the ways in which they do?"""
+    """Do the file's other fields, *kept*, say in any of the known ways that it is archived?"""
     values = (kept.get(name, False) for name in ("archived", "is_archived", "isArchived"))
     return any(encode_json(value) in (b"true", b"1") for value in values)
 
@@ -251,8 +255,9 @@ def _is_archived(kept: Mapping[str, Any]) -> bool:
 def _whole_turns(
     way: Sequence[RecordedMessage], homes: Mapping[int, Conversation]
 ) -> tuple[Before, int]:
-    """The whole turns that *way* begins with and that were put together before, and how many of
-    its messages they are."""
+    """The whole turns at the beginning of *way* that were assembled before, and how many of its
+    messages they are.
+    """
     shared = next(
         (index for index, messages in enumerate(way) if id(messages) not in homes), len(way)
     )
@@ -260,7 +265,7 @@ def _whole_turns(
         return Before(), 0
     home = homes[id(way[shared - 1])]
     if any(note.what == "moved_result" for note in home.notes):
-        return Before(), 0  # a result of theirs may have come from behind the fork
+        return Before(), 0  # a result of theirs may have been moved from behind the fork
     openings: dict[str, int] = {}
     for index, message in enumerate(home.messages):
         if not index or message.turn != home.messages[index - 1].turn:
@@ -278,7 +283,9 @@ def _on_top_of(
     known: Mapping[str, tuple[Message, Conversation]],
     main: Conversation,
 ) -> Conversation | None:
-    """*branch* with the messages that are known already as the same objects; None if all are."""
+    """*branch*, with the messages that are known already as the same objects; None if all of them
+    are.
+    """
     shared: list[Message] = []
     parent = main
     for message in branch.messages:
@@ -322,7 +329,7 @@ class Branching(msgspec.Struct):
 
 
 def families(conversations: Sequence[Conversation]) -> list[Branching]:
-    """*conversations*, each branch with the conversation that it leaves, in order."""
+    """*conversations*, each grouped with its branches, in order."""
     by_id = {conversation.id: conversation for conversation in reversed(conversations)}
     groups: dict[int, Branching] = {}
     for conversation in conversations:
@@ -337,8 +344,11 @@ def families(conversations: Sequence[Conversation]) -> list[Branching]:
 def written_path(
     family: Branching, format: str, *, folded: bool
 ) -> Iterator[tuple[list[RecordedMessage], str | None, bool]]:
-    """The messages of all paths, each once: a message (with what belongs to it, if *folded*),
-    the id of the one above it, and whether it is the last of the active path."""
+    """The messages of all paths, each once.
+
+    Yields a message (with its results, if *folded*), the id of the message above it, and whether it
+    is the last one of the active path.
+    """
     seen: dict[str, str | None] = {}
     for conversation in [family.main, *(item for item in family.all if item is not family.main)]:
         out = outgoing(conversation, format)

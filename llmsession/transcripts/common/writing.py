@@ -1,4 +1,4 @@
-"""What writers share: names of files, ids, and results kept inside of the call they answer."""
+"""What writers share: file names, ids, and results that are stored inside the call they answer."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ BESIDE = frozenset({"system_messages", "unplaced"})
 
 
 def path_of(index: int, conversation: Conversation, ending: str) -> str:
-    """The name of the file of the conversation at *index*."""
+    """The file name of the conversation at *index*."""
     return f"{index:04}-{safe_name(conversation.id)}{ending}"
 
 
 def safe_name(name: str) -> str:
-    """*name* as a part of a file's name."""
+    """*name* as a part of a file name."""
     return "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in name)[:100] or "_"
 
 
 def json_lines(rows: Iterable[Any]) -> bytes:
-    """A line of JSON for each of *rows*."""
+    """One line of JSON for each of *rows*."""
     return b"".join(encode_json(row) + b"\n" for row in rows)
 
 
 def given_ids(messages: Sequence[Message], groups: Sequence[Sequence[dict[str, Any]]]) -> None:
-    """Write each message's id into all that it is written as; ``joined`` puts them together."""
+    """Write each message's id into all rows that it is written as; ``joined`` joins them again."""
     for message, group in zip(messages, groups, strict=True):
         for row in group:
             row["id"] = message.id
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """A result, and the id of the message that it stands in."""
+    """A result, and the id of the message that contains it."""
 
     message: str
     block: bytes
@@ -65,12 +65,12 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 def results_id(reply: str) -> str:
-    """The id of the message that the results of a reply make, where the source has none."""
+    """The id of the message that holds the results of a reply, if the source has none."""
     return f"{reply}+results" if reply else ""
 
 
 def attached_results(messages: Sequence[Message]) -> dict[str, Attached]:
-    """The result of each call."""
+    """The result of each call, by the call's id."""
     return {
         Record.of(raw).text("tool_use_id") or "": Attached(
             message.id, bytes(raw), message.completed_at
@@ -83,7 +83,7 @@ def attached_results(messages: Sequence[Message]) -> dict[str, Attached]:
 
 
 def plain_text(content: bytes | None) -> str | None:
-    """The content of a result, if it is a text."""
+    """The content of a result, if it is a text; else None."""
     if content is None or not content.startswith(b'"'):
         return None
     return msgspec.json.decode(content, type=str)

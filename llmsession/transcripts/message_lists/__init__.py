@@ -1,1 +1,1 @@
-"""Plain lists of API messages, and recorded requests."""
+"""Formats that are plain lists of API messages, and recorded requests."""

@@ -1,6 +1,6 @@
 """Lists of Anthropic messages: an array of them, or an object with ``messages``.
 
-Blocks stay byte for byte. Thinking that nobody signed cannot be sent and is kept in ``extra``.
+Blocks stay byte for byte. Thinking without a signature cannot be sent and is kept in ``extra``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TELLING = {
 
 
 def looks_anthropic_list(probe: Probe) -> bool:
-    """Is the file a list of messages of both sides, with a block that only Anthropic has?"""
+    """Is the file a list of messages of both sides, with a block type that only Anthropic has?"""
     messages = probe.fields.get("messages") if isinstance(probe.document, dict) else probe.document
     if not isinstance(messages, list) or not messages:
         return False
@@ -64,7 +64,8 @@ def _tells(content: Any) -> bool:
 def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The one conversation in *raw*, a file's bytes.
 
-    Raises TranscriptError: no list of messages; and, if *strict*, a message that cannot be read.
+    Raises TranscriptError if *raw* is not a list of messages. With *strict*, also for a message
+    that cannot be read.
     """
     notes: list[Note] = []
     document = read_document(raw, notes, strict=strict)
@@ -85,7 +86,7 @@ def read_anthropic_list(raw: bytes, strict: bool = False) -> tuple[Conversation,
 def read_anthropic_messages(
     items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
 ) -> MessageList:
-    """Messages in their order. *notes* are those on the file that they stand in."""
+    """Messages in their order. *notes* are the notes on the file that contains them."""
     listed = MessageList([], SystemTexts(), notes)
     for number, item in enumerate(items, 1):
         record = Record.of(item, number)
@@ -95,9 +96,11 @@ def read_anthropic_messages(
         elif role in ("user", "assistant"):
             listed.messages.append(read_anthropic_message(record, notes))
         elif strict:
-            raise TranscriptError(f"message {number}: no role of a message")
+            raise TranscriptError(f"message {number}: it has no known role")
         else:
-            notes.append(Note(number, "bad_message", "no role of a message", visible=True))
+            notes.append(
+                Note(number, "bad_message", "a message without a known role", visible=True)
+            )
     return listed
 
 
@@ -121,7 +124,7 @@ def read_anthropic_message(record: Record, notes: list[Note]) -> RecordedMessage
 
 
 def anthropic_usage(usage: Record) -> Usage | None:
-    """Usage as Anthropic reports it; None if it says nothing."""
+    """Usage as Anthropic reports it; None if *usage* is empty."""
     if "input_tokens" not in usage.fields and "output_tokens" not in usage.fields:
         return None
     return Usage(
@@ -143,8 +146,10 @@ def system_text(content: bytes | None) -> str:
 
 
 def write_anthropic_list(conversations: Sequence[Conversation]) -> Files:
-    """A file for each conversation: an object with its id, system prompt and messages. A message
-    has an id in it only if the place does not give it away."""
+    """A file for each conversation: an object with its id, system prompt and messages.
+
+    A message has an id in the file only if its place does not determine it.
+    """
     return {
         path_of(index, conversation, ".json"): _write_one(conversation)
         for index, conversation in enumerate(conversations)

@@ -1,4 +1,6 @@
-"""YAML of recorded HTTP traffic, as JSON values. Hostile files end in a TranscriptError."""
+"""Reads the YAML of recorded HTTP traffic as JSON values. Hostile files end in a
+TranscriptError.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,19 @@ __all__ = ["load_yaml"]
 
 _MAX_LEVELS = 200
 _MAX_SIGNS = 2_000
-"""Of brackets that are open, or of signs that a line is indented by: strings have some, too."""
+"""The most brackets that may be open, or characters that a line may be indented by. Strings may
+contain some, too.
+"""
 _BRACKETS = re.compile(r"[\[\]{}]")
 _EXPANSION = 10
-"""Aliases let a small file stand for a huge value; a recording says each thing about once."""
+"""Aliases let a small file represent a huge value. A recording says each thing about once."""
 
 
 def load_yaml(raw: bytes) -> Any:
-    """The value in *raw*. Dates stay text, as JSON has them.
+    """The value in *raw*. Dates stay text, as in JSON.
 
-    Raises TranscriptError, with the line: no YAML, nested too deep, grown too much by aliases;
-    and without one if PyYAML is not installed.
+    Raises TranscriptError, with the line, if *raw* is not YAML, is nested too deeply, or grows too
+    much by aliases. Also raised, without a line, if PyYAML is not installed.
     """
     try:
         import yaml
@@ -52,7 +56,7 @@ def load_yaml(raw: bytes) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    # The parser is C and recursive: it would take the process with it.
+    # The parser is recursive C code: too deep a file would end the process.
     depth = deepest = 0
     for match in _BRACKETS.finditer(text):
         depth = depth + 1 if match[0] in "[{" else max(0, depth - 1)

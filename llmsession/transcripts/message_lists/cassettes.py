@@ -1,8 +1,9 @@
-"""Recorded requests ("cassettes"): what was sent to a provider, and what it answered.
+"""Recorded requests ("cassettes"): what was sent to a provider, and its answer.
 
-``read_exchanges`` gives each request with the usage that the provider reported for it: exact
-token figures for known prompts. ``read_cassette`` gives the conversations in them: the request's
-messages and the reply. Each request is one conversation, for each is a whole one.
+``read_exchanges`` returns each request with the usage that the provider reported for it: exact
+token counts of known prompts. ``read_cassette`` returns the conversations: the messages of a
+request, and the reply. Each request is one conversation, because each contains a whole
+conversation.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _OK = 200
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded request and its answer. ``number`` counts the file's from 1.
+    """One recorded request and its answer. ``number`` counts the requests of a file from 1.
 
-    ``request`` is the body as JSON, ``response`` too, unless it was ``streamed``: then it is the
-    whole stream as a JSON text. Null stands for a body that is no JSON. ``usage`` is what the
-    provider reported (for a count of tokens: the prompt alone); None if it did not.
+    ``request`` is the body as JSON, and so is ``response``, unless it was ``streamed``: then it is
+    the whole stream as a JSON text. Null means a body that is not JSON. ``usage`` is what the
+    provider reported, which for a count of tokens is the prompt alone; None if it reported nothing.
     """
 
     number: int
@@ -80,14 +81,14 @@ def looks_cassette(raw: bytes | None) -> bool:
 def read_exchanges(raw: bytes, *, strict: bool = False) -> tuple[RecordedExchange, ...]:
     """All requests in *raw*, a cassette's bytes, in order.
 
-    Raises TranscriptError: no cassette, or PyYAML is missing; and, if *strict*, for a request
-    that cannot be read.
+    Raises TranscriptError if *raw* is not a cassette, or if PyYAML is missing. With *strict*, also
+    for a request that cannot be read.
     """
     return tuple(exchange for exchange, _, _ in _exchanges(raw, [], strict))
 
 
 _Answered: TypeAlias = tuple[RecordedExchange, RecordedMessage | None, list[Note]]
-"""An exchange, its reply as a message, and the notes on that."""
+"""An exchange, its reply as a message, and the notes on the reply."""
 
 
 def _exchanges(raw: bytes, notes: list[Note], strict: bool) -> list[_Answered]:
@@ -101,8 +102,10 @@ def _exchanges(raw: bytes, notes: list[Note], strict: bool) -> list[_Answered]:
             exchanges.append(_exchange(number, row))
         except (InvalidMessage, LookupError, TypeError, AttributeError, ValueError) as error:
             if strict:
-                raise TranscriptError(f"interaction {number}: no request and response") from error
-            notes.append(Note(number, "bad_record", "no request and response", visible=True))
+                raise TranscriptError(
+                    f"interaction {number}: it has no request and response"
+                ) from error
+            notes.append(Note(number, "bad_record", "it has no request and response", visible=True))
     return exchanges
 
 
@@ -137,8 +140,9 @@ def _api(url: str) -> Api:
 
 
 def _body(half: Any) -> bytes:
-    """A body as JSON: as it was recorded, decoded or as text; a text that is no JSON is a JSON
-    text."""
+    """A body as JSON: decoded, or the text as it was recorded. A text that is not JSON becomes a
+    JSON text.
+    """
     if half.get("parsed_body") is not None:
         return encode_json(half["parsed_body"])
     body = half.get("body")
@@ -158,7 +162,7 @@ def _body(half: Any) -> bytes:
 def _reply(
     api: Api, answer: Record, notes: list[Note]
 ) -> tuple[RecordedMessage | None, Usage | None]:
-    """The provider's reply, and what it reported."""
+    """The provider's reply, and the usage that it reported."""
     match api:
         case "anthropic-messages":
             messages = read_anthropic_message(answer, notes) if answer.text("role") else None
@@ -207,7 +211,7 @@ def _items_reply(answer: Record, notes: list[Note]) -> RecordedMessage | None:
 
 
 def _whole_message(stream: str) -> bytes:
-    """The message that an Anthropic stream made; the last response of one of OpenAI's."""
+    """The message that an Anthropic stream made; for OpenAI, the last response in the stream."""
     builder = ReplyBuilder()
     message: dict[str, Any] = {}
     for event in _events(stream):
@@ -274,8 +278,8 @@ def _feed(builder: ReplyBuilder, event: Record, kind: str) -> None:
 def read_cassette(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a cassette's bytes: one for each request with messages.
 
-    Raises TranscriptError: no cassette, no request with messages in it, or PyYAML is missing;
-    and, if *strict*, for a request that cannot be read.
+    Raises TranscriptError if *raw* is not a cassette, if no request in it has messages, or if
+    PyYAML is missing. With *strict*, also for a request that cannot be read.
     """
     loose: list[Note] = []
     conversations: list[Conversation] = []
@@ -301,7 +305,9 @@ def _conversation(
     reply: RecordedMessage | None,
     notes: Sequence[Note],
 ) -> Conversation:
-    """The *exchange*: what was sent, *listed*, and the *reply*, with the *notes* on it."""
+    """The conversation of *exchange*: what was sent, *listed*, and the *reply*, with the *notes* on
+    it.
+    """
     place = len(listed.messages) + 1
     listed.notes.extend(msgspec.structs.replace(note, line=place) for note in notes)
     if reply is not None:

@@ -1,11 +1,12 @@
-"""Lists of OpenAI chat messages: an array of them, an object with ``messages``, or an array of
-tasks that each hold such a list, as benchmarks of agents publish them.
+"""Lists of OpenAI chat messages.
 
-They have no ids, no times and no usage. System and developer messages are kept beside the
-conversation. The one id that some models gave to several calls is made unique.
+A file is an array of messages, an object with ``messages``, or an array of tasks that each contain
+such a list, as benchmarks of agents publish them. They have no ids, times or usage. System and
+developer messages are kept beside the conversation. Some models gave the same id to several calls;
+it is made unique.
 
-Some programs write calls flat, ``{"id": ..., "name": ..., "arguments": {...}}``, and the call's id
-as the ``id`` of its result. Both are read, also mixed with OpenAI's own form.
+Some programs write calls flat, ``{"id": ..., "name": ..., "arguments": {...}}``, and use the call's
+id as the ``id`` of its result. Both are read, also mixed with OpenAI's own form.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def _are_chat(messages: Any) -> bool:
 def read_openai_chat(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]:
     """The conversations in *raw*, a file's bytes: one for each list of messages.
 
-    Raises TranscriptError: no list of messages; and, if *strict*, a message that cannot be read.
+    Raises TranscriptError if there is no list of messages. With *strict*, also for a message that
+    cannot be read.
     """
     notes: list[Note] = []
     document = read_document(raw, notes, strict=strict)
@@ -125,7 +127,7 @@ def _read_task(record: Record, notes: list[Note], strict: bool, otherwise: str) 
 def read_chat(
     items: Sequence[bytes | msgspec.Raw], notes: list[Note], strict: bool = False
 ) -> MessageList:
-    """Chat messages in their order. *notes* are those on the file that they stand in."""
+    """Chat messages in their order. *notes* are the notes on the file that contains them."""
     chat = MessageList([], SystemTexts(), notes)
     legacy: list[str] = []
     calls: set[str] = set()
@@ -142,9 +144,11 @@ def read_chat(
         elif role in ("tool", "function"):
             chat.messages.append(_result(record, notes, legacy, calls))
         elif strict:
-            raise TranscriptError(f"message {number}: no role of a chat message")
+            raise TranscriptError(f"message {number}: it has no known role")
         else:
-            notes.append(Note(number, "bad_message", "no role of a chat message", visible=True))
+            notes.append(
+                Note(number, "bad_message", "a message without a known role", visible=True)
+            )
     return chat
 
 
@@ -178,7 +182,7 @@ def _assistant(record: Record, notes: list[Note], legacy: list[str]) -> Recorded
     blocks += [_call(call) for call in record.records("tool_calls")]
     tool_calls = record.raw("tool_calls")
     if tool_calls is not None and not tool_calls.startswith(b"["):
-        notes.append(Note(record.number, "bad_calls", "tool_calls is no list", visible=True))
+        notes.append(Note(record.number, "bad_calls", "tool_calls is not a list", visible=True))
     if record.raw("function_call"):
         legacy.append(f"function_{record.number}")
         function = record.record("function_call")
@@ -232,8 +236,9 @@ def _result(
 
 
 def chat_usage(usage: Record) -> Usage | None:
-    """Usage as OpenAI reports it, in either of its interfaces: the prompt's tokens include the
-    cached ones there."""
+    """Usage as OpenAI reports it, in either of its interfaces. There the prompt's tokens include
+    the cached ones.
+    """
     if not usage.fields.keys() & {"prompt_tokens", "input_tokens"}:
         return None
     details = usage.record("prompt_tokens_details").fields or usage.record("input_tokens_details")
@@ -251,8 +256,10 @@ def chat_usage(usage: Record) -> Usage | None:
 
 
 def write_openai_chat(conversations: Sequence[Conversation]) -> Files:
-    """A file for each conversation: an object with its id and its messages. A message has an id
-    in it only if the place does not give it away."""
+    """A file for each conversation: an object with its id and its messages.
+
+    A message has an id in the file only if its place does not determine it.
+    """
     return {
         path_of(index, conversation, ".json"): _write_one(conversation)
         for index, conversation in enumerate(conversations)

@@ -1,8 +1,8 @@
-"""Items of OpenAI's Responses interface, folded into messages, and messages as items again.
+"""Translates items of OpenAI's Responses interface into messages, and messages into items.
 
-Items that follow each other and that the model wrote are one reply. What is no block of ours,
-reasoning and the provider's own tools, cannot be sent to anybody else: it stays in the reply's
-``extra["items"]``, in its place among the items that became blocks.
+Consecutive items that the model wrote are one reply. Reasoning and the provider's own tools are not
+blocks of ours and cannot be sent to any other provider. They stay in the reply's
+``extra["items"]``, in their place among the items that became blocks.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _SHELL = "local_shell"
 
 
 class ItemReader:
-    """Takes items in their order; ``messages`` are those so far, the open reply excepted.
+    """Reads items in their order. ``messages`` are those read so far, without the open reply.
 
-    A reply's id is that of its first item that became blocks.
+    The id of a reply is that of its first item that became blocks.
     """
 
     def __init__(self, notes: list[Note]) -> None:
@@ -58,7 +58,9 @@ class ItemReader:
         self._items: list[dict[str, Any]] = []
 
     def add(self, item: bytes | msgspec.Raw, number: int, time: float = 0.0) -> bool:
-        """Take the next item. False for one that is none: it has neither type nor role."""
+        """Read the next item. Returns False if it is not an item, that is, has neither a type nor a
+        role.
+        """
         record = Record.of(item, number)
         role, kind = record.text("role"), record.text("type") or ""
         if kind in ("", "message") and role in ("system", "developer"):
@@ -156,7 +158,7 @@ class ItemReader:
     def end_reply(
         self, usage: Usage | None = None, stop_reason: str | None = None
     ) -> RecordedMessage | None:
-        """The open reply is whole. Returns it; None if there was none."""
+        """End the open reply and return it; None if there is none."""
         reply, items = self._open, self._items
         self._open, self._items = None, []
         if reply is None:
@@ -187,7 +189,8 @@ def _is_text(raw: bytes | None) -> bool:
 
 def write_items(message: Message, custom: set[str], *, own: bool) -> Iterator[dict[str, Any]]:
     """*message* as items, each with its id. *custom* collects the calls of custom tools, so that
-    their results are written as such."""
+    their results are written in the form of custom tools.
+    """
     extra = Record.of(message.extra if own else None)
     raws = [bytes(raw) for raw in split_blocks(message.body)]
     if message.is_user:
@@ -207,7 +210,7 @@ def write_items(message: Message, custom: set[str], *, own: bool) -> Iterator[di
 
 
 def _recorded(extra: Record, blocks: int) -> list[Record]:
-    """The items that a reply came from; none if they do not fit its blocks any more."""
+    """The items that a reply was read from; empty if they do not match its blocks any more."""
     items = extra.records("items")
     return items if sum(item.count("blocks") for item in items) == blocks else []
 

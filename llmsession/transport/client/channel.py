@@ -1,4 +1,4 @@
-"""What a client needs of a transport: frames out, frames in."""
+"""What a client needs from a transport: sending and receiving frames."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class Channel(Protocol):
     """One connection to a service, as a client sees it."""
 
     def send(self, frame: bytes) -> None:
-        """Send *frame*, after all before it. Neither waits nor raises: ``receive`` notices a lost
-        connection."""
+        """Queue *frame* behind those before it. Does not wait and raises nothing: ``receive``
+        reports a lost connection."""
 
     async def receive(self) -> list[bytes]:
-        """The next frames, at least one; none when the connection has ended. Raises OSError, and
-        ProtocolError for invalid frames. Cancellable."""
+        """The next frames, at least one, or an empty list when the connection has ended. Raises
+        OSError, and ProtocolError for invalid frames. Can be cancelled."""
 
     async def aclose(self) -> None:
-        """Close the connection, after a moment to send what waits."""
+        """Close the connection, after a moment to send what is queued."""
 
 
 Dial: TypeAlias = Callable[[], Awaitable[Channel]]
-"""Makes a new connection. Raises OSError or Unreachable if that is not possible now."""
+"""Makes a new connection. Raises OSError or Unreachable if it cannot."""

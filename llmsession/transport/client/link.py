@@ -1,8 +1,9 @@
-"""A client's link to a service: it outlives its connections.
+"""A client's link to a service. It outlives its connections.
 
-After a lost connection, commands without an answer are sent again, in the same order and with the
-same ids; command ids make that harmless. Subscriptions go on after the last event they got.
-Commands that a busy service refused are sent again for a while, too: see ``pending_requests``.
+After a lost connection the link connects again. Commands without an answer are sent again in the
+same order and with the same ids; their command ids make a repeat harmless. Subscriptions continue
+after the last event that was received. Commands that a busy service refused are sent again for a
+while, too: see ``pending_requests``.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ __all__ = ["EventSink", "Link", "Requester"]
 
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 2.0
-"""Between two tries to connect: doubled each time, and shortened by up to a half at random, so
-that the clients of a service that went down do not all come back at once."""
+"""The delay between two attempts to connect, in seconds. It doubles each time. Up to a half is
+taken off at random, so that the clients of a restarted service do not all come back at once."""
 HELLO_S = 10.0
 
 
 class EventSink(Protocol):
-    """A subscription's side of the link. Nothing in it waits."""
+    """The link's view of a subscription. No method waits."""
 
     def subscribe_again(self, id: int) -> w.Subscribe:
-        """The command that goes on where the events stopped."""
+        """The command that continues after the last received event."""
 
     def begun(self, cursor: int) -> None:
-        """It was subscribed to what comes after *cursor*."""
+        """The service has started the subscription after *cursor*."""
 
     def event(self, event: w.Event) -> None:
-        """The next event."""
+        """Receive the next event."""
 
     def lag(self) -> None:
-        """The service has dropped it: it read too slowly."""
+        """The service has ended the subscription because it was read too slowly."""
 
     def end(self, *, moved: bool = False) -> None:
-        """No more events come. *moved*: not from this owner of the session."""
+        """No more events will come. *moved*: not from this owner of the session."""
 
     def fail(self, error: SessionError) -> None:
-        """No more events come, because of *error*."""
+        """No more events will come, because of *error*."""
 
 
 class Requester(Protocol):
@@ -88,11 +89,11 @@ class Requester(Protocol):
 
 
 class Link:
-    """Keeps one connection, made by *dial*, to a service; ``begin`` makes the first.
+    """Keeps one connection to a service. *dial* makes a connection, and ``begin`` the first one.
 
-    *patience_s* is how long the service may be unreachable before waiting calls fail with
-    Unreachable; the next call then tries again. *overloaded_s* is how long commands are sent again
-    that the service refuses as Overloaded, with a hint.
+    *patience_s* is how many seconds the service may be unreachable before waiting calls fail with
+    Unreachable. The next call tries to connect again. *overloaded_s* is how many seconds a command
+    is sent again that the service refuses as Overloaded with a hint.
     """
 
     def __init__(
@@ -109,36 +110,37 @@ class Link:
         self._patience_s = patience_s
         self._channel: Channel | None = None
         self._unused: Channel | None = None
-        """The first one, until its task has begun."""
+        """The first channel, until the task that serves it has started."""
         self._ids = 0
         self._pending = PendingRequests(self._send, overloaded_s)
-        # Weakly: a caller that leaves the loop over a turn's events needs not close it.
+        # Weak references: a caller that breaks out of a loop over events does not have to close the
+        # subscription.
         self._sinks: weakref.WeakValueDictionary[int, EventSink] = weakref.WeakValueDictionary()
         self._subscribed: set[int] = set()
-        """Subscriptions that the service has not ended, whether it has begun them or not."""
+        """Subscriptions that the service has not ended, even if it has not started them yet."""
         self._begun: set[int] = set()
         self._refused: dict[int, tuple[int, float]] = {}
-        """By refused subscription: how often it was refused, and until when it is tried again."""
+        """For each refused subscription: how often it was refused, and until when it is retried."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
-        """By refused subscription: the timer that tries it again."""
+        """For each refused subscription: the timer of its next attempt."""
         self._overloaded_s = overloaded_s
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._heard = False
         self.default_model: str | None = None
-        """What the service said of it, in its newest welcome."""
+        """The default model that the newest welcome named."""
         self.reconnects = 0
-        """How often the connection was made again."""
+        """How often the link has connected again."""
 
     async def begin(self) -> None:
         """Make the first connection. Raises Unreachable, Unauthenticated, ProtocolError, and
-        Overloaded where the service takes no more clients."""
+        Overloaded if the service accepts no more clients."""
         channel, keepalive_s = await self._connected()
         self._unused = channel
         self._runner = asyncio.get_running_loop().create_task(self._run(channel, keepalive_s))
 
     async def aclose(self) -> None:
-        """Say goodbye, and fail what waits with SessionClosed."""
+        """Send a goodbye, and fail everything that waits with SessionClosed."""
         self._closed = True
         if self._runner is not None:
             if self._channel is not None:
@@ -146,20 +148,20 @@ class Link:
             self._runner.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._runner
-            if self._unused is not None:  # it was cancelled before its first step
+            if self._unused is not None:  # the task was cancelled before its first step
                 await self._unused.aclose()
         self._fail_all(SessionClosed("the connection was closed"))
 
     # Commands.
 
     def new_id(self) -> int:
-        """An id that this link has not used."""
+        """An id that this link has not used yet."""
         self._ids += 1
         return self._ids
 
     def ask(self, command: w.Command[Any]) -> PendingRequest:
-        """Send *command*, now or when there is a connection again. Its answer is a future: of the
-        reply's body, or failed with the error."""
+        """Send *command* now, or as soon as there is a connection. The request's ``answer`` is a
+        future of the reply's body; it fails with the error of the command."""
         if self._closed:
             closed = PendingRequest(command, asyncio.get_running_loop().create_future())
             closed.answer.set_exception(SessionClosed("the connection was closed"))
@@ -169,7 +171,7 @@ class Link:
         return request
 
     def subscribe(self, id: int, sink: EventSink) -> None:
-        """Give *sink* its events, from now on until it ends or is taken off."""
+        """Pass events to *sink* until the subscription ends or is unsubscribed."""
         if self._closed:
             sink.fail(SessionClosed("the connection was closed"))
             return
@@ -179,7 +181,7 @@ class Link:
         self._keep_running()
 
     def unsubscribe(self, id: int) -> None:
-        """Give its sink nothing more."""
+        """Pass no more events to the subscription's sink."""
         self._sinks.pop(id, None)
         if id in self._subscribed:
             self._drop_subscription(id)
@@ -193,32 +195,34 @@ class Link:
             self._retries.pop(id).cancel()
 
     def _cancel_retries(self) -> None:
-        """A new connection subscribes everything again; a retry after that would come twice."""
+        """Stop the retries. A new connection subscribes everything again, so a later retry would
+        subscribe twice."""
         for timer in self._retries.values():
             timer.cancel()
         self._retries.clear()
 
     def drop_connection(self) -> None:
-        """Lose the connection that there is, as a network does. It is made again."""
+        """Drop the current connection, as a failing network does. The link connects again."""
         if self._channel is not None:
             self._lost.set()
 
     def _send(self, command: w.Command[Any]) -> bool:
-        """Send *command* where there is a connection. False: it is sent over the next one."""
+        """Send *command* if there is a connection. Returns false if not: then the next connection
+        sends it."""
         if self._channel is None:
             return False
         self._channel.send(encode(command))
         return True
 
     def _keep_running(self) -> None:
-        """A link that has given up connects again."""
+        """Start to connect again if the link has given up."""
         if self._runner is not None and self._runner.done():
             self._runner = asyncio.get_running_loop().create_task(self._come_back())
 
     # The connection.
 
     async def _connected(self) -> tuple[Channel, float]:
-        """A channel that was welcomed, and its keep-alive in seconds."""
+        """A channel whose hello was answered, and its keepalive in seconds."""
         try:
             async with asyncio.timeout(HELLO_S):
                 channel = await self._dial()
@@ -261,7 +265,7 @@ class Link:
         raise Unreachable("the service closed the connection")
 
     async def _run(self, channel: Channel, keepalive_s: float) -> None:
-        """Serve one connection after the other, until patience ends. Raises nothing."""
+        """Serve one connection after the other until *patience_s* is exceeded. Raises nothing."""
         while True:
             hint_s = await self._serve(channel, keepalive_s)
             again = await self._connected_again(hint_s)
@@ -285,7 +289,7 @@ class Link:
             try:
                 return await self._connected()
             except (Unauthenticated, ProtocolError) as error:
-                self._fail_all(error)  # it will not be otherwise the next time
+                self._fail_all(error)  # another attempt would fail in the same way
                 return None
             except (Unreachable, Overloaded) as error:
                 if loop.time() + delay_s > until:
@@ -295,10 +299,10 @@ class Link:
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
     async def _serve(self, channel: Channel, keepalive_s: float) -> float:
-        """Use *channel* until it is lost; returns in how many seconds to come back."""
+        """Use *channel* until it is lost. Returns in how many seconds to connect again."""
         self._channel, self._lost, self._unused = channel, asyncio.Event(), None
         loop = asyncio.get_running_loop()
-        # Subscriptions first, so that they see what comes of the commands.
+        # Subscriptions are sent first, so that they receive the events of the repeated commands.
         for id, sink in tuple(self._sinks.items()):
             channel.send(encode(sink.subscribe_again(id)))
         for request in self._pending.waiting:
@@ -384,7 +388,7 @@ class Link:
 
     def _on_error(self, message: w.Error) -> None:
         if message.id is None:
-            return  # what follows is the end of the connection
+            return  # an error of the connection itself; its end follows
         error = from_wire(message)
         if isinstance(error, Overloaded) and self._pending.refused(message.id, error):
             return
@@ -404,8 +408,8 @@ class Link:
         if (message.retryable and id in self._begun and not is_elsewhere) or (
             is_hinted and loop.time() + delay_s <= until
         ):
-            # A subscription that worked before the connection was lost will work again. A new one
-            # is tried as long as a command.
+            # A subscription that worked before the connection was lost is retried without a limit.
+            # A new one is retried only as long as a command would be.
             self._refused[id] = (refusals + 1, until)
             self._retries[id] = loop.call_later(delay_s, self._resubscribe, id)
         else:

@@ -1,12 +1,15 @@
-"""Commands without an answer yet, and when a client repeats what a busy service refused.
+"""Commands without an answer, and when a client repeats a command that a busy service refused.
 
-``Overloaded`` with a hint means that a limit of the service was reached. The command was not
-performed. It is sent again, no earlier than the hint says and for a bounded time.
+``Overloaded`` with a hint means that the service has reached a limit and has not carried out the
+command. The client sends it again, no earlier than the hint says and for a bounded time.
 
-Commands of one session keep their order. Those that come after a refused command wait behind it,
-and are then sent one at a time. A refused command is not sent again once a later command of the
-session, which was on its way already, has been performed. An interrupt does not wait; it ends the
-wait of the sends before it, which it covers. Queries, and commands of no session, have no order.
+Commands of one session keep their order:
+
+- Commands behind a refused one wait for it. They are then sent one at a time.
+- A refused command is not retried once a later command of the session has been carried out. That
+  can happen if the later command was already on its way.
+- An interrupt does not wait. It covers the sends before it, so these are not retried.
+- Queries and commands without a session have no order.
 """
 
 from __future__ import annotations
@@ -27,15 +30,15 @@ __all__ = ["PendingRequest", "PendingRequests", "again_after_s"]
 
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 2.0
-"""The pause doubles with each refusal; a longer hint replaces it. Up to a half is added at random,
+"""The delay doubles with each refusal, and is at least the hint. Up to a half is added at random,
 so that clients that were refused together do not come back together."""
 
 _UNORDERED = (w.Open, w.Outcome, w.Query)
 
 
 def again_after_s(hint_s: float, refusals: int) -> float:
-    """In how many seconds to send again what was refused *refusals* times, the last time with
-    *hint_s*. Random, and never less than the hint."""
+    """In how many seconds to retry a command that was refused *refusals* times, the last time with
+    *hint_s*. The result is random and never less than the hint."""
     backoff_s: float = min(FIRST_DELAY_S * 2 ** min(refusals, 10), MAX_DELAY_S)
     return max(hint_s, backoff_s) * random.uniform(1.0, 1.5)
 
@@ -50,31 +53,35 @@ class PendingRequest:
         self.answer = answer
         self.sent = False
         self.repeated = False
-        """Was it sent over more than one connection? Then the first may have been performed."""
+        """Whether it was sent over more than one connection. Then the first one may have carried it
+        out, although its answer was lost."""
         self.refusal: Overloaded | None = None
         self.refusals = 0
         self.due = 0.0
         self.until: float | None = None
-        """By the event loop's time: the earliest and the latest time to send it again."""
+        """``due`` is the earliest and ``until`` the latest time to retry, in the event loop's
+        time."""
 
 
 class _Line:
-    """The commands of a session that have an order, or one command that has none."""
+    """The ordered commands of one session, or one command that has no order."""
 
     __slots__ = ("covered", "sent", "timer", "waiting")
 
     def __init__(self) -> None:
         self.covered = 0
-        """The id of the newest interrupt of all that is open: it covers the sends before it."""
+        """The id of the newest interrupt of everything open. It covers all sends before it."""
         self.sent: set[int] = set()
         self.waiting: list[PendingRequest] = []
-        """Refused, or behind one that was: in their order."""
+        """Refused commands, and commands behind a refused one, in their order."""
         self.timer: asyncio.TimerHandle | None = None
 
 
 class PendingRequests:
-    """*send* sends a command now; where there is no connection it does not, and returns False.
-    *overloaded_s* is how long one that was refused is asked again. Nothing in it waits."""
+    """The commands of a link that have no answer. No method waits.
+
+    *send* sends a command, or returns false if there is no connection. *overloaded_s* is how many
+    seconds a refused command is retried."""
 
     def __init__(self, send: Callable[[w.Command[Any]], bool], overloaded_s: float) -> None:
         self._send = send
@@ -83,7 +90,7 @@ class PendingRequests:
         self._lines: dict[str | int, _Line] = {}
 
     def ask(self, command: w.Command[Any]) -> PendingRequest:
-        """Send *command*, or let it wait behind a refused one of its session."""
+        """Send *command*, or queue it behind a refused command of its session."""
         loop = asyncio.get_running_loop()
         request = self._requests[command.id] = PendingRequest(command, loop.create_future())
         key = _key(command)
@@ -101,8 +108,8 @@ class PendingRequests:
         return request
 
     def performed(self, id: int) -> PendingRequest | None:
-        """The command *id* was answered, with something else than ``Overloaded``. Returns its
-        request, which is not pending any more; None for an unknown id."""
+        """The command *id* was answered, and not with ``Overloaded``. Returns its request, which is
+        no longer pending, or None for an unknown id."""
         request = self._requests.pop(id, None)
         if request is None:
             return None
@@ -116,8 +123,8 @@ class PendingRequests:
         return request
 
     def refused(self, id: int, error: Overloaded) -> bool:
-        """The command *id* was answered with *error*: it is sent again, or fails. False for an
-        unknown id."""
+        """The command *id* was refused with *error*. Retry it later, or fail it. Returns false for
+        an unknown id."""
         request = self._requests.get(id)
         if request is None:
             return False
@@ -139,7 +146,7 @@ class PendingRequests:
         return True
 
     def lost(self) -> None:
-        """The connection was lost: every pending command is sent over the next one."""
+        """The connection was lost. The next connection sends every pending command."""
         for line in self._lines.values():
             if line.timer is not None:
                 line.timer.cancel()
@@ -150,7 +157,7 @@ class PendingRequests:
 
     @property
     def waiting(self) -> tuple[PendingRequest, ...]:
-        """All pending requests, in the order in which they came."""
+        """All pending requests, in the order in which they were asked."""
         return tuple(self._requests.values())
 
     def fail_all(self, error: SessionError) -> None:
@@ -171,7 +178,8 @@ class PendingRequests:
             self._lines.setdefault(key, _Line()).sent.add(command.id)
 
     def _send_next(self, key: str | int, line: _Line) -> None:
-        """Send the first command of *line*, once it is due and none before it is on its way."""
+        """Send the first waiting command of *line* if it is due and no earlier one is on its
+        way."""
         loop = asyncio.get_running_loop()
         while line.waiting and not line.sent and line.timer is None:
             first = line.waiting[0]
@@ -191,7 +199,7 @@ class PendingRequests:
         self._send_next(key, line)
 
     def _give_up_all(self, line: _Line, requests: Iterable[PendingRequest]) -> None:
-        """Send none of *requests* again."""
+        """Fail *requests*, which are not retried any more."""
         for request in requests:
             line.waiting.remove(request)
             refused_before = Overloaded("an earlier command of the session was refused")
@@ -200,7 +208,8 @@ class PendingRequests:
     def _give_up(self, request: PendingRequest, error: Overloaded) -> None:
         del self._requests[request.command.id]
         if request.repeated and getattr(request.command, "command_id", None) is not None:
-            # Refused now, but the one that was sent before may have been performed.
+            # This repeat was refused, but the first one may have been carried out before the
+            # connection was lost. Reporting Overloaded would claim that it was not.
             unknown = Unreachable(f"a repeat was refused, so nobody knows if it was done: {error}")
             unknown.__cause__ = error
             _fail(request, unknown)
@@ -209,7 +218,7 @@ class PendingRequests:
 
 
 def _key(command: w.Command[Any]) -> str | int:
-    """Commands with the same key have an order: those of one session. Others have their own key."""
+    """The key of a command's order. Commands of one session share it; others have their own key."""
     if isinstance(command, w.SessionCommand) and not isinstance(command, _UNORDERED):
         return command.session
     return command.id
@@ -218,4 +227,5 @@ def _key(command: w.Command[Any]) -> str | int:
 def _fail(request: PendingRequest, error: SessionError) -> None:
     if not request.answer.done():
         request.answer.set_exception(error)
-        request.answer.exception()  # asyncio need not report it: perhaps nobody waits any more
+        # Retrieve the exception, or asyncio would report it if the caller has stopped waiting.
+        request.answer.exception()

@@ -1,4 +1,4 @@
-"""Sessions of a service, as its clients hold them: the async interface of embedded ones."""
+"""Sessions of a service, with the async interface of embedded sessions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ T = TypeVar("T")
 
 
 def _request(link: Requester, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
-    """Send a command of *kind*. One that has a command id gets one, so that it may be repeated."""
+    """Send a command of *kind*. A command that can be repeated gets a command id if it has none."""
     if "command_id" in fields:
         command_id = checked_command_id(fields["command_id"])
         fields["command_id"] = _new_id() if command_id is None else command_id
@@ -95,7 +95,7 @@ def _request(link: Requester, kind: type[w.Command[T]], **fields: Any) -> Pendin
 
 async def _answer(request: PendingRequest, kind: type[w.Command[T]]) -> T:
     try:
-        # Shielded: a caller that does not wait any more has not taken the command back.
+        # Shielded: cancelling the caller does not withdraw the command.
         body = await asyncio.shield(request.answer)
     except asyncio.CancelledError:
         request.answer.add_done_callback(_retrieve)
@@ -104,21 +104,21 @@ async def _answer(request: PendingRequest, kind: type[w.Command[T]]) -> T:
 
 
 def _retrieve(answer: asyncio.Future[msgspec.Raw]) -> None:
-    """Nobody waits for *answer*: asyncio need not report that nobody retrieved its error."""
+    """Retrieve the error of *answer*: nobody waits for it, and asyncio would report it."""
     if not answer.cancelled():
         answer.exception()
 
 
 _EMBEDDED_ONLY = {
-    "tenant": "the token says whose a session is",
-    "tools": "the service binds callables; answer the calls of other tools yourself, with"
+    "tenant": "the token decides which tenant owns a session",
+    "tools": "the service has the functions of its tools; answer calls of other tools with"
     " submit_tool_results",
-    "unbound": "the service binds callables, and leaves the calls of other tools to you",
+    "unbound": "the service has the functions of its tools; calls of other tools wait for you",
 }
 
 
 def _check_embedded_only(**values: object) -> None:
-    """Raises InvalidInput for a parameter that a remote session does not have."""
+    """Raises InvalidInput for a parameter that only embedded sessions have."""
     for name, value in values.items():
         if value is not None:
             raise InvalidInput(f"{name} is for embedded sessions only: {_EMBEDDED_ONLY[name]}")
@@ -129,15 +129,15 @@ def _new_id() -> str:
 
 
 class RemoteManager:
-    """The sessions of a service; get it from ``connect``. As ``SessionManager``, as far as both
-    have it: see ``ManagerInterface``."""
+    """The sessions of a service. Get it from ``connect``. It has the methods of ``SessionManager``
+    that are in ``ManagerInterface``. All raise TransportError if the service cannot be reached."""
 
     def __init__(self, link: Requester) -> None:
         self._link = link
 
     @property
     def default_model(self) -> str | None:
-        """A model that answers there, as the service says, for a user who names none."""
+        """The model that the service suggests for users who name none; None if it has none."""
         return self._link.default_model
 
     async def _perform(self, kind: type[w.Command[T]], **fields: Any) -> T:
@@ -153,8 +153,8 @@ class RemoteManager:
         command_id: str | None = None,
         tenant: str | None = None,
     ) -> RemoteSession:
-        """As ``SessionManager.create``. Callables cannot be sent: InvalidConfig. *tenant* is for
-        embedded sessions only: InvalidInput."""
+        """See ``SessionManager.create``. Raises InvalidConfig for tools with functions, because a
+        function cannot be sent. *tenant* is for embedded sessions only: it raises InvalidInput."""
         _check_embedded_only(tenant=tenant)
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
@@ -179,8 +179,8 @@ class RemoteManager:
         tools: Sequence[Tool] | None = None,
         unbound: Unbound | None = None,
     ) -> RemoteSession:
-        """As ``SessionManager.open``; callables are bound by the service. *tools* and *unbound*
-        are for embedded sessions only: InvalidInput."""
+        """See ``SessionManager.open``. The service has the functions of its tools. *tools* and
+        *unbound* are for embedded sessions only: they raise InvalidInput."""
         _check_embedded_only(tools=tools, unbound=unbound)
         opened = await self._perform(
             w.Open,
@@ -200,15 +200,15 @@ class RemoteManager:
         tenant: str | None = None,
         unbound: Unbound | None = None,
     ) -> RemoteSession:
-        """As ``SessionManager.open_or_create``. Callables cannot be sent: InvalidConfig. *tenant*
-        and *unbound* are for embedded sessions only: InvalidInput."""
+        """See ``SessionManager.open_or_create``. Raises InvalidConfig for tools with functions.
+        *tenant* and *unbound* are for embedded sessions only: they raise InvalidInput."""
         _check_embedded_only(tenant=tenant, unbound=unbound)
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         _check_no_callables(config.checked().tools)
         with suppress(SessionNotFound):
             return await self.open(session_id, recovery=recovery)
-        with suppress(SessionExists):  # somebody else has created it meanwhile
+        with suppress(SessionExists):  # another client has created it in the meantime
             return await self.create(config, session_id=session_id, labels=labels)
         return await self.open(session_id, recovery=recovery)
 
@@ -221,7 +221,7 @@ class RemoteManager:
         archived: bool | None = False,
         titles: bool = False,
     ) -> Sequence[SessionRow]:
-        """As ``SessionManager.list``."""
+        """See ``SessionManager.list``."""
         return await self._perform(
             w.ListSessions,
             after=checked_text(after, "after"),
@@ -239,7 +239,7 @@ class RemoteManager:
         limit: int = 100,
         filter: SessionFilter = EVERYTHING,
     ) -> SearchPage:
-        """As ``SessionManager.search``."""
+        """See ``SessionManager.search``."""
         filter, after = checked_filter(filter), checked_text(after, "after")
         limit, query = checked_page(limit), checked_text(query, "query")
         parse_query(query)
@@ -248,7 +248,7 @@ class RemoteManager:
         )
 
     async def row(self, session_id: str, *, titles: bool = False) -> SessionRow:
-        """As ``SessionManager.row``."""
+        """See ``SessionManager.row``."""
         return await self._perform(
             w.Row,
             session=checked_session_id(session_id),
@@ -256,29 +256,31 @@ class RemoteManager:
         )
 
     async def export_conversation(self, session_id: str) -> Conversation:
-        """As ``SessionManager.export_conversation``; the service opens the session for it."""
+        """See ``SessionManager.export_conversation``. The service opens the session to read its
+        messages."""
         conversation = await self._perform(w.Export, session=checked_session_id(session_id))
         messages = await (await self.open(conversation.id)).read_conversation()
         return msgspec.structs.replace(conversation, messages=messages)
 
     async def statistics(self, *, limit: int = 100) -> w.ServiceSnapshot:
-        """What the service does now: see ``Service.snapshot``."""
+        """What the service does now, with at most *limit* sessions: see ``Service.snapshot``."""
         return await self._perform(w.Statistics, limit=checked_number(limit, "limit"))
 
     async def delete(self, session_id: str) -> None:
-        """As ``SessionManager.delete``."""
+        """See ``SessionManager.delete``."""
         request = _request(self._link, w.Delete, session=checked_session_id(session_id))
         try:
             await _answer(request, w.Delete)
         except SessionNotFound:
-            if not request.repeated:  # else the first one has deleted it
+            if not request.repeated:  # a repeat finds no session if the first one deleted it
                 raise
 
 
 class RemoteSession:
-    """One conversation at a service. As ``LLMSession``, as far as both have it: see
-    ``SessionInterface``. Its commands survive a lost connection: they are sent again, under the
-    same command ids. All raise TransportError where the service cannot be reached for too long.
+    """One conversation at a service. It has the methods of ``LLMSession`` that are in
+    ``SessionInterface``. Its commands survive a lost connection: they are sent again with the same
+    command ids. All methods raise TransportError if the service cannot be reached for longer than
+    ``patience_s`` of ``connect``.
     """
 
     def __init__(self, link: Requester, opened: w.Opened) -> None:
@@ -305,7 +307,7 @@ class RemoteSession:
         command_id: str | None = None,
         expected_head: TurnId | str | int | None = None,
     ) -> RemoteTurn:
-        """As ``LLMSession.send``."""
+        """See ``LLMSession.send``."""
         accepted = await self._perform(
             w.Send,
             content=checked_user_body(content),
@@ -318,7 +320,7 @@ class RemoteSession:
     async def submit_tool_results(
         self, results: Sequence[ToolResult], *, command_id: str | None = None
     ) -> None:
-        """As ``LLMSession.submit_tool_results``."""
+        """See ``LLMSession.submit_tool_results``."""
         encoded = _results(results)
         await self._perform(w.Submit, results=encoded, command_id=command_id)
 
@@ -329,19 +331,19 @@ class RemoteSession:
         policy: InterruptPolicy | None = None,
         command_id: str | None = None,
     ) -> InterruptOutcome:
-        """As ``LLMSession.interrupt``."""
+        """See ``LLMSession.interrupt``."""
         return await self._perform(
             w.Interrupt, turn=_number(turn), policy=checked_policy(policy), command_id=command_id
         )
 
     async def compact(self) -> CompactionOutcome:
-        """As ``LLMSession.compact``."""
+        """See ``LLMSession.compact``."""
         return await self._perform(w.Compact)
 
     async def clear(
         self, *, purge: bool = False, when_busy: IfBusy = "reject", command_id: str | None = None
     ) -> None:
-        """As ``LLMSession.clear``."""
+        """See ``LLMSession.clear``."""
         busy, purge = checked_if_busy(when_busy), checked_flag(purge, "purge")
         await self._perform(w.Clear, purge=purge, when_busy=busy, command_id=command_id)
 
@@ -352,7 +354,7 @@ class RemoteSession:
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> None:
-        """As ``LLMSession.rewind``."""
+        """See ``LLMSession.rewind``."""
         turn, busy = turn_or_none_before(to), checked_if_busy(when_busy)
         await self._perform(w.Rewind, to=turn, when_busy=busy, command_id=command_id)
 
@@ -363,7 +365,7 @@ class RemoteSession:
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> None:
-        """As ``LLMSession.forget``."""
+        """See ``LLMSession.forget``."""
         place, busy = turn_or_moment(before), checked_if_busy(when_busy)
         field = {"moment": place} if isinstance(place, float) else {"turn": place}
         await self._perform(w.Forget, when_busy=busy, command_id=command_id, **field)
@@ -377,7 +379,8 @@ class RemoteSession:
         when_busy: IfBusy = "reject",
         command_id: str | None = None,
     ) -> RemoteSession:
-        """As ``LLMSession.fork``. With a *command_id* and no *session_id* the service names it."""
+        """See ``LLMSession.fork``. With a *command_id* but no *session_id*, the service chooses the
+        id."""
         opened = await self._perform(
             w.Fork,
             at=_number(at),
@@ -396,33 +399,33 @@ class RemoteSession:
         archived: bool | None = None,
         command_id: str | None = None,
     ) -> None:
-        """As ``LLMSession.label``."""
+        """See ``LLMSession.label``."""
         labels, title, archived = checked_labelling(labels, title, archived)
         await self._perform(
             w.Label, labels=labels, title=title, archived=archived, command_id=command_id
         )
 
     async def configure(self, *, command_id: str | None = None, **changes: Any) -> None:
-        """As ``LLMSession.configure``. Callables cannot be sent: InvalidConfig."""
+        """See ``LLMSession.configure``. Raises InvalidConfig for tools with functions."""
         encoded = _encoded_changes(changes)
         await self._perform(w.Configure, changes=msgspec.Raw(encoded), command_id=command_id)
 
     async def store_compact_summaries(
         self, summaries: dict[str, str], *, command_id: str | None = None
     ) -> None:
-        """As ``LLMSession.store_compact_summaries``."""
+        """See ``LLMSession.store_compact_summaries``."""
         cleaned = checked_summaries(summaries)
         await self._perform(w.StoreSummaries, summaries=cleaned, command_id=command_id)
 
     async def set_summary(
         self, text: str, *, upto: TurnId | str | int, command_id: str | None = None
     ) -> None:
-        """As ``LLMSession.set_summary``."""
+        """See ``LLMSession.set_summary``."""
         text, turn = checked_summary(text), turn_number(upto)
         await self._perform(w.SetSummary, text=text, upto=turn, command_id=command_id)
 
     async def close(self) -> Closed:
-        """As ``LLMSession.close``: it ends for every client of the service."""
+        """See ``LLMSession.close``. The session ends for all clients of the service."""
         closed = await self._perform(w.Close)
         self._closed = True
         return closed
@@ -430,8 +433,8 @@ class RemoteSession:
     # Queries.
 
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
-        """As ``LLMSession.conversation``, fetched in pages: of one generation, as it was when the
-        last page was read."""
+        """See ``LLMSession.conversation``. The history is fetched in pages. All pages are of one
+        generation, as it was when the last page was read."""
         include_open = checked_flag(include_open, "include_open")
         messages: list[Message] = []
         generation: int | None = None
@@ -439,63 +442,63 @@ class RemoteSession:
         while after is not None:
             page = await self._perform(w.Conversation, after=after, include_open=include_open)
             if generation is not None and page.generation != generation:
-                messages, generation, after = [], None, 0  # another history began meanwhile
+                messages, generation, after = [], None, 0  # the history was cleared: begin again
                 continue
             messages.extend(page.messages)
             generation, after = page.generation, page.next
         return tuple(messages)
 
     async def read_context(self) -> Request:
-        """As ``LLMSession.context``."""
+        """See ``LLMSession.context``."""
         return await self._perform(w.Context)
 
     async def read_status(self) -> SessionStatus:
-        """As ``LLMSession.status``."""
+        """See ``LLMSession.status``."""
         return await self._perform(w.Status)
 
     async def read_usage(self) -> SessionUsage:
-        """As ``LLMSession.usage``."""
+        """See ``LLMSession.usage``."""
         return await self._perform(w.UsageOf)
 
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
-        """As ``LLMSession.open_calls``."""
+        """See ``LLMSession.open_calls``."""
         return await self._perform(w.OpenCalls)
 
     async def read_will_compact(self) -> bool:
-        """As ``LLMSession.will_compact``."""
+        """See ``LLMSession.will_compact``."""
         return await self._perform(w.WillCompact)
 
     async def read_compact_summaries(self) -> dict[str, str]:
-        """As ``LLMSession.compact_summaries``."""
+        """See ``LLMSession.compact_summaries``."""
         return await self._perform(w.CompactSummaries)
 
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
-        """As ``LLMSession.summary``."""
+        """See ``LLMSession.summary``."""
         return await self._perform(w.Summary, max_chars=checked_number(max_chars, "max_chars"))
 
     # Events and turns.
 
     def subscribe(self, *, after: int | None = None) -> RemoteSubscription:
-        """As ``LLMSession.subscribe``. The service checks the cursor: for one that the log has not
-        reached, reading the events raises InvalidInput."""
+        """See ``LLMSession.subscribe``. The service checks the cursor. If the log has not reached
+        it, reading the events raises InvalidInput."""
         after = None if after is None else checked_number(after, "the cursor")
         return RemoteSubscription(self._link, self.id, after=after, turn=None, known=self._known)
 
     def turn(self, turn: TurnId | str | int) -> RemoteTurn:
-        """As ``LLMSession.turn``. The service checks that the turn exists when it is used."""
+        """See ``LLMSession.turn``. The service checks that the turn exists when it is used."""
         return RemoteTurn(self, turn_number(turn))
 
     def events_of(self, number: int) -> RemoteSubscription:
-        """The events of turn *number*, from its acceptance to its terminal one."""
+        """The events of turn *number*, from its acceptance to its end."""
         return RemoteSubscription(self._link, self.id, after=None, turn=number, known=0)
 
     def request_outcome(self, number: int) -> PendingRequest:
-        """Wait for the end of turn *number*, also of a session that was closed."""
+        """Wait for the end of turn *number*, even if the session was closed."""
         return _request(self._link, w.Outcome, session=self.id, turn=number)
 
 
 class RemoteTurn:
-    """An accepted turn at a service. As ``Turn``."""
+    """An accepted turn at a service. It has the methods of ``Turn``."""
 
     def __init__(self, session: RemoteSession, number: int) -> None:
         self._session = session
@@ -506,21 +509,22 @@ class RemoteTurn:
         return f"<RemoteTurn {self.id} of {self._session.id}>"
 
     def stream_text(self) -> TextStream:
-        """As ``Turn.stream_text``."""
+        """See ``Turn.stream_text``."""
         return TextStream(self)
 
     def __aiter__(self) -> RemoteSubscription:
         return self._session.events_of(self.id.number)
 
     async def outcome(self) -> TurnOutcome:
-        """As ``Turn.outcome``. Waits through a restart of the service, which may end the turn."""
+        """See ``Turn.outcome``. Keeps waiting while the service restarts, which may end the
+        turn."""
         request = self._request
         if request is None or (request.answer.done() and request.answer.exception() is not None):
             request = self._request = self._session.request_outcome(self.id.number)
         return await _answer(request, w.Outcome)
 
     async def text(self) -> str:
-        """As ``Turn.text``."""
+        """See ``Turn.text``."""
         name = f"turn {self.id.number} of session {self._session.id!r}"
         return text_or_raise(await self.outcome(), name)
 
@@ -537,8 +541,8 @@ def _check_no_callables(tools: Any) -> None:
         if run is not None:
             name = tool.name if isinstance(tool, Tool) else tool.get("name")
             raise InvalidConfig(
-                f"tool {name!r} has a callable, which cannot be sent; answer its calls with"
-                " submit_tool_results, or give the callable to the service"
+                f"tool {name!r} has a function, which cannot be sent; answer its calls with"
+                " submit_tool_results, or give the function to the service"
             )
 
 

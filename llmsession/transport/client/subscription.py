@@ -1,7 +1,7 @@
-"""A subscription at a service, read like an embedded one.
+"""A subscription at a service, with the interface of an embedded one.
 
-It survives a lost connection: it goes on after the last event it got, and repeats none. When its
-reader is slow it unsubscribes, and goes on from the log once there is room again.
+It survives a lost connection: it continues after the last event that it received and repeats none.
+If its reader is slow, it unsubscribes, and continues from the log once there is room again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["RemoteSubscription"]
 
 PAUSE_RECORDS = 512
 PAUSE_BYTES = 8 * 1024 * 1024
-"""So much may wait for the reader here; the rest is in the log of the service."""
+"""How much may wait here for the reader. The rest stays in the log of the service."""
 RESUME_RECORDS = 64
 
 _previews: msgspec.json.Decoder[Preview] = msgspec.json.Decoder(Preview)
@@ -34,8 +34,8 @@ _uses = msgspec.json.Decoder(ToolUse)
 
 
 class RemoteSubscription(Subscription):
-    """As ``Subscription``. *known* is a seq of the session that its client has heard of: where no
-    cursor is given, it begins there or later."""
+    """See ``Subscription``. *known* is a seq of the session that the client has already heard of.
+    Without a cursor the subscription begins there or later."""
 
     def __init__(
         self, link: Requester, session: str, *, after: int | None, turn: int | None, known: int
@@ -48,11 +48,12 @@ class RemoteSubscription(Subscription):
         self._after = after
         self._known = known
         self._received: int | None = None
-        """The last durable event that came; None before the service said where it begins."""
+        """The seq of the last received durable event; None until the service has confirmed the
+        start."""
         self._offered: Sequence[ToolUse] = ()
         self._step: tuple[int, int, int] | None = None
         self._shown: dict[tuple[int, Any], int] = {}
-        """How much of each block of that step came, in characters."""
+        """How many characters of each block of that step have been received."""
         self._unread_bytes = 0
         self._paused = False
         self._link_ended = False
@@ -63,13 +64,14 @@ class RemoteSubscription(Subscription):
     def _calls(self) -> Sequence[ToolUse]:
         return self._offered
 
-    # Called by the link.
+    # Called by the link. See ``EventSink``.
 
     def subscribe_again(self, id: int) -> w.Subscribe:
         """The command that goes on where the events stopped."""
         after = self._after if self._received is None else self._received
         if after is None and self._turn is None and self._link.reconnects:
-            after = self._known  # when it began is not known any more, but it was after this
+            # The confirmed start was lost with the connection, but it was not before this seq.
+            after = self._known
         return w.Subscribe(id=id, session=self._session, after=after, turn=self._turn)
 
     def begun(self, cursor: int) -> None:
@@ -89,8 +91,9 @@ class RemoteSubscription(Subscription):
                 self._preview(event)
         except msgspec.MsgspecError as error:
             if not event.seq or unknown_kind(bytes(event.body)) is not None:
-                return  # of a newer service: a kind that is not known here
-            # The kind is known, and it may be the one that ends a turn: nobody may miss it.
+                return  # an event of a newer service, of a kind that is unknown here
+            # The kind is known, so the event may be the one that ends a turn. It must not be
+            # skipped, or a reader could wait for ever.
             self._link.unsubscribe(self._id)
             message = (
                 f"event {event.seq} of session {self._session!r} is a {event.kind} that this client"
@@ -102,7 +105,7 @@ class RemoteSubscription(Subscription):
         self._received = event.seq
         record = decode_record(bytes(event.body))
         if event.kind == "turn.resumed":
-            self._step = None  # its text begins anew, with the attempt that it had
+            self._step = None  # the step starts its text again, with the same attempt number
             self._offered = [_uses.decode(call) for call in event.calls]
         self.offer_record(record)
         self._unread_bytes = len(event.body) + (self._unread_bytes if self._durable > 1 else 0)
@@ -128,12 +131,12 @@ class RemoteSubscription(Subscription):
         self.offer_preview(preview)
 
     def end(self, *, moved: bool = False) -> None:
-        """No more events come; what is buffered is still read."""
+        """No more events will come. Buffered events can still be read."""
         self._link_ended = True
         super().end(moved=moved)
 
     def fail(self, error: SessionError) -> None:
-        """No more events come, because of *error*, which its reader meets after them."""
+        """No more events will come. The reader gets *error* after the buffered events."""
         self._error = error
         self.end()
 
@@ -143,10 +146,11 @@ class RemoteSubscription(Subscription):
         return self
 
     async def __anext__(self) -> Event:
-        """As embedded. Raises what ended it: SessionError, TransportError among them."""
+        """The next event. Raises the error that ended the subscription: a SessionError, for example
+        a TransportError."""
         if self._paused and not self._link_ended and self._durable <= RESUME_RECORDS:
             self._paused = False
-            self._id = self._link.new_id()  # what is on its way under the old one is dropped
+            self._id = self._link.new_id()  # events that are still on their way have the old id
             self._link.subscribe(self._id, self)
         try:
             return await super().__anext__()
@@ -157,6 +161,6 @@ class RemoteSubscription(Subscription):
             raise error from None
 
     def close(self) -> None:
-        """Stop listening. Nothing is interrupted by it."""
+        """Stop listening. Interrupts nothing."""
         self._link.unsubscribe(self._id)
         super().close()

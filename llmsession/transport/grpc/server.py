@@ -30,16 +30,16 @@ FLUSH_S = 0.5
 
 
 class GrpcServer:
-    """Serves *service* at *address*, ``grpc://HOST:PORT`` (0 is any free port): the calls of
-    ``proto/llmsession/v1/session.proto``, beside them gRPC's health and reflection services.
+    """Serves *service* at *address*, ``grpc://HOST:PORT`` (0 is any free port). It has the calls of
+    ``proto/llmsession/v1/session.proto`` and gRPC's health and reflection services.
 
-    Use it as an async context manager inside that of the service. Leaving it takes no more calls,
-    says goodbye on those that there are, and ends those that do not take it. An address that
-    other machines reach needs *tls* and a service with an authenticator, or *insecure*, where
-    something else protects it; health and reflection are answered without a token.
+    Use it as an async context manager inside that of the service. Leaving it accepts no more calls,
+    sends a goodbye on open ones, and ends those that do not read it. An address that other machines
+    can reach needs *tls* and a service with an authenticator, or *insecure* if something else
+    protects it. Health and reflection are answered without a token.
 
-    Raises InvalidInput for an address that cannot be listened at, InvalidConfig for one that is
-    not protected, and where the extra is not installed.
+    Raises InvalidInput if the server cannot listen at the address, and InvalidConfig if the address
+    is not protected or the extra is not installed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port."""
+        """The address at which it listens, with the actual port."""
         return str(Address("grpc", host=self._address.host, port=self._port))
 
     async def __aenter__(self) -> GrpcServer:
@@ -114,11 +114,11 @@ class GrpcServer:
         await self._server.stop(FLUSH_S)
 
     async def tell_draining(self) -> None:
-        """Report this service as not serving. Calls go on."""
+        """Report this service as not serving. Calls are still accepted."""
         await self._health.enter_graceful_shutdown()
 
     async def stop_listening(self) -> None:
-        """Take no more calls, and report this service as not serving. Open calls go on."""
+        """Accept no more calls, and report this service as not serving. Open calls continue."""
         self._calls.refuse()
         await self._health.enter_graceful_shutdown()
 

@@ -1,7 +1,7 @@
 """The configuration of a service: a TOML file, then the environment, then the command line.
 
-Each source overrides the ones before it. There are no secrets in it: keys are named by their
-environment variable, tokens by their file.
+Each source overrides the ones before it. The configuration contains no secrets: keys are named by
+their environment variable, tokens by their file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ __all__ = [
 PREFIX = "LLMSESSION_SERVE_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 STORE_VARIABLE = "LLMSESSION_STORE"
-"""What the other commands read; ``LLMSESSION_SERVE_STORE`` goes before it."""
+"""The variable that other commands read for their store. ``LLMSESSION_SERVE_STORE`` overrides
+it."""
 NONE = "none"
-"""Removes a limit: TOML and environments have no null."""
+"""The value that removes a limit: TOML and environment variables have no null."""
 MAX_BYTES = 1 << 20
 """A larger file is not a configuration."""
 
@@ -50,71 +51,72 @@ T = TypeVar("T")
 
 
 class ProviderTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[providers.NAME]``: where replies come from. There may be any number.
+    """``[providers.NAME]``: a provider of replies. There may be any number.
 
-    Without one, the service uses those that the environment has a key for:
-    ``ANTHROPIC_API_KEY`` for models that begin with ``claude``, ``OPENAI_API_KEY`` for the
-    others. If there is one key only, its provider answers for all models.
+    Without one, the service uses the providers that the environment has a key for:
+    ``ANTHROPIC_API_KEY`` for models that begin with ``claude``, ``OPENAI_API_KEY`` for all others.
+    If there is only one key, its provider answers for all models.
     """
 
     kind: ProviderKind
-    """``anthropic``, ``openai`` (any server that speaks chat completions), or ``replay``, which
-    plays a recorded conversation to every session, turn by turn, and needs no model."""
+    """``anthropic``, ``openai`` (any server with the chat completions API), or ``replay``, which
+    plays a recorded conversation to every session, turn by turn, and calls no model."""
     models: tuple[str, ...] = ()
-    """Prefixes of the models that it answers; the longest match counts. Without any: all models
-    that no other provider is for."""
+    """Prefixes of the models that it answers; the longest match wins. Without any, it answers all
+    models that no other provider is for."""
     key_env: str | None = None
-    """The variable with its key. None: ``ANTHROPIC_API_KEY`` or ``OPENAI_API_KEY``. Keys are in
-    no file and no log."""
+    """The environment variable with its key. None: ``ANTHROPIC_API_KEY`` or ``OPENAI_API_KEY``.
+    Keys are in no file and no log."""
     base_url: str | None = None
-    """The address of another server. It may need no key."""
+    """The URL of another server with the same API. It may need no key."""
     counter: Literal["gemini", "bedrock"] | None = None
-    """Who counts the tokens of its requests: ``gemini``, with the same key, or ``bedrock``,
-    with the variables of AWS."""
+    """Who counts the tokens of its requests: ``gemini``, with the same key, or ``bedrock``, with
+    the credentials in AWS's variables."""
     file: str | None = None
-    """Of a replay: the recorded conversation."""
+    """For a replay: the file of the recorded conversation."""
     delta_chars: int = 48
-    """Of a replay: the characters of each piece. 1 or more."""
+    """For a replay: the characters of each chunk. 1 or more."""
     delay_s: float = 0.0
-    """Of a replay: the seconds before each piece. 0 or more."""
+    """For a replay: the seconds before each chunk. 0 or more."""
     exhausted: Literal["wait", "fail", "repeat"] = "repeat"
-    """Of a replay, for a turn or a step that it does not have. ``repeat`` begins again after
-    the last turn, and answers a step too many with the last reply of the turn. ``fail`` fails.
-    ``wait`` never answers."""
+    """For a replay: what to do for a turn or a step that the recording does not have. ``repeat``
+    begins again after the last turn, and answers a surplus step with the turn's last reply.
+    ``fail`` fails. ``wait`` never answers."""
 
 
 class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[tls]``: files in PEM, for TCP and gRPC."""
+    """``[tls]``: PEM files, for TCP and gRPC."""
 
     certificate: str
     """The file with the certificate chain of the service."""
     key: str
     """The file with its private key."""
     client_ca: str | None = None
-    """Clients need a certificate that one of this file signed. None: they need none."""
+    """The file with the CA certificates of clients. Clients then need a certificate that one of
+    these CAs signed. None: clients need no certificate."""
 
 
 class LimitsTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[limits]``: see ``Limits``; "none" is no limit, where there may be none."""
+    """``[limits]``: see ``Limits``. "none" removes a limit that may be None."""
 
 
 class RetentionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[retention]``: how long sessions and their messages are kept, as one rule for all
-    sessions: see ``Retention``. What exceeds a limit is erased for good. "none" is no limit."""
+    """``[retention]``: how long sessions and their messages are kept, as one rule for all sessions:
+    see ``Retention``. Whatever exceeds a limit is erased for good. "none" removes a limit."""
 
     delete_idle_s: float | None = None
-    """Delete sessions without a new record for so many seconds. Above 0."""
+    """Delete sessions without a new record for this many seconds. Above 0."""
     max_sessions: int | None = None
-    """Keep so many sessions of each tenant, those with the newest records. 1 or more."""
+    """Keep this many sessions of each tenant: those with the newest records. 1 or more."""
     forget_after_s: float | None = None
-    """Forget turns that are older than so many seconds. Above 0."""
+    """Forget turns that are older than this many seconds. Above 0."""
     max_messages: int | None = None
-    """Forget the oldest turns of a session beyond so many messages. 1 or more."""
+    """Forget the oldest turns of a session beyond this many messages. 1 or more."""
     max_tokens: int | None = None
-    """Forget the oldest turns of a session beyond so many estimated tokens. 1 or more."""
+    """Forget the oldest turns of a session beyond this many estimated tokens. 1 or more."""
     every_s: float = 3600.0
-    """Seconds between two passes over the whole store, which also apply the age limits that
-    sessions have of their own. Above 0."""
+    """Seconds between two passes over the whole store. A pass also applies the age limits of single
+    sessions. Above 0."""
 
     def rules(self) -> tuple[Retention, ...]:
         """The rule, if there is any limit. Raises InvalidInput."""
@@ -125,12 +127,12 @@ class RetentionTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TenantTable(SpendingBudget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[tenants.NAME]``: what all sessions of a tenant may spend: see ``SpendingBudget``."""
+    """``[tenants.NAME]``: what all sessions of a tenant may spend together: see
+    ``SpendingBudget``."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of ``llmsession serve``. docs/reference/configuration.md has a table of
-    them."""
+    """All settings of ``llmsession serve``. docs/reference/configuration.md lists them."""
 
     store: str = "sqlite:sessions.db"
     """``sqlite:PATH``, ``postgresql://...`` or ``memory:``."""
@@ -145,36 +147,37 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     advertise: str | None = None
     """The address at which clients reach this host. None: the first one that it listens at."""
     listen: tuple[str, ...] = ()
-    """``unix:PATH`` or ``tcp://HOST:PORT``, any number. Without any, and without ``grpc``:
+    """Any number of ``unix:PATH`` and ``tcp://HOST:PORT``. Without any, and without ``grpc``, it is
     ``unix:llmsession.sock``."""
     grpc: str | None = None
-    """``HOST:PORT`` for gRPC; needs ``llmsession[grpc]``."""
+    """``HOST:PORT`` for gRPC. Needs ``llmsession[grpc]``."""
     health: str | None = None
-    """``HOST:PORT`` on loopback for ``/livez``, ``/readyz`` and ``/metrics``."""
+    """``HOST:PORT`` for ``/livez``, ``/readyz`` and ``/metrics``, on loopback."""
     tokens: str | None = None
-    """A file of tokens."""
+    """The file with the tokens of clients."""
     insecure: bool = False
-    """Listen to other machines without TLS and tokens, and show them ``health``."""
+    """Accept other machines without TLS and tokens, and serve ``health`` to them."""
     grace_s: float = 30.0
-    """Seconds that open turns may go on after SIGTERM. 0 or more."""
+    """Seconds that open turns may continue after SIGTERM. 0 or more."""
     idle_s: float = 60.0
     """Seconds that an unused session stays in memory. 0 or more."""
     recover_at_once: int = 4
-    """How many sessions with unfinished turns are opened at a time after the start. 0: each
-    when it is first used."""
+    """How many sessions with unfinished turns are opened at the same time after the start. 0: each
+    is opened when it is first used."""
     log: Literal["json", "text"] = "json"
-    """``json``, or ``text`` for people."""
+    """The format of log lines: ``json``, or ``text`` for people."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """``debug``, ``info``, ``warning`` or ``error``. Of other packages warnings are logged."""
+    """The lowest level that is logged: ``debug``, ``info``, ``warning`` or ``error``. Other
+    packages log from warnings on."""
     tracing: bool = False
-    """Make OpenTelemetry spans; needs ``llmsession[tracing]``."""
+    """Create OpenTelemetry spans. Needs ``llmsession[tracing]``."""
     prices: str | None = None
-    """A file of prices."""
+    """The file with prices of models."""
     summariser: str | None = None
-    """The provider, by its name here, that writes summaries. None: the one that answers."""
+    """The NAME of the provider that writes summaries. None: the provider that answers."""
     default_model: str | None = None
-    """The model for clients that name none, such as ``chat --connect``. None: that of the first
-    provider that has one."""
+    """The model for clients that name none, such as ``chat --connect``. None: the model of the
+    first provider that has one."""
     tls: TlsTable | None = None
     """See ``[tls]``. None: no TLS."""
     limits: LimitsTable = LimitsTable()
@@ -187,12 +190,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """See ``[tenants.NAME]``."""
 
     def listens_at(self) -> tuple[str, ...]:
-        """The addresses of sockets. The default, without gRPC, is a socket in the working
-        directory."""
+        """The addresses of the sockets. Without any address, and without gRPC, it is a socket in
+        the working directory."""
         return self.listen if self.listen or self.grpc else ("unix:llmsession.sock",)
 
     def checked(self) -> ServerConfig:
-        """This configuration. Raises InvalidConfig, which names the wrong setting."""
+        """Validate and return this configuration. Raises InvalidConfig, which names the setting."""
         for address in self.listen:
             if _address(address).scheme == "grpc":
                 raise InvalidConfig(f"listen: {address} is for grpc")
@@ -232,7 +235,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def host_and_port(name: str, text: str) -> Address:
-    """``HOST:PORT`` as an address. Raises InvalidConfig, naming the setting."""
+    """``HOST:PORT`` as an address. Raises InvalidConfig, which begins with the setting *name*."""
     try:
         return parse_address(f"grpc://{text.removeprefix('grpc://')}")
     except InvalidInput:
@@ -256,12 +259,12 @@ def _check_provider(name: str, table: ProviderTable) -> None:
         raise InvalidConfig(f"{where}: delta_chars is 1 or more, and delay_s 0 or more")
 
 
-# Where it comes from.
+# Reading the sources.
 
 _TABLES = {"tls": TlsTable, "limits": LimitsTable, "retention": RetentionTable}
-"""Those whose settings have variables, too."""
+"""The tables whose settings also have environment variables."""
 _WITH_NONE = ("limits", "retention")
-"""Those of which a setting may be "none"."""
+"""The tables in which a setting may be "none"."""
 
 
 def _variables() -> dict[str, tuple[str, ...]]:
@@ -276,7 +279,7 @@ def _variables() -> dict[str, tuple[str, ...]]:
 
 
 VARIABLES: dict[str, tuple[str, ...]] = _variables()
-"""Variable -> the setting that it is for; ``LLMSESSION_SERVE_LISTEN`` is a list with commas."""
+"""The setting of each variable. ``LLMSESSION_SERVE_LISTEN`` is a list, separated by commas."""
 
 
 def load_server_config(
@@ -284,15 +287,15 @@ def load_server_config(
     environ: Mapping[str, str],
     options: Mapping[str, Any] | None = None,
 ) -> ServerConfig:
-    """The configuration in *file*, changed by *environ*, changed by *options* (fields of
-    ServerConfig, as a file would have them).
+    """The configuration in *file*, overridden by *environ* and then by *options*, which are fields
+    of ServerConfig as a file would have them.
 
-    Without *file*, the variable ``LLMSESSION_SERVE_CONFIG`` may name one. It reads files: call it
-    outside of event loops. Raises InvalidConfig, one line that says what is wrong and where.
+    Without *file*, the variable ``LLMSESSION_SERVE_CONFIG`` may name one. This reads files: call it
+    outside of event loops. Raises InvalidConfig, with one line that says what is wrong and where.
     """
     file = file if file is not None else environ.get(CONFIG_VARIABLE) or None
     values: dict[str, Any] = {} if file is None else _read_file(Path(file))
-    if file is not None:  # by itself first: what is wrong is the file's
+    if file is not None:  # convert the file alone first, so that its errors name the file
         _convert(values, str(file))
     for variable, text in sorted(environ.items()):
         if variable == STORE_VARIABLE and text and PREFIX + "STORE" not in environ:
@@ -321,7 +324,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _put(values: dict[str, Any], variable: str, text: str) -> None:
-    """Set the field that *variable* is for, with *text* converted to its type."""
+    """Set the field that *variable* is for to *text*, converted to the field's type."""
     path = VARIABLES.get(variable)
     if path is None:
         raise InvalidConfig(f"{variable}: there is no such setting")
@@ -352,7 +355,7 @@ def _convert(values: Mapping[str, Any], source: str) -> ServerConfig:
 
 
 def _in_words(error: str) -> str:
-    """What msgspec says, as one who writes a configuration reads it."""
+    """msgspec's message in the words of a configuration."""
     said, _, where = error.partition(" - at `$")
     said = said.replace("Object contains unknown field", "there is no setting")
     said = said.replace("Object missing required field", "there has to be")
@@ -360,11 +363,11 @@ def _in_words(error: str) -> str:
     return f"{where}: {said}" if where else said
 
 
-# Showing it.
+# Printing it.
 
 
 def print_config(config: ServerConfig) -> str:
-    """*config* as TOML that loads to the same, but for passwords in addresses, which are left
+    """*config* as TOML that loads to the same configuration. Passwords in addresses are left
     out."""
     config = msgspec.structs.replace(
         config,
@@ -398,12 +401,12 @@ def _lines(table: Mapping[str, Any], *, none: bool = False) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    # TOML's strings, numbers and lists are JSON's, but for this one character.
+    # TOML writes strings, numbers and lists as JSON does, except for this one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _without_password(address: str) -> str:
-    """*address* without what may be secret in it: the password, and the query."""
+    """*address* without its password and its query, which may be secret."""
     if "://" not in address:
         return address
     try:

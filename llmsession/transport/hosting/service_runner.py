@@ -1,8 +1,8 @@
-"""A whole service: what ``llmsession serve`` runs, from its configuration to its orderly end.
+"""A complete service, as ``llmsession serve`` runs it, from its configuration to its shutdown.
 
-On SIGTERM or SIGINT it takes no new turns; open turns have ``grace_s`` to end. Then every client is
-sent a goodbye. A turn that is still open stays in the log, and the next service recovers it. A
-second signal ends the program at once, which loses nothing that was durable.
+On SIGTERM or SIGINT it accepts no new turns, and open turns have ``grace_s`` seconds to end. Then
+every client is sent a goodbye. A turn that is still open stays in the log, and the next service
+recovers it. A second signal ends the program at once. No durable record is lost by that.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ JoinCluster: TypeAlias = Callable[
 
 
 class ServiceRunner:
-    """The service that *config* describes. Make it outside of event loops: it reads files.
-    *join_cluster* joins the cluster that *config* names.
+    """The service that *config* describes. The constructor reads files: call it outside of event
+    loops. *join_cluster* joins the cluster that *config* names.
 
-    *environ* has the providers' keys; *store_key* is that of an encrypted store. Raises
-    InvalidConfig for what cannot work, before anything is opened.
+    *environ* contains the providers' keys. *store_key* is the key of an encrypted store. Raises
+    InvalidConfig for a configuration that cannot work, before anything is opened.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ServiceRunner:
         released: tuple[Closed, ...] | None = None
         try:
             async with self._manager:
-                # Before clients can come: a store that does not work is an error here.
+                # Read the store before clients can connect, so that a broken one fails the start.
                 await self._manager.list(limit=1)
                 try:
                     await self._serve(stop, ready)

@@ -1,4 +1,4 @@
-"""Who may use a service: tokens from a file, each with a tenant; and what may listen where."""
+"""Authentication by tokens from a file, each with a tenant, and checks of unprotected addresses."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ __all__ = [
 ]
 
 MIN_TOKEN_CHARS = 16
-"""A hash without salt and work protects a token that cannot be guessed, and no other."""
+"""Tokens are stored as plain SHA-256, which protects only tokens that are too long to guess."""
 MAX_TOKEN_CHARS = 1024
 MAX_TENANT_CHARS = 64
-"""The ids of its sessions, which have at most 200, begin with it."""
+"""Session ids begin with the tenant's name and have at most 200 characters."""
 REFUSED = "the token is not known, or there is none"
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """The token of a client's hello, and where its connection comes from."""
+    """The token of a client's hello, and the address that its connection comes from."""
 
     token: str | None
     peer: str
 
 
 class Authenticator(Protocol):
-    """Decides who may connect. Called in the event loop: it must not block."""
+    """Decides which clients may connect. It is called in the event loop and must not block."""
 
     def authenticate(self, credentials: Credentials) -> str | None:
-        """The tenant, which sees its own sessions only, or None for a client that sees all.
+        """The client's tenant, which sees only its own sessions, or None for a client that sees
+        all.
 
-        Raises Unauthenticated, with a text that gives nothing away.
+        Raises Unauthenticated. The client sees its text, so it must not contain secrets.
         """
 
 
@@ -63,17 +64,18 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """The tokens in the file at *path*: an ``Authenticator``.
+    """An ``Authenticator`` with the tokens in the file at *path*.
 
-    It is TOML, or JSON where its name ends in ``.json``, of the same shape:
+    The file is TOML, or JSON of the same structure if its name ends in ``.json``::
 
         [[tokens]]
         sha256 = "..."      # of the token, in hexadecimal digits; or: token = "..."
-        tenant = "anna"     # sees its own sessions only; or: operator = true, who sees all
+        tenant = "anna"     # sees only its own sessions; or: operator = true, which sees all
 
-    Each token stands there once; a tenant may have many. Reads the file: make it, and ``reload``
-    it, outside of event loops. Raises InvalidConfig, which quotes no token, also for a file that
-    its group or everybody may write to; one that everybody may read is a warning in the log.
+    A token may occur only once; a tenant may have many tokens. The constructor and ``reload`` read
+    the file: call them outside of event loops. They raise InvalidConfig, which quotes no token, for
+    an invalid file and for one that its group or other users may write to. If other users may read
+    it, a warning is logged.
     """
 
     def __init__(self, path: FilePath) -> None:
@@ -84,14 +86,15 @@ class TokenFile:
         return len(self._known)
 
     def reload(self) -> int:
-        """Read the file again; returns how many tokens it has. Connected clients stay connected
-        until ``Service.revalidate_clients``. Raises InvalidConfig, and keeps the old tokens."""
+        """Read the file again, and return how many tokens it has. Connected clients stay connected
+        until ``Service.revalidate_clients``. Raises InvalidConfig; then the old tokens stay
+        valid."""
         self._known = _read_tokens(self._path)
         return len(self._known)
 
     def authenticate(self, credentials: Credentials) -> str | None:
-        """See ``Authenticator``. Takes the same time for every token, known or not: all are
-        compared, by their hashes, in constant time."""
+        """See ``Authenticator``. The hash is compared with all known ones, each in constant time,
+        so the time it takes says nothing about a token."""
         token = credentials.token or ""
         presented = _digest(token[:MAX_TOKEN_CHARS])
         match: tuple[str | None] | None = None
@@ -104,8 +107,8 @@ class TokenFile:
 
 
 def token_hash(token: str) -> str:
-    """What stands in a token file as ``sha256``. Raises InvalidInput for a token that is short
-    enough to be guessed, or no text of one line."""
+    """The ``sha256`` of *token* in a token file. Raises InvalidInput for a token that is too short
+    or that has characters other than printable ASCII without blanks."""
     if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS:
         message = f"a token has {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters, not {len(token)}"
         raise InvalidInput(message)
@@ -124,7 +127,7 @@ def _read_tokens(path: FilePath) -> tuple[tuple[bytes, str | None], ...]:
         text = read_secret(path, "token file").decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidConfig(f"token file {name!r} is no UTF-8 text") from None
-    # Without the errors' own texts, here and below: they may quote a token.
+    # The parsers' error texts are left out here and below, because they may quote a token.
     try:
         content: Any = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
     except (ValueError, RecursionError):
@@ -168,8 +171,8 @@ def _checked(entry: _Entry) -> tuple[bytes, str | None]:
 
 
 def check_exposed(address: Address, *, has_tls: bool, is_guarded: bool, insecure: bool) -> None:
-    """Raises InvalidConfig where others than this machine could reach *address* and not both TLS
-    and tokens protect it, unless *insecure* says that this is meant."""
+    """Raises InvalidConfig if other machines can reach *address* and it is not protected by both
+    TLS and tokens, unless *insecure* allows that."""
     if address.is_local or insecure or (has_tls and is_guarded):
         return
     missing = [*(() if has_tls else ("TLS",)), *(() if is_guarded else ("tokens",))]
@@ -182,7 +185,7 @@ def check_exposed(address: Address, *, has_tls: bool, is_guarded: bool, insecure
 def check_token_is_safe(
     address: Address, *, has_tls: bool, has_token: bool, insecure: bool
 ) -> None:
-    """Raises InvalidConfig where a client would send its token over a network in the clear."""
+    """Raises InvalidConfig if a client would send its token unencrypted over a network."""
     if has_token and not (has_tls or address.is_local or insecure):
         raise InvalidConfig(
             f"the token would be sent to {address} in the clear: use TLS, or insecure=True if"

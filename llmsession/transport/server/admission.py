@@ -1,5 +1,5 @@
-"""What all connections of a service share: who is let in, what is too much, what is logged, and
-the commands on whole sessions."""
+"""What all connections of a service share: authentication, limits, the log, and the commands on
+whole sessions."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ from .refusals import RefusalLog
 __all__ = ["Admission", "Client", "Observer", "Router"]
 
 MAX_LOGGED_CHARS = 200
-"""Of what was wrong with a frame: the text may quote the frame."""
+"""How much of an error's text is logged. The text may quote the client's frame."""
 TOO_MANY = "too many commands a second"
 _SUSPECT = (KeyReused, SessionNotFound)
-"""Errors of a client that repeats the commands of others, or asks for their sessions."""
+"""Errors that hint at a client that replays commands of others or probes for their sessions."""
 
 
 class Observer(Protocol):
-    """Counts commands, for metrics. Called in the event loop: it must not block."""
+    """Counts commands, for metrics. It is called in the event loop and must not block."""
 
     def answered(self, kind: str, error: str | None) -> None:
-        """A command of *kind* was answered, with the error's name if it failed."""
+        """A command of *kind* was answered. *error* is the error's name if it failed."""
 
 
 class Router(Protocol):
@@ -75,7 +75,7 @@ class Router(Protocol):
 
 
 class Client(Protocol):
-    """What has to be known of a connection to judge its commands."""
+    """The part of a connection that admission needs."""
 
     peer: str
     tenant: str | None
@@ -83,18 +83,19 @@ class Client(Protocol):
 
     @property
     def rate_key(self) -> object:
-        """Whom the limits of commands a second and of incoming bytes count for."""
+        """The key that rates and incoming bytes are counted by."""
 
     def slow_down(self, pause_s: float) -> None:
-        """Read the next frame no earlier than in *pause_s*."""
+        """Read no frame for the next *pause_s* seconds."""
 
 
 class Admission:
-    """Lets clients and commands in, or refuses them. It knows no connections: each of them calls
-    it, and the service owns both.
+    """Admits or refuses clients and commands. It does not know the connections: they call it, and
+    the service owns both.
 
-    Commands on whole sessions take the tenant and the command; they raise as the manager's method
-    of the same name, and SessionNotFound for a session of another tenant.
+    The methods for commands on whole sessions take the tenant and the command. They raise the
+    errors of the manager's method of the same name, and SessionNotFound for a session of another
+    tenant.
     """
 
     server_name = "llmsession"
@@ -115,7 +116,7 @@ class Admission:
         self.log = logger if logger is not None else default_logger()
         self.lag = LoopLag(self._tick)
         self.draining = False
-        """Are new turns and sessions refused, because the service goes down?"""
+        """Whether new turns and sessions are refused because the service is shutting down."""
         self.protocol_errors = self.commands = self.overloaded = self.lagged = 0
         self.authenticator = authenticator
         self.router: Router | None = None
@@ -126,7 +127,8 @@ class Admission:
         self._rates: dict[object, RateLimit] = {}
         error = to_wire(Overloaded(TOO_MANY, retry_after_s=1 / (limits.commands_per_s or 1)), id=0)
         self._too_many = encode(error).split(b'"id":0', 1)
-        """The refusal of a command past the rate: what stands before and behind its id."""
+        """The encoded refusal of a command beyond the rate, split at its id. It is encoded once, so
+        that refusing a flood of commands is cheap."""
         self._too_many[0] += b'"id":'
         self.incoming = IncomingBytes(limits.incoming_bytes, limits.incoming_bytes_per_client)
         self.turns = ReadingTurns()
@@ -139,13 +141,13 @@ class Admission:
         self._exporting = asyncio.Lock()
 
     def begin(self, on_tick: Callable[[], None]) -> None:
-        """Begin to measure the running event loop; *on_tick* is called some times a second."""
+        """Begin to measure the running event loop. *on_tick* is called several times a second."""
         self._loop = asyncio.get_running_loop()
         self._on_tick = on_tick
         self.lag.start()
 
     async def close(self) -> None:
-        """Cancel the tasks that still run."""
+        """Cancel the tasks that are still running."""
         self._refusals.tick(is_last=True)
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -153,7 +155,7 @@ class Admission:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run *work*. It outlives the connection that it is for."""
+        """Run *work* in a task that outlives the connection that it is for."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -164,40 +166,41 @@ class Admission:
         return self._loop.time()
 
     def _tick(self) -> None:
-        # Counted some times a second: in between, every send adds one and no turn ends.
+        # The exact count is read several times a second. In between every send adds one, and turns
+        # that end are not subtracted, so the limit may be reached early but is never exceeded.
         self._open_turns = self.manager.open_turns
         self._refusals.tick()
         self._on_tick()
 
-    # Who is let in.
+    # Authentication.
 
     @property
     def is_guarded(self) -> bool:
-        """Do clients have to authenticate?"""
+        """Whether clients have to authenticate."""
         return self.authenticator is not None
 
     def authenticate(self, peer: str, token: str | None) -> str | None:
-        """The tenant of a client. Raises Unauthenticated."""
+        """The tenant of a client, or None if it may see all sessions. Raises Unauthenticated."""
         if self.authenticator is None:
             return None
         return self.authenticator.authenticate(Credentials(token=token, peer=peer))
 
     def refused(self, peer: str, error: SessionError) -> None:
-        """A connection ends because of *error*: it is in the log."""
+        """Count and log a connection that ends because of *error*."""
         self.protocol_errors += 1
         self.log_refusal(peer, error)
 
     def log_refusal(self, peer: str, error: SessionError) -> None:
-        """*peer* was not let in, or was disconnected. It is in the log, where many refusals of one
-        peer in a second are counted in one line."""
+        """Log that *peer* was refused or disconnected. Many refusals of one peer in a second are
+        counted in one line."""
         name, why = type(error).__name__, str(error)[:MAX_LOGGED_CHARS]
         self._refusals.add("connection.refused", peer, name, why=why)
 
-    # How much is taken.
+    # Limits.
 
     def count_frame(self, client: Client) -> float | None:
-        """Count a frame of *client*; past its rate the client has to slow down, and in how many
-        seconds the rate allows one more is returned."""
+        """Count a frame of *client*. Returns None if it is within the rate. Else the client is
+        slowed down, and the seconds until the rate allows one more frame are returned."""
         key = client.rate_key
         rate = self._rates.get(key)
         if rate is None:
@@ -208,8 +211,9 @@ class Admission:
         return wait_s
 
     def refuse(self, client: Client, frame: bytes) -> bytes | None:
-        """The answer to the command in *frame* where *client* is past its rate; None where the
-        frame has to be read. It costs little: only the command's type and id are read."""
+        """The refusal of the command in *frame* if *client* is beyond its rate; None if the frame
+        must be decoded. Only the command's type and id are read, so that refusing is cheaper than
+        carrying out."""
         rate = self._rates.get(client.rate_key)
         command = command_in(frame) if rate is not None and rate.is_dry else None
         if rate is None or command is None:
@@ -224,12 +228,12 @@ class Admission:
         return b"%b%d%b" % (before, id, after)
 
     def check(self, client: Client, command: w.Command[Any]) -> None:
-        """Raises Overloaded where a limit is reached."""
+        """Raises Overloaded if a limit is reached."""
         wait_s = self.count_frame(client)
         if wait_s is not None:
             raise Overloaded(TOO_MANY, retry_after_s=wait_s)
         limit = self.limits.open_requests_per_connection
-        # It counts itself.
+        # The command itself is counted already.
         check_limit(client.open_requests - 1, limit, "commands wait for their answers")
         if isinstance(command, w.Send | w.Create | w.Fork):
             self._check_new_work(is_turn=isinstance(command, w.Send))
@@ -249,13 +253,13 @@ class Admission:
             self._open_turns += 1
 
     def drop_rates(self, connected: Collection[object]) -> None:
-        """Forget the rates of all clients but those that are *connected*, by their rate keys."""
+        """Forget the rates of clients that are not connected. *connected* are rate keys."""
         self._rates = {key: rate for key, rate in self._rates.items() if key in connected}
 
-    # What is answered.
+    # Answers.
 
     def answered(self, client: Client, command: w.Command[Any], error: SessionError | None) -> None:
-        """A command was answered."""
+        """Count and, if it is suspicious, log an answered command."""
         self.overloaded += isinstance(error, Overloaded)
         if isinstance(error, _SUSPECT) and (client.tenant or isinstance(error, KeyReused)):
             self._log_command("command.refused", client, command, error)
@@ -264,7 +268,8 @@ class Admission:
             self._observer.answered(kind, type(error).__name__ if error else None)
 
     def public_error(self, error: Exception) -> SessionError:
-        """*error* as any client may see it: one that is not ours is logged, and not quoted."""
+        """*error* as any client may see it. An error that is not a SessionError is logged, and
+        replaced by one that does not quote it."""
         if isinstance(error, SessionError):
             return error
         self.log.error("command.crashed", exc_info=error)
@@ -273,7 +278,7 @@ class Admission:
     def visible_error(
         self, client: Client, command: w.Command[Any], error: SessionError
     ) -> SessionError:
-        """*error* as *client* may see it. What its tenant must not see is in the log."""
+        """*error* as *client* may see it. What is hidden from a tenant is written to the log."""
         visible = tenancy.visible_error(client.tenant, command, error)
         if visible is not error and isinstance(error, StoreError):
             self._log_command("command.failed", client, command, error, why=str(error))
@@ -311,7 +316,7 @@ class Admission:
     # Commands on whole sessions.
 
     async def open(self, tenant: str | None, command: w.Open) -> LLMSession:
-        """The handle of a session."""
+        """Open a session and return its handle."""
         await tenancy.check_tenant(self.manager, command.session, tenant)
         if self.router is not None:
             is_sent_here = command.here or command.takeover
@@ -329,7 +334,7 @@ class Admission:
             raise
 
     async def create(self, tenant: str | None, command: w.Create) -> LLMSession:
-        """A new session."""
+        """Create a session."""
         return await self.manager.create(
             load_config(command.config),
             session_id=command.session,
@@ -340,7 +345,7 @@ class Admission:
         )
 
     async def list(self, tenant: str | None, command: w.ListSessions) -> Sequence[SessionRow]:
-        """The sessions that the tenant may see."""
+        """List the sessions that the tenant may see."""
         limit = max(1, min(command.limit, MAX_LISTED))
         rows = await self.manager.list(
             after=command.after,
@@ -352,8 +357,8 @@ class Admission:
         return tenancy.visible_rows(tenant, rows)
 
     async def search(self, tenant: str | None, command: w.SearchSessions) -> SearchPage:
-        """What the sessions that the tenant may see say. A search may read whole logs, so there is
-        one at a time, and it is no export meanwhile."""
+        """Search the sessions that the tenant may see. A search may read whole logs, so only one
+        search or export runs at a time."""
         limit = max(1, min(command.limit, MAX_LISTED))
         async with self._exporting:
             page = await self.manager.search(
@@ -368,8 +373,8 @@ class Admission:
         return tenancy.visible_row(tenant, row)
 
     async def export(self, tenant: str | None, command: w.Export) -> Conversation:
-        """What the log of a session knows beside its messages. An export reads the whole log, so
-        there is one at a time."""
+        """Export a session without its messages. An export reads the whole log, so only one search
+        or export runs at a time."""
         await tenancy.check_tenant(self.manager, command.session, tenant)
         async with self._exporting:
             conversation = await self.manager.export_conversation(command.session)

@@ -1,12 +1,12 @@
-"""One client at the service, whatever carries its frames.
+"""The protocol of one connected client, independent of the transport that carries its frames.
 
 A transport passes each frame that it reads to ``receive``, sends what ``take`` returns, and closes
-when ``is_closed``.
+the connection when ``is_closed`` is true.
 
-Commands of one session begin in the order of their frames, before anything is awaited: each is a
-task whose first step enqueues it, and tasks begin in the order in which they are made. Where the
-session has to be opened first, its commands wait in a queue. A connection that is lost cancels
-nothing: its commands are still performed, and nobody gets the answers.
+Commands on one session start in the order of their frames. Each command is a task whose first step
+enqueues it, and tasks start in the order in which they are created; nothing is awaited before that.
+If the session has to be opened first, its commands wait in a queue. A lost connection cancels no
+command: they are still carried out, but nobody receives the answers.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 MIN_PAUSE_S = 0.04
-"""A client that is too fast is read in bursts, with pauses between them. A shorter pause makes
-bursts so short that waking up for each costs as much as its frames. On average the client is read
-at its rate all the same."""
+"""The shortest pause of a client that exceeds its rate. Such a client is read in bursts with pauses
+between them, so its average rate is the allowed one. With shorter pauses the bursts would be so
+short that waking up for each costs as much as its frames."""
 _ENDS_USE = (w.Close, w.Delete)
-"""After these the connection does not use the session any more."""
+"""After one of these the connection no longer uses the session."""
 _BEFORE_THE_HELLO = (w.Hello, w.Ping, w.Pong, w.Goodbye)
 
 
 class Connection:
-    """Made by ``Service.connect``. Nothing in here raises at the transport. A transport that has
-    read a frame tells ``ReadingTurns`` how long that took, and waits until there is room before it
-    reads the next one.
+    """One client, created by ``Service.connect``. No method raises an error that the transport
+    would have to handle.
 
-    ``wake`` is called when there is something to ``take``, from the event loop's thread.
-    ``on_welcome`` is called when the client has authenticated, and raises Overloaded where there is
-    no room for it; ``on_closed`` once, when the connection is gone.
+    A transport reports to ``ReadingTurns`` how long each frame took, and waits for room before it
+    reads the next one. ``wake`` is called in the event loop's thread when there is something to
+    ``take``. ``on_welcome`` is called when the client has authenticated; it raises Overloaded if
+    the limit of connections is reached. ``on_closed`` is called once, when the connection is gone.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Connection:
     ) -> None:
         self._admission = admission
         self.rate_key: object = object()
-        """Whom the limits of commands a second and of incoming bytes count for: this connection,
-        and once it has a tenant all connections of that."""
+        """The key that rates and incoming bytes are counted by. It is this connection, or the
+        tenant once there is one: then all connections of the tenant share the limits."""
         self.max_frame_bytes = HELLO_BYTES
-        """The largest frame that is read now: a small one before the hello."""
+        """The largest frame that is accepted now. Before the hello only small ones are."""
         self._on_welcome = on_welcome
         self._on_closed = on_closed
         self._snapshot = snapshot
@@ -102,42 +102,44 @@ class Connection:
         self._attached: dict[str, Attachment] = {}
         self._subscriptions = OpenSubscriptions()
         self._callers: dict[int, asyncio.Future[bytes]] = {}
-        """By command id: who gets the answer, where it does not go into the outbox."""
+        """Futures by command id, for answers that do not go into the outbox."""
         self._waits: set[asyncio.Task[None]] = set()
-        """Tasks that only wait, for this client alone: they end with the connection."""
+        """Tasks that only wait on behalf of this client. They are cancelled with the connection."""
         self.open_requests = 0
         self._frame_bytes = 0
-        """Of the frame that is being read."""
+        """The size of the frame that is being read."""
         self._early_frames = 0
-        """Before the hello."""
+        """How many frames came before the hello."""
         self._pause_until = 0.0
         self._unfinished: tuple[object, int] = (None, 0)
-        """Who is charged for the frame that is still being received, and how many bytes."""
+        """The rate key that the unfinished frame is charged to, and the bytes charged."""
         self._charges: dict[int, tuple[object, int]] = {}
-        """The same, of large commands without an answer, by the identity of the command."""
+        """The same for large commands without an answer, by the identity of the command."""
         self._creating = 0
-        """Sessions that are being made: they will be in use."""
+        """Sessions that are being created. They count as used, so that the limit holds."""
         self._backlog = Backlog()
         self._closing = False
         self._closed = False
         self.ended_by: SessionError | None = None
-        """Why the service ended the connection; None where it ends in order."""
+        """Why the service ended the connection; None if it ended normally."""
 
-    # What a transport calls.
+    # Called by the transport.
 
     @property
     def is_closed(self) -> bool:
-        """Has a connection that ends sent everything? Then close it."""
+        """Whether the connection has ended and everything was sent. The transport then closes
+        it."""
         return self._closed or (self._closing and not len(self.outbox))
 
     @property
     def is_closing(self) -> bool:
-        """Is nothing more read, and only sent what waits already?"""
+        """Whether the connection is ending: no frame is read any more, queued ones are still
+        sent."""
         return self._closing
 
     def receive(self, frame: bytes | None) -> None:
-        """Read one frame. None is an empty line, or a message without frames: it counts as a frame.
-        An error in it is answered; nothing is raised."""
+        """Read one frame. None stands for an empty line or a message without frames, which count as
+        a frame, too. Errors are sent to the client; nothing is raised."""
         if self._closing:
             return
         try:
@@ -149,12 +151,12 @@ class Connection:
                 self._read(frame)
         except SessionError as error:
             self.fail(error)
-        except Exception as error:  # a bug of ours costs this connection, and no other
+        except Exception as error:  # a bug of ours ends this connection, but no other
             self._admission.log.error("connection.crashed", peer=self.peer, exc_info=error)
             self.fail(ProtocolError("the service failed"))
 
     def _check_early(self) -> None:
-        """Raises ProtocolError for more than a handful of frames before the hello."""
+        """Raises ProtocolError for more than ``HELLO_FRAMES`` frames before the hello."""
         self._early_frames += 1
         if self._early_frames > HELLO_FRAMES:
             raise ProtocolError(f"there are more than {HELLO_FRAMES} frames before the hello")
@@ -173,13 +175,15 @@ class Connection:
         READERS[type(message)](self, message)
 
     def _count_frame(self) -> None:
-        """Count a frame that is no command: those are counted where they are admitted."""
+        """Count a frame that is not a command. Commands are counted when they are admitted."""
         if self.authenticated:
             self._admission.count_frame(self)
 
     def receiving(self, size_bytes: int) -> None:
-        """The transport holds *size_bytes* of frames that were not given to ``receive`` yet. The
-        connection ends with Overloaded if these are more than the service can hold."""
+        """Note that the transport holds *size_bytes* of an unfinished frame. Ends the connection
+        with Overloaded if the service cannot hold that many.
+
+        Without this, a client could fill the memory with frames that it never finishes."""
         key, charged = self._unfinished
         excess = 0 if self._closing else excess_of(size_bytes)
         if excess == charged:
@@ -196,18 +200,19 @@ class Connection:
                 self._unfinished = (self.rate_key, excess)
 
     def slow_down(self, pause_s: float) -> None:
-        """Read the next frame no earlier than in *pause_s*, where that is worth a timer."""
+        """Read no frame for the next *pause_s* seconds, if that is long enough for a timer."""
         if pause_s > MIN_PAUSE_S:
             self._pause_until = self._admission.now() + pause_s
 
     def take(self) -> bytes | None:
-        """The next frame to send, or None: ``wake`` is called when there is one again."""
+        """The next frame to send, or None. After None, ``wake`` is called when there is one."""
         return self.outbox.take()
 
     @property
     def has_room(self) -> bool:
-        """May the next frame be read? Little waits to be sent, to begin and for its answer, the
-        client keeps its rate, and the event loop has time."""
+        """Whether the next frame may be read. This is the backpressure: reading stops while too
+        much waits to be sent, to start or to be answered, while the client exceeds its rate, or
+        while reading has used up its share of the event loop."""
         return (
             self.outbox.has_room
             and self._backlog.has_room
@@ -221,13 +226,13 @@ class Connection:
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._pause_until - self._admission.now())
-        # A frame that was read meanwhile, by another call of the connection, may have set a later
+        # Another call of the same connection may have read a frame in the meantime and set a later
         # time.
         if self._pause_until - self._admission.now() <= MIN_PAUSE_S:
             self._pause_until = 0.0
 
     async def wait_for_room(self) -> None:
-        """Until ``has_room``, or the connection ends. Cancellable."""
+        """Wait until ``has_room`` or until the connection ends. Can be cancelled."""
         while not self._closing and not self.has_room:
             if not self.outbox.has_room:
                 await self.outbox.wait_for_room()
@@ -237,11 +242,13 @@ class Connection:
                 await self._pause()
             else:
                 await self._admission.turns.wait()
-                return  # it is this connection's turn, whatever others read in this pass
+                # It is this connection's turn now. Other readers of this pass may use up the time,
+                # so checking again could starve this one.
+                return
 
     def authenticate(self) -> None:
-        """Let the client in, with the token that the transport or the hello has. Raises
-        Unauthenticated, and Overloaded past the limit of connections."""
+        """Admit the client with the token of the transport or of the hello. Raises Unauthenticated,
+        and Overloaded if the limit of connections is reached."""
         self.tenant = self._admission.authenticate(self.peer, self._token)
         self._on_welcome(self)
         self.authenticated = True
@@ -250,9 +257,9 @@ class Connection:
             self.rate_key = self.tenant
 
     def still_authorized(self) -> bool:
-        """Authenticate the client again, after tokens have changed. If its token was revoked, or
-        belongs to another tenant now, it gets the error and the connection ends. Commands that
-        were already accepted are still carried out."""
+        """Authenticate the client again, after tokens have changed. Returns false, and ends the
+        connection with the error, if the client's token was revoked or now belongs to another
+        tenant. Commands that were already accepted are still carried out."""
         if self._closing or not self.authenticated:
             return True
         try:
@@ -264,9 +271,9 @@ class Connection:
         return False
 
     def call(self, command: w.Command[Any], size_bytes: int) -> asyncio.Future[bytes]:
-        """Perform one command, of *size_bytes*, for a client that is authenticated. The result is
-        the frame of its answer, a ``reply`` or an ``error``, which does not go into the outbox.
-        The command's id must not be in use."""
+        """Carry out one command of *size_bytes* for an authenticated client. The result is the
+        frame of the answer, a ``reply`` or an ``error``; it does not go into the outbox. The
+        command's id must not be in use."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._callers[command.id] = answer
         self._frame_bytes = size_bytes
@@ -274,11 +281,11 @@ class Connection:
         return answer
 
     def ping(self) -> None:
-        """Ask the client for a sign of life."""
+        """Send a ping, which the client has to answer."""
         self.outbox.put(encode(w.Ping()))
 
     def fail(self, error: SessionError) -> None:
-        """End the connection because of *error*, which the client is sent."""
+        """Send *error* to the client and end the connection."""
         if self._closing:
             return
         self.ended_by = error
@@ -288,7 +295,7 @@ class Connection:
         self._end(encode(to_wire(error)), goodbye)
 
     def leave(self, reason: str, retry_after_s: float | None = None) -> None:
-        """Say goodbye. What waits to be sent is sent before it; nothing more is read."""
+        """Send a goodbye after everything that is queued. Nothing more is read."""
         if not self._closing:
             self._end(None, w.Goodbye(reason=reason, retry_after_s=retry_after_s))
 
@@ -301,7 +308,7 @@ class Connection:
         self.outbox.put(encode(goodbye))
 
     def close(self) -> None:
-        """The transport has lost its peer, or closed. Detaches everything, cancels nothing."""
+        """End the connection, because the transport lost its peer or closed. Cancels no command."""
         self._closing = True
         self.receiving(0)
         if not self._closed:
@@ -320,7 +327,7 @@ class Connection:
         self._attached.clear()
         self._backlog.release()
 
-    # Reading. ``READERS``, below the class, says what is done with each message.
+    # Reading. ``READERS``, below the class, maps each message to its method.
 
     def _read_ping(self, _ping: w.Ping) -> None:
         self._count_frame()
@@ -359,7 +366,7 @@ class Connection:
             )
         )
 
-    # Commands begin. ``ROUTES`` and ``STEPS``, below the class, say where each of them goes.
+    # Starting commands. ``ROUTES`` and ``STEPS``, below the class, map each command to its method.
 
     def _command(self, command: w.Command[Any]) -> None:
         self.open_requests += 1
@@ -376,7 +383,7 @@ class Connection:
             raise
 
     def _charge(self, command: w.Command[Any]) -> None:
-        """Count what a large command holds until it is answered. Raises Overloaded."""
+        """Count the bytes that a large command holds until it is answered. Raises Overloaded."""
         excess = excess_of(self._frame_bytes)
         if excess:
             key = self.rate_key
@@ -385,7 +392,7 @@ class Connection:
             self._backlog.begin(excess)
 
     def _discharge(self, command: w.Command[Any]) -> None:
-        """*command* holds nothing any more: it was answered, or nobody waits for it."""
+        """Stop counting *command*: it was answered, or nobody waits for its answer."""
         if self._charges and (charge := self._charges.pop(id(command), None)) is not None:
             self._admission.incoming.give_back(*charge)
             self._backlog.end(charge[1])
@@ -395,8 +402,8 @@ class Connection:
         self._start(command, lambda: perform(self._admission, self.tenant, command))
 
     def _route_to_session(self, command: w.SessionCommand[Any]) -> None:
-        """Put *command* behind those of its session that cannot begin yet, and begin those that
-        can."""
+        """Queue *command* behind the waiting commands of its session, and start those that can
+        start."""
         attachment = self._attached.get(command.session)
         if attachment is None:
             self._check_sessions()
@@ -406,7 +413,7 @@ class Connection:
         self._begin_waiting(command.session, attachment)
 
     def _check_sessions(self) -> None:
-        """Raises Overloaded where the connection may use no further session."""
+        """Raises Overloaded if the connection already uses as many sessions as it may."""
         limit, used = self._admission.limits.sessions_per_connection, len(self._attached)
         check_limit(used + self._creating, limit, "sessions are in use on this connection")
 
@@ -415,8 +422,8 @@ class Connection:
         return attachment
 
     def _begin_waiting(self, session: str, attachment: Attachment) -> None:
-        """Begin the commands of *session* that can begin, in their order; also those of a client
-        that is gone."""
+        """Start the commands of *session* that can start, in their order. It does so even if the
+        client is gone, because these commands were accepted."""
         while attachment.waiting and not attachment.blocked and not attachment.opening:
             handle = attachment.handle
             command = attachment.waiting[0][1]
@@ -440,7 +447,8 @@ class Connection:
         return is_cold(handle) or (self._admission.router is not None and has_moved(handle))
 
     async def _begin_when_room(self, session: str, attachment: Attachment) -> None:
-        """Queries have large answers: they are performed as fast as the client takes these."""
+        """Start again once the outbox has room. Answers of queries are large, so queries are
+        carried out only as fast as the client reads the answers."""
         await self.outbox.wait_for_room()
         attachment.blocked = False
         self._begin_waiting(session, attachment)
@@ -457,8 +465,8 @@ class Connection:
             attachment.opening = False
             if self._attached.get(session) is attachment and attachment.handle is None:
                 del self._attached[session]
-            # Commands that only need the session to be open fail with it, up to the next ``open``:
-            # that one may ask for a takeover, say, and succeed.
+            # The commands behind this one that only need the session to be open fail with the same
+            # error, up to the next ``open``: that one may succeed, for example with a takeover.
             self._answer_error(self._backlog.take(attachment), refusal)
             while attachment.waiting and not isinstance(attachment.waiting[0][1], w.Open):
                 self._answer_error(self._backlog.take(attachment), refusal)
@@ -470,7 +478,7 @@ class Connection:
                 self._answer(self._backlog.take(attachment), opened(attachment.handle))
         self._begin_waiting(session, attachment)
 
-    # Steps of commands on one session, each with its open handle.
+    # Steps of commands on one session. Each gets the open handle.
 
     def _read_now(
         self, command: w.SessionCommand[Any], handle: LLMSession, _attachment: Attachment
@@ -507,7 +515,7 @@ class Connection:
             self._admission.start(subscription.catch_up())
 
     def _check_subscriptions(self, session: str, handle: LLMSession) -> None:
-        """Raises Overloaded where there are too many."""
+        """Raises Overloaded if a limit of subscriptions is reached."""
         limits, own = self._admission.limits, self._subscriptions
         check_limit(
             len(own), limits.subscriptions_per_connection, "subscriptions of this connection"
@@ -523,7 +531,7 @@ class Connection:
             "subscriptions to the session",
         )
 
-    # Commands that wait.
+    # Commands that are carried out in a task.
 
     def _start(
         self,
@@ -538,7 +546,7 @@ class Connection:
         task = self._admission.start(self._perform(command, perform, attachment))
         if is_new:
             task.add_done_callback(lambda _: self._created())
-        if id(command) in self._charges:  # a wait that is cancelled has no answer
+        if id(command) in self._charges:  # a cancelled wait has no answer that would discharge it
             task.add_done_callback(lambda _: self._discharge(command))
         if isinstance(command, w.Outcome):
             self._waits.add(task)
@@ -578,7 +586,7 @@ class Connection:
             self._attach(handle.id, handle)
         return opened(handle)
 
-    # Commands on the connection.
+    # Commands on the connection itself.
 
     def _send_snapshot(self, command: w.Statistics) -> None:
         self._answer(command, self._snapshot(self.tenant, command.limit))
@@ -595,17 +603,17 @@ class Connection:
 
     @property
     def subscriptions(self) -> int:
-        """How many are open."""
+        """How many subscriptions are open."""
         return len(self._subscriptions)
 
     @property
     def sessions(self) -> int:
-        """How many are in use."""
+        """How many sessions are in use."""
         return len(self._attached)
 
     def detach_idle(self, before: float) -> None:
-        """Hold no session any more that was not used since *before*. Its next command opens it
-        again; subscriptions stay."""
+        """Stop using sessions that were not used since *before*, so that they can be evicted. The
+        next command opens its session again. Subscriptions stay open."""
         for session, attachment in tuple(self._attached.items()):
             if attachment.is_idle and attachment.used_time < before:
                 del self._attached[session]
@@ -639,7 +647,7 @@ STEPS = {
     **dict.fromkeys(ASYNC_COMMANDS, Connection._start_on_handle),
     w.Subscribe: Connection._subscribe,
 }
-"""What a command on one session does once the session is open."""
+"""What a command on one session does once its session is open."""
 
 ROUTES: Mapping[type[w.Command[Any]], Callable[[Connection, Any], None]]
 ROUTES = {
@@ -648,7 +656,7 @@ ROUTES = {
     w.Statistics: Connection._send_snapshot,
     w.Unsubscribe: Connection._unsubscribe,
 }
-"""Every command: on one session, on the service, or on the connection."""
+"""Every command, routed to its session, to the service, or to the connection."""
 
 READERS: Mapping[type[w.FromClient | w.Error], Callable[[Connection, Any], None]]
 READERS = {
@@ -659,4 +667,4 @@ READERS = {
     w.Goodbye: Connection._read_goodbye,
     w.Hello: Connection._greet,
 }
-"""Everything that ``decode_from_client`` returns: an error is the answer to a wrong command."""
+"""Everything that ``decode_from_client`` returns. An Error is the answer to an invalid command."""

@@ -1,5 +1,5 @@
-"""What clients may cost all others before they are let in and while they send: connections, memory,
-and the time of the event loop."""
+"""Bounds what one client can cost the others while it connects and sends: connections, memory, and
+the event loop's time."""
 
 from __future__ import annotations
 
@@ -23,33 +23,36 @@ __all__ = [
 ]
 
 FREE_BYTES = 16 * 1024
-"""Of each frame these do not count: most commands are smaller, and are taken whatever others do."""
+"""The first bytes of a frame that do not count. Most commands are smaller than this, so they are
+accepted even if other clients have used up the limit."""
 PASS_S = 0.005
-"""How long frames are read in one pass of the event loop, before everything else has its turn."""
+"""How long frames are read in one pass of the event loop before everything else gets its turn."""
 PATIENCE_S = 1.0
-"""How long a connection keeps its place without a hello, where its peer has no other left."""
+"""How long a connection may keep its place without a hello when its peer has no other place
+left."""
 WOKEN_AT_ONCE = 16
-"""Readers that have their turn in one pass: each reads one frame at least."""
+"""How many readers get their turn in one pass. Each of them reads at least one frame."""
 
 
 def excess_of(size_bytes: int) -> int:
-    """What a frame of *size_bytes* counts in ``IncomingBytes``."""
+    """The bytes that a frame of *size_bytes* counts in ``IncomingBytes``."""
     return max(0, size_bytes - FREE_BYTES)
 
 
 class IncomingBytes:
-    """Bytes of frames that have not ended, and of commands that have no answer yet: at most
-    *limit* in all, and *limit_of_one* of a tenant, or of a connection where there are none."""
+    """Counts the bytes of unfinished frames and of commands without an answer. The limits are
+    *limit* in total, and *limit_of_one* per key: a tenant, or a connection without a tenant."""
 
     def __init__(self, limit: int, limit_of_one: int) -> None:
         self._limit = limit
         self._limit_of_one = limit_of_one
         self._by_key: Counter[object] = Counter()
         self.bytes = 0
-        """What counts now."""
+        """The bytes that are counted now."""
 
     def take(self, key: object, size_bytes: int) -> None:
-        """Count *size_bytes* more for *key*. Raises Overloaded past a limit, and counts nothing."""
+        """Count *size_bytes* more for *key*. Raises Overloaded, and counts nothing, if a limit
+        would be exceeded."""
         if size_bytes <= 0:
             return
         if self._by_key[key] + size_bytes > self._limit_of_one:
@@ -60,7 +63,7 @@ class IncomingBytes:
         self.bytes += size_bytes
 
     def give_back(self, key: object, size_bytes: int) -> None:
-        """Count *size_bytes* less for *key*, which has taken them."""
+        """Stop counting *size_bytes* that *key* has taken."""
         if size_bytes <= 0:
             return
         self.bytes -= size_bytes
@@ -74,22 +77,24 @@ class IncomingBytes:
 
 
 class ReadingTurns:
-    """Shares the event loop between those who read frames and everything else.
+    """Divides the event loop's time between reading frames and everything else.
 
-    Who has read a frame says how long that took. Once that is ``PASS_S`` in one pass of the loop,
-    readers ``wait`` for their turn in a later pass, in the order in which they came.
+    Each reader reports how long a frame took. Once the frames of one pass of the loop have taken
+    ``PASS_S``, further readers ``wait`` for a later pass. They get their turns in the order in
+    which they began to wait. Without this, many fast clients would keep the loop busy with reading,
+    and turns, answers and timers would be late.
     """
 
     def __init__(self) -> None:
         self._spent_s = 0.0
         self.has_time = True
-        """May one more frame be read in this pass?"""
+        """Whether one more frame may be read in this pass."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_armed = False
 
     def spend(self, since: float) -> float:
-        """A frame was read, beginning at *since* by ``perf_counter``. Returns the time now, which
-        is the *since* of the next frame if nothing is awaited before it."""
+        """Report that a frame was read since *since*, a time of ``perf_counter``. Returns the time
+        now. If nothing is awaited in between, that is the *since* of the next frame."""
         now = perf_counter()
         self._spent_s += now - since
         self.has_time = self._spent_s < PASS_S
@@ -98,7 +103,7 @@ class ReadingTurns:
         return now
 
     async def wait(self) -> None:
-        """Until it is the caller's turn. Cancellable."""
+        """Wait until it is the caller's turn. Can be cancelled."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         if not self._is_armed:
@@ -116,7 +121,7 @@ class ReadingTurns:
         woken = 0
         while self._waiting and woken < WOKEN_AT_ONCE:
             turn = self._waiting.popleft()
-            if not turn.done():  # else its reader was cancelled
+            if not turn.done():  # a cancelled reader's turn goes to the next one
                 turn.set_result(None)
                 woken += 1
         if self._waiting:
@@ -124,11 +129,12 @@ class ReadingTurns:
 
 
 class PendingHellos:
-    """Connections that have not said hello: at most *limit_of_peer* of one peer, and *limit* in
-    all. They are none of those that have.
+    """Bounds the connections that have not sent a hello: *limit_of_peer* for each peer, and *limit*
+    in total. They do not count as clients yet.
 
-    Past the limit of a peer, a new connection takes the place of the oldest, if that has had
-    ``PATIENCE_S``: who says hello does so at once.
+    If a peer is at its limit, its new connection replaces its oldest one, provided that one is
+    older than ``PATIENCE_S``. A working client sends its hello at once, so this only drops
+    connections that occupy places.
     """
 
     def __init__(self, limit: int, limit_of_peer: int, clock: Callable[[], float]) -> None:
@@ -136,13 +142,14 @@ class PendingHellos:
         self._limit_of_peer = limit_of_peer
         self._clock = clock
         self._by_host: dict[str, dict[PendingHello, None]] = {}
-        """Oldest first."""
+        """Each peer's connections, the oldest first."""
         self.count = 0
         self.dropped = 0
-        """Connections that made room for another one of their peer."""
+        """How many connections were dropped in favour of a newer one of the same peer."""
 
     def enter(self, peer: str, drop: Callable[[], None]) -> PendingHello:
-        """A connection of *peer*, until it ``leave``s; *drop* ends it. Raises Overloaded."""
+        """Count a connection of *peer* until it ``leave``s. *drop* is called to end it. Raises
+        Overloaded."""
         host, now = host_of(peer), self._clock()
         own = self._by_host.get(host, {})
         if len(own) >= self._limit_of_peer:
@@ -164,7 +171,7 @@ class PendingHellos:
         raise Overloaded(why, retry_after_s=RETRY_AFTER_S)
 
     def leave(self, pending: PendingHello) -> None:
-        """*pending* has said hello, or is gone."""
+        """Stop counting *pending*: it has sent its hello, or it is gone."""
         own = self._by_host.get(pending.host, {})
         if pending in own:
             del own[pending]
@@ -187,5 +194,6 @@ class PendingHello:
         self.drop = drop
 
     def leave(self) -> None:
-        """It has said hello, or is gone. No effect the second time."""
+        """Give the place back: the hello has come, or the connection is gone. Calling it again has
+        no effect."""
         self._all.leave(self)

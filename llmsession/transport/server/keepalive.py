@@ -1,5 +1,5 @@
-"""Keepalive: a silent client is sent a ping, and one that does not answer is dropped. So is one
-that does not read its goodbye."""
+"""Keepalive. A silent client is sent a ping, and is disconnected if it does not answer. A client
+that does not read its goodbye is disconnected, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .limits import Limits
 __all__ = ["LINGER_S", "keep_alive", "serve_peer"]
 
 LINGER_S = 5.0
-"""How long a peer may take to read what is left when its connection ends."""
+"""How long a peer may take to read what is left when its connection ends, in seconds."""
 
 
 async def keep_alive(
@@ -26,12 +26,14 @@ async def keep_alive(
     close: Callable[[], None],
     abort: Callable[[], None],
 ) -> None:
-    """Ping a silent peer, and ``abort`` one that does not answer; ``close`` one that has not said
-    hello in time. A connection that is closing has a while to read what is left, whatever it sends
-    meanwhile.
+    """Watch a connection until its peer has to be disconnected, or until it is cancelled.
 
-    *heard_time* is when the last whole frame came, by the event loop's time: a peer that sends a
-    byte now and then is dropped, too. Ends by cancellation or when the peer is dropped."""
+    Pings a silent peer, and calls ``abort`` if it does not answer. Calls ``close`` if the peer has
+    not sent a hello in time. A closing connection gets ``LINGER_S`` to read what is left, whatever
+    it sends meanwhile.
+
+    *heard_time* returns when the last complete frame came, in the event loop's time. Only complete
+    frames count, so a peer cannot stay connected by sending a byte now and then."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(limits.hello_s)
     if not connection.authenticated:
@@ -41,8 +43,8 @@ async def keep_alive(
     ping_time: float | None = None
     while not connection.is_closing:
         now = loop.time()
-        # An answer at the very time of the ping counts: uvloop's clock stands still within one
-        # turn of the loop, and the ping is sent before its answer comes.
+        # An answer at exactly the time of the ping counts. uvloop's clock does not advance within
+        # one iteration of the loop, and the ping is always sent before its answer arrives.
         if ping_time is not None and heard_time() >= ping_time:
             ping_time = None
         if ping_time is not None and now - ping_time >= limits.keepalive_s:
@@ -64,8 +66,8 @@ async def serve_peer(
     heard_time: Callable[[], float],
     abort: Callable[[], None],
 ) -> None:
-    """Perform *work* and keep the peer alive, until the first of *work* ends or *finished* is set;
-    then close *connection*. For the rest see ``keep_alive``."""
+    """Run *work* and ``keep_alive`` until the first coroutine of *work* ends or *finished* is set,
+    then close *connection*. For the other parameters see ``keep_alive``."""
     start = asyncio.get_running_loop().create_task
     watching = keep_alive(
         connection, limits, heard_time=heard_time, close=finished.set, abort=abort

@@ -1,4 +1,4 @@
-"""The limits of a service, and how it measures its load."""
+"""The limits of a service, its rate limits, and how it measures the event loop's delay."""
 
 from __future__ import annotations
 
@@ -21,81 +21,86 @@ __all__ = [
 
 GOING_DOWN = "the service goes down"
 RETRY_AFTER_S = 1.0
-"""The hint where nothing better is known: a limit on what is open was reached."""
+"""The hint, in seconds, if a limit of open things is reached: nobody knows when one will end."""
 
 MAX_LATE_HINT_S = 2.0
-"""A stall of any length says nothing of the next one: once it is over the service is as quick as
-before, and clients that waited for as long again would give up."""
+"""The longest hint after a stall of the event loop. The length of a stall says nothing about the
+next one: once it is over, the service is as fast as before, and clients that wait as long again
+would give up."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a service. Beyond each of them a command is answered ``Overloaded``, with a
-    hint when to try again; a frame that is too large is a protocol error. None is no limit."""
+    """The limits of a service. A command that exceeds one is answered ``Overloaded``, with a hint
+    when to try again. A frame that is too large is a protocol error. None means no limit."""
 
     connections: int = 4096
-    """Clients at once that have said hello. A stream of gRPC counts as one."""
+    """Clients that have sent a hello. A gRPC stream counts as one."""
     connections_before_hello: int = 256
-    """Connections of one peer that have not said hello. A peer is an IPv4 address, an IPv6
-    network of 64 bits, or all of a Unix socket. In all as many as ``connections``. A new
-    connection takes the place of the oldest after a second."""
+    """Connections of one peer that have not sent a hello. A peer is an IPv4 address, an IPv6
+    network of 64 bits, or all clients of a Unix socket. All peers together may have as many as
+    ``connections``. At the limit, a new connection replaces the peer's oldest one after a
+    second."""
     sessions_per_connection: int = 10_000
-    """Sessions that one client has open."""
+    """Sessions that one connection uses."""
     subscriptions_per_connection: int = 10_000
-    """Subscriptions of one client."""
+    """Subscriptions of one connection."""
     subscriptions_per_session: int = 2_000
-    """Subscriptions of all clients to one session: each event of the session costs as often."""
+    """Subscriptions of all clients to one session. Each event of the session is sent once for each
+    of them."""
     own_subscriptions_per_session: int = 200
-    """Subscriptions of one connection to one session, so that one client does not take all of a
-    session's."""
+    """Subscriptions of one connection to one session, so that one client cannot use up the limit of
+    the session."""
     open_requests_per_connection: int = 10_000
-    """Commands of one client without an answer."""
+    """Commands of one connection that have no answer yet."""
     open_turns: int | None = 10_000
-    """Turns that were accepted and have not ended, of all clients."""
+    """Accepted turns of all clients that have not ended."""
     frame_bytes: int = 36 * 1024 * 1024
-    """Bytes of one message from a client. A message of a session may have 32 MiB."""
+    """Bytes of one frame from a client. A message of a session may have 32 MiB."""
     commands_per_s: float | None = 5_000.0
-    """Commands a second of a tenant, or of a connection without one; a burst may be twice that.
-    Every frame counts, also pings and empty lines. A command beyond it is answered
-    ``Overloaded`` before its fields are read; other frames are read no faster."""
+    """Commands a second of a tenant, or of a connection without one. A burst may have twice as
+    many. Every frame counts, pings and empty lines included. A command beyond the rate is answered
+    ``Overloaded`` before its fields are decoded. Other frames beyond it are read later."""
     incoming_bytes: int = 128 * 1024 * 1024
-    """Bytes of frames that have not ended and of commands that wait for their answers, of all
-    clients. The first 16 KiB of each frame do not count."""
+    """Bytes of unfinished frames and of commands without an answer, of all clients. The first 16
+    KiB of each frame do not count."""
     incoming_bytes_per_client: int = 64 * 1024 * 1024
-    """The same bytes of a tenant, or of a connection without one. It is more than one frame may
-    have."""
+    """The same bytes of one tenant, or of one connection without a tenant. It must be larger than
+    ``frame_bytes``."""
     outgoing_bytes: int = 4 * 1024 * 1024
-    """Bytes that may wait for a connection that does not read, beside one message that is
-    larger than that alone."""
+    """Bytes that may wait for a connection that does not read. One larger message may wait in
+    addition."""
     max_lag_s: float = 1.0
-    """How many seconds late the event loop may run before sends and new sessions are refused.
-    Interrupts never are. The hint is the measured lag, at most 2 s."""
+    """Seconds that the event loop may be late before sends and new sessions are refused. Interrupts
+    are never refused for this. The hint is the measured delay, at most 2 s."""
     keepalive_s: float = 20.0
-    """Seconds that a connection may be silent before it is sent a ping, and after that is
-    dropped."""
+    """Seconds of silence after which a connection is sent a ping, and seconds that it then has to
+    answer."""
     hello_s: float = 10.0
-    """Seconds that a connection may take to say hello."""
+    """Seconds that a new connection has to send its hello."""
 
 
 HELLO_BYTES = 64 * 1024
-"""The largest frame before the hello."""
+"""The largest frame before the hello, in bytes."""
 HELLO_FRAMES = 8
-"""Frames before the hello, itself included: a client that waits for its welcome may be pinged."""
+"""Frames before and including the hello. A client may ping while it waits for the welcome."""
 
 
 def check_limit(count: int, limit: int, what: str) -> None:
-    """Raises Overloaded where there are *limit* already; *what* says of what."""
+    """Raises Overloaded if *count* has reached *limit*. *what* names the things that are
+    counted."""
     if count >= limit:
         raise Overloaded(f"{limit} {what}", retry_after_s=RETRY_AFTER_S)
 
 
 def late_hint_s(lag_s: float) -> float:
-    """When a command is worth repeating that was refused because the event loop ran *lag_s* late:
-    after as long again, at most ``MAX_LATE_HINT_S``."""
+    """The hint, in seconds, for a command that is refused because the event loop runs *lag_s* late:
+    the same time again, at most ``MAX_LATE_HINT_S``."""
     return min(lag_s, MAX_LATE_HINT_S)
 
 
 class RateLimit:
-    """A bucket of tokens: *per_s* flow in, at most twice that are kept; None never runs dry."""
+    """A token bucket. *per_s* tokens a second flow in, and at most twice as many are kept. With
+    None there is always a token."""
 
     __slots__ = ("_clock", "_excess_until", "_filled_at", "_per_s", "_tokens")
 
@@ -106,7 +111,7 @@ class RateLimit:
         self._filled_at = self._excess_until = clock()
 
     def take(self) -> float | None:
-        """Take one token; None if there was one, else in how many seconds there will be."""
+        """Take one token and return None, or return in how many seconds there will be one."""
         if self._per_s is None:
             return None
         now = self._clock()
@@ -119,14 +124,16 @@ class RateLimit:
 
     @property
     def is_dry(self) -> bool:
-        """Would ``take`` find no token now?"""
+        """Whether ``take`` would find no token now."""
         if self._per_s is None or self._tokens >= 1:
             return False
         return self._tokens + (self._clock() - self._filled_at) * self._per_s < 1
 
     def exceed(self) -> float:
-        """Count one frame that found no token. Returns in how many seconds the next frame is due,
-        so that no more than *per_s* of these are read, over however many connections."""
+        """Count one frame that found no token. Returns in how many seconds the next frame is due.
+
+        All connections with the same rate key share this schedule, so together they are read no
+        faster than *per_s* frames a second, however many connections there are."""
         if self._per_s is None:
             return 0.0
         now = self._clock()
@@ -135,7 +142,7 @@ class RateLimit:
 
 
 class LoopLag:
-    """Measures how late the event loop runs what is due, every *every_s*, and calls *tick*."""
+    """Measures every *every_s* seconds how late the event loop runs a timer, and calls *tick*."""
 
     def __init__(self, tick: Callable[[], None], every_s: float = 0.1) -> None:
         self._tick = tick
@@ -143,15 +150,15 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self.lag_s = 0.0
-        """The newest measurement, or, where that is less, what is left of the one before."""
+        """The newest measurement in seconds, or half of the previous value if that is more."""
 
     def start(self) -> None:
-        """Begin to measure, in the running loop."""
+        """Begin to measure the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._arm()
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,7 +169,8 @@ class LoopLag:
 
     def _measure(self) -> None:
         late_s = self._loop.time() - self._due
-        # Half of the last one stays: one quick turn does not mean that the rush is over.
+        # Half of the last value is kept, because one timely callback does not prove that the rush
+        # is over.
         self.lag_s = max(late_s, self.lag_s / 2)
         self._arm()
         self._tick()

@@ -1,8 +1,13 @@
-"""The send buffer of one connection: bounded in bytes, even if its client does not read.
+"""The send buffer of one connection. Its size is bounded, even if the client does not read.
 
-Answers are always taken. Their number is bounded by the open commands, and no new commands are read
-while much waits. Previews are merged with waiting ones of their block, then lost. A durable event
-that does not fit ends its subscription, and the client gets its cursor.
+What happens when it is full depends on the kind of frame:
+
+- An answer is always accepted. The open commands bound the number of answers, and no further
+  commands are read while much waits.
+- A preview is merged with the waiting preview of the same block. If it still does not fit, it is
+  lost: the durable record will contain its text.
+- A durable event must not be lost. If it does not fit, its subscription ends, and the client gets
+  the cursor after which it can subscribe again.
 """
 
 from __future__ import annotations
@@ -22,27 +27,27 @@ __all__ = ["Outbox"]
 
 
 READERS = 4
-"""Subscriptions of one connection that read the log at the same time. So many keep the connection
-busy. Each holds a page of the log in memory, also while the client does not read."""
+"""How many subscriptions of one connection read the log at the same time. These are enough to keep
+the connection busy. Each holds a page of the log in memory, even while the client does not read."""
 
 
 class _Place:
-    """What the outbox knows of one subscription."""
+    """The state of one subscription in the outbox."""
 
     __slots__ = ("bytes", "ended", "last", "sent", "subscription", "waiting")
 
     def __init__(self, subscription: int, cursor: int) -> None:
         self.subscription = subscription
         self.sent = cursor
-        """The seq of its last durable event that was sent."""
+        """The seq of the last durable event that was taken to be sent."""
         self.last: _Pieces | None = None
-        """Where its next preview may be added."""
+        """The waiting previews that the next preview may be merged into."""
         self.waiting = self.bytes = 0
         self.ended = False
 
 
 class _Frame:
-    """A durable event that waits, and its subscription."""
+    """A durable event that waits to be sent, and its subscription."""
 
     __slots__ = ("frame", "place", "seq")
 
@@ -57,7 +62,7 @@ class _Frame:
 
 
 class _Pieces:
-    """Previews of one block that wait, joined when they are sent."""
+    """Waiting previews of one block. They are joined when they are sent."""
 
     __slots__ = ("first", "offset", "place", "session", "size", "texts")
 
@@ -68,7 +73,7 @@ class _Pieces:
         self.offset = offset
         self.texts = [first.text]
         self.size = len(first.text)
-        """In characters."""
+        """The length of the texts in characters."""
 
     def continues_with(self, preview: Preview, offset: int) -> bool:
         first = self.first
@@ -89,41 +94,42 @@ class _Pieces:
 
 
 class Outbox:
-    """``wake`` is called when frames wait and nobody was woken for them. Every method takes
-    constant time, ``end`` on average."""
+    """The frames that wait to be sent. ``wake`` is called when a frame is added and the transport
+    was not woken since the outbox was last empty. Every method takes constant time, ``end`` an
+    amortised constant time."""
 
     def __init__(self, limit_bytes: int, wake: Callable[[], None]) -> None:
         self._limit_bytes = limit_bytes
         self._room_bytes = limit_bytes // 4
         self._wake = wake
         self._items: deque[bytes | _Frame | _Pieces] = deque()
-        """In their order; those of subscriptions that have ended are skipped."""
+        """Waiting items in their order. Those of ended subscriptions are skipped when taken."""
         self._waiting = 0
-        """Items that are not skipped."""
+        """The number of items that will not be skipped."""
         self._skipped_bytes = 0
         self._places: dict[int, _Place] = {}
         self._woken = False
         self._room_event: asyncio.Event | None = None
         self.reading = asyncio.Semaphore(READERS)
-        """Held by a subscription while it has a page of the log."""
+        """Acquired by a subscription while it holds a page of the log."""
         self.bytes = 0
-        """What waits; previews count their characters."""
+        """The size of what waits. Previews count their characters."""
         self.previews_lost = 0
 
     def __len__(self) -> int:
         return self._waiting
 
     def begin(self, subscription: int, cursor: int) -> None:
-        """*subscription* has everything up to *cursor*."""
+        """Add *subscription*, whose client has every event up to *cursor*."""
         self._places[subscription] = _Place(subscription, cursor)
 
     def put(self, frame: bytes) -> None:
-        """An answer, or anything else that has to arrive."""
+        """Add an answer or another frame that must be delivered."""
         self.bytes += len(frame)
         self._append(frame)
 
     def offer(self, subscription: int, seq: int, frame: bytes) -> bool:
-        """A durable event; False where it does not fit."""
+        """Add a durable event. Returns false, and adds nothing, if it does not fit."""
         if self._waiting and self.bytes + len(frame) > self._limit_bytes:
             return False
         place = self._place(subscription)
@@ -132,7 +138,8 @@ class Outbox:
         return True
 
     def offer_preview(self, subscription: int, session: str, preview: Preview, offset: int) -> None:
-        """A preview, which may be lost: half of the room is reserved for durable events."""
+        """Add a preview if it fits. Half of the buffer is reserved for durable events: previews may
+        be lost, events may not."""
         chars = len(preview.text)
         if self.bytes + chars > self._limit_bytes // 2:
             self.previews_lost += 1
@@ -149,7 +156,8 @@ class Outbox:
         self._append_of(place, place.last)
 
     def offer_restart(self, subscription: int, session: str, restart: StepRestarted) -> None:
-        """The news that previews are void. It is always taken: a turn has few of them."""
+        """Add the notice that earlier previews of a step are void. It is always accepted, because a
+        turn has few of them."""
         self._place(subscription).last = None
         event = w.Event(
             subscription=subscription,
@@ -181,7 +189,7 @@ class Outbox:
             self._wake()
 
     def end(self, subscription: int) -> int:
-        """Forget what waits for *subscription*; returns the cursor of what was sent."""
+        """Remove *subscription* and what waits for it. Returns the cursor of what was sent."""
         place = self._places.pop(subscription, None)
         if place is None:
             return 0
@@ -196,19 +204,20 @@ class Outbox:
         return place.sent
 
     def _drop_skipped(self) -> None:
-        """Drop what is skipped once it is the larger part, so that this costs each item once."""
+        """Remove skipped items, but only once they are the larger part. Each item is then moved a
+        bounded number of times on average."""
         if len(self._items) > 2 * self._waiting or self._skipped_bytes > self._limit_bytes // 4:
             self._items = deque(item for item in self._items if not _is_skipped(item))
             self._skipped_bytes = 0
 
     def take(self) -> bytes | None:
-        """The next frame to send, or None."""
+        """The next frame to send, or None if nothing waits."""
         frames = self.take_batch(0)
         return frames[0] if frames else None
 
     def take_batch(self, max_bytes: int) -> list[bytes]:
-        """The next frames to send: all that wait, or those up to the first that is past
-        *max_bytes*."""
+        """The next frames to send: everything that waits, but no further frame once *max_bytes* is
+        exceeded."""
         frames, size = list[bytes](), 0
         while self._waiting and size <= max_bytes:
             frame = self._next()
@@ -219,7 +228,7 @@ class Outbox:
         return frames
 
     def _next(self) -> bytes:
-        """Take the next frame: one waits."""
+        """Take the next frame. At least one must be waiting."""
         item = self._items.popleft()
         while _is_skipped(item):
             item = self._items.popleft()
@@ -245,18 +254,20 @@ class Outbox:
 
     @property
     def has_room(self) -> bool:
-        """Is less than a quarter of the limit waiting?"""
+        """Whether at most a quarter of the limit is waiting. This is far below the limit, so that a
+        slow client is not stopped and started for every frame."""
         return self.bytes <= self._room_bytes
 
     async def wait_for_room(self, size_bytes: int = 0) -> None:
-        """Until ``has_room``, and *size_bytes* fit or nothing waits. Cancellable."""
+        """Wait until ``has_room``, and until *size_bytes* fit or nothing waits. Can be
+        cancelled."""
         while not self.has_room or (self._waiting and self.bytes + size_bytes > self._limit_bytes):
             if self._room_event is None:
                 self._room_event = asyncio.Event()
             await self._room_event.wait()
 
     def clear(self) -> None:
-        """Drop everything, and wake whoever waits: nobody will read it."""
+        """Remove everything, and wake those who wait for room: the client is gone."""
         self._items.clear()
         self._places.clear()
         self._waiting = self.bytes = self._skipped_bytes = 0

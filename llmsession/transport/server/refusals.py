@@ -1,4 +1,4 @@
-"""Refusals in the log: some of a peer at once, the others of that second in one line."""
+"""Logs refusals without flooding the log: the first of a peer one by one, the rest as a count."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["RefusalLog", "host_of"]
 
 SECOND_S = 1.0
 LINES = 5
-"""Of one peer and one kind in a second. What is beyond is one line at its end."""
+"""Lines for one peer and one kind of event in a second. The rest is one line at the end of it."""
 MAX_PEERS = 1000
-"""Whose refusals are counted one by one; further peers of the same second are counted together."""
+"""How many peers are counted separately. Further peers of the same second are counted together."""
 OTHERS = "others"
 
 
 def host_of(peer: str) -> str:
-    """*peer* without its port, which differs from connection to connection. Of IPv6 the network,
-    because one machine has as many addresses as it likes."""
+    """*peer* without its port, which is different for each connection. For IPv6 it is the network,
+    because one machine can use any number of addresses in it."""
     name = unquote(peer.removeprefix("ipv4:").removeprefix("ipv6:"))
     host, colon, _ = name.rpartition(":")
     if not colon:
@@ -35,7 +35,7 @@ def host_of(peer: str) -> str:
 
 
 class _Second:
-    """What was refused of one kind and peer, since a moment."""
+    """The refusals of one kind and one peer since a moment."""
 
     __slots__ = ("errors", "fields", "lines", "since")
 
@@ -44,11 +44,11 @@ class _Second:
         self.lines = 0
         self.fields = fields
         self.errors: Counter[str] = Counter()
-        """What has no line of its own, by the error's name."""
+        """How many refusals have no line of their own, by the name of the error."""
 
 
 class RefusalLog:
-    """Writes warnings to *log*. ``tick`` has to be called some times a second."""
+    """Writes warnings to *log*. ``tick`` must be called several times a second."""
 
     def __init__(self, log: Any, clock: Callable[[], float]) -> None:
         self._log = log
@@ -56,7 +56,8 @@ class RefusalLog:
         self._seconds: dict[tuple[str, str, str], _Second] = {}
 
     def add(self, event: str, peer: str, error: str, **fields: Any) -> None:
-        """*event*: *peer* was refused with *error*; one of the *fields* may be a ``command``."""
+        """Log that *peer* was refused with *error*. *event* is the log event's name. *fields* are
+        added to the line; ``command`` may be one of them."""
         host, command = host_of(peer), fields.get("command", "")
         key = (event, host, command)
         if key not in self._seconds and len(self._seconds) >= MAX_PEERS:
@@ -73,7 +74,7 @@ class RefusalLog:
             second.errors[error] += 1
 
     def tick(self, *, is_last: bool = False) -> None:
-        """Write what was counted in the seconds that are over; if *is_last*, everything."""
+        """Write the counts of the seconds that have ended, or all counts if *is_last*."""
         now = self._clock()
         for key, second in tuple(self._seconds.items()):
             if now - second.since >= SECOND_S or is_last:

@@ -1,4 +1,4 @@
-"""The service: sessions of one manager for clients that come and go, over any transport."""
+"""The service: makes the sessions of one manager available to clients over any transport."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from .limits import GOING_DOWN, RETRY_AFTER_S, Limits
 __all__ = ["Service"]
 
 DETACH_IDLE_S = 60.0
-"""How long a connection holds a session that it does not use."""
+"""After how many seconds a connection stops using a session that it does not use."""
 LEAVE_S = 5.0
-"""How long a connection may take to read what is left for it, when the service closes."""
+"""How many seconds clients have to read what is left when the service closes."""
 MAX_SNAPSHOT_SESSIONS = 1000
 
 
 class Service:
-    """Answers what clients ask of the sessions of *manager*, which has to be entered.
+    """Serves the sessions of *manager*, which must be entered.
 
-    Use it as an async context manager, in asyncio. Transports ``connect`` their clients to it.
-    Leaving it says goodbye to every client; no session is touched by that. *default_model* is sent
-    to clients, for those whose users name none.
+    Use it as an async context manager, on asyncio. Transports ``connect`` their clients to it.
+    Leaving the context sends every client a goodbye; it closes no session. *default_model* is sent
+    to clients for users who name no model. *limits* default to ``Limits()``. Without an
+    *authenticator* every client may use all sessions.
     """
 
     def __init__(
@@ -73,14 +74,15 @@ class Service:
     # For transports.
 
     def check_entered(self) -> None:
-        """Raises InvalidInput before it is entered: it would answer nobody."""
+        """Raises InvalidInput if the service is not entered, because it could not answer."""
         if not self._entered:
             raise InvalidInput("enter the Service first: async with Service(...) as service")
 
     def connect(self, peer: str, wake: Callable[[], None], token: str | None = None) -> Connection:
-        """A new client, which has yet to say hello; *token* counts where its hello has none.
-        Raises Overloaded past a limit: of connections, or of those of *peer* without a hello; and
-        InvalidInput before the service is entered."""
+        """Add a client, which has not sent its hello yet. *token* is used if the hello has none.
+
+        Raises Overloaded if the limit of connections is reached, or the limit of connections of
+        *peer* without a hello. Raises InvalidInput if the service is not entered."""
         self.check_entered()
         connection = Connection(
             self.admission,
@@ -103,11 +105,11 @@ class Service:
         return connection
 
     def count_refused(self) -> None:
-        """A transport has closed a connection without a word: there are too many that end."""
+        """Count a connection that a transport closed at once, because too many are still ending."""
         self._refused += 1
 
     def _check_room(self) -> None:
-        """Raises Overloaded where no further client may be welcomed."""
+        """Raises Overloaded if no further client can be admitted."""
         if len(self._welcomed) >= self.admission.limits.connections:
             raise Overloaded("too many connections", retry_after_s=RETRY_AFTER_S)
 
@@ -143,24 +145,24 @@ class Service:
             connection.detach_idle(now - DETACH_IDLE_S)
         self.admission.drop_rates({connection.rate_key for connection in self._connections})
 
-    # For whoever runs it.
+    # Called by the owner of the service.
 
     def revalidate_clients(self) -> int:
         """Authenticate every client again, after tokens have changed. Clients whose token was
-        revoked, or now belongs to another tenant, are disconnected with ``Unauthenticated``; their
-        turns go on. Returns how many were disconnected."""
+        revoked, or now belongs to another tenant, are disconnected with ``Unauthenticated``. Their
+        turns continue. Returns how many clients were disconnected."""
         return sum(not connection.still_authorized() for connection in tuple(self._connections))
 
     async def drain(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Take no new turns and sessions, and wait until the open turns have ended, at most
-        *timeout_s*. Returns the sessions that still have one. Clients stay connected: they see
-        their turns end. Commands that are refused are ``Overloaded``."""
+        """Refuse new turns and sessions, and wait at most *timeout_s* seconds until the open turns
+        have ended. Returns the ids of sessions that still have an open turn. Clients stay connected
+        and see their turns end. Refused commands are answered ``Overloaded``."""
         self.admission.draining = True
         return await self.manager.drain(timeout_s)
 
     async def close(self, reason: str = GOING_DOWN) -> None:
-        """Say goodbye to every client, give them a moment to read what is left, and detach them.
-        Commands that were accepted go on in the manager."""
+        """Send every client a goodbye, give it ``LEAVE_S`` seconds to read what is left, and detach
+        it. Commands that were already accepted are still carried out by the manager."""
         self.admission.draining = True
         self.admission.lag.stop()
         for connection in tuple(self._connections):
@@ -175,7 +177,8 @@ class Service:
         await self.admission.close()
 
     def statistics(self) -> ServiceStatistics:
-        """Costs a walk over the connections and the live sessions."""
+        """Counters of the service. Takes time in proportion to the connections and sessions in
+        memory."""
         connections, admission = tuple(self._connections), self.admission
         return ServiceStatistics(
             connections=len(connections),
@@ -197,9 +200,9 @@ class Service:
         )
 
     def snapshot(self, tenant: str | None, limit: int = 100) -> ServiceSnapshot:
-        """What the service does now, as far as *tenant* may see it, with at most *limit* live
-        sessions, 1,000 at most. Costs ``statistics``, and for each of these sessions a projection
-        of its context."""
+        """What the service does now, as far as *tenant* may see it, with at most *limit* sessions
+        in memory (at most 1,000). Costs as much as ``statistics``, and a projection of the context
+        of each of these sessions."""
 
         def is_visible(session: str) -> bool:
             return tenancy.is_visible(tenant, session)

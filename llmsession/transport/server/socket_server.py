@@ -1,4 +1,4 @@
-"""JSON lines over Unix domain and TCP sockets: the server's side."""
+"""The server of JSON lines over Unix domain and TCP sockets."""
 
 from __future__ import annotations
 
@@ -38,33 +38,34 @@ from .service import Service
 __all__ = ["SocketServer"]
 
 BACKLOG = 1024
-"""Two hundred clients that connect at once are too many for the usual 100."""
+"""How many connections may wait to be accepted. The usual 100 is too few if 200 clients connect at
+once, for example after a restart."""
 ACCEPT_AGAIN_S = 1.0
-"""After a connection could not be accepted."""
+"""How many seconds to wait after a connection could not be accepted."""
 MAX_LOCK_S = 5.0
-"""How long a start waits for the lock of the socket's folder; another server holds it for
-milliseconds."""
+"""How long a start waits for the lock of the socket's folder, in seconds. Another server holds the
+lock for milliseconds."""
 LOCK_AGAIN_S = 0.02
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024
-"""How much is joined into one write, and how much may wait in the transport before no more is
-given to it."""
+"""How many bytes are joined into one write. It is also how many may wait in the transport before
+the outbox gives it no more."""
 
 
 class SocketServer:
     """Serves *service* at *address*, ``unix:PATH`` or ``tcp://HOST:PORT`` (0 is any free port).
 
-    Use it as an async context manager inside that of the service. Leaving it takes no more
-    connections, says goodbye on those that there are, and drops those that do not take it. The
-    file of a Unix socket is its owner's alone; one that was left behind is replaced, one that
-    somebody listens at is not.
+    Use it as an async context manager inside that of the service. Leaving it accepts no more
+    connections, sends a goodbye on open ones, and drops those that do not read it. Only its owner
+    can use the file of a Unix socket. A file that an earlier server left behind is replaced, unless
+    a server still listens there.
 
-    An address that other machines reach needs *tls* and a service with an authenticator, or
-    *insecure*, where something else protects it. With a ``client_ca`` in *tls* only clients with
-    a certificate are let in. A client whose handshake fails is one line in the log.
+    An address that other machines can reach needs *tls* and a service with an authenticator, or
+    *insecure* if something else protects it. With a ``client_ca`` in *tls*, clients need a
+    certificate. A failed handshake is one line in the log.
 
-    Raises InvalidInput for an address that cannot be listened at, InvalidConfig for one that is
-    not protected.
+    Raises InvalidInput if the server cannot listen at the address, and InvalidConfig if the address
+    is not protected.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class SocketServer:
         self._peers: set[_Peer] = set()
         self._server: asyncio.Server | None = None
         self._listeners: tuple[socket.socket, ...] = ()
-        """With TLS, in place of the server."""
+        """Used instead of ``_server`` with TLS."""
         self._accept_tasks: list[asyncio.Task[None]] = []
         self._file: tuple[int, int] | None = None
         self._stopped = False
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that it got."""
+        """The address at which it listens, with the actual port."""
         sockets = self._listeners or (self._server.sockets if self._server is not None else ())
         if self._address.scheme == "unix" or not sockets:
             return str(self._address)
@@ -142,12 +143,12 @@ class SocketServer:
                 peer.abort()
             await all_closed
         tasks = tuple(self._tasks)
-        for task in tasks:  # handshakes that have not ended
+        for task in tasks:  # handshakes that are still running
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop_listening(self) -> None:
-        """Take no more connections. Open ones stay."""
+        """Accept no more connections. Open ones stay."""
         self._stopped = True
         for task in self._accept_tasks:
             task.cancel()
@@ -160,7 +161,7 @@ class SocketServer:
                 await asyncio.to_thread(_unlink_ours, self._address.path, self._file)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_full or self._stopped:  # accepted in the moment that the server stopped
+        if self._is_full or self._stopped:  # asyncio may accept one more while the server stops
             self._service.count_refused()
             writer.transport.abort()
         else:
@@ -184,15 +185,15 @@ class SocketServer:
             finally:
                 self._peers.discard(peer)
 
-    # With TLS, connections are accepted here: asyncio's server does not report failed handshakes,
-    # and cannot renew its certificate.
+    # With TLS, connections are accepted here, because asyncio's server does not report failed
+    # handshakes and cannot renew its certificate.
 
     async def _accept_all(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 accepted, where = await loop.sock_accept(listener)
-            except OSError as error:  # it is gone already, or there are too many files open
+            except OSError as error:  # the client is gone already, or too many files are open
                 self._service.admission.log.warning(
                     "connection.not_accepted", why=error_text(error)
                 )
@@ -211,7 +212,7 @@ class SocketServer:
             pending = self._service.admission.pending_hellos.enter(peer, lambda: _cancel(task))
         except Overloaded as error:
             self._service.admission.log_refusal(peer, error)
-            accepted.close()  # an error could only be said after the handshake
+            accepted.close()  # an error message could only be sent after the handshake
             return
         try:
             streams = await self._shake_hands(accepted, peer)
@@ -223,7 +224,7 @@ class SocketServer:
     async def _shake_hands(
         self, accepted: socket.socket, peer: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """The streams of a connection, or None if its handshake fails."""
+        """Do the TLS handshake. Returns the streams, or None if the handshake fails."""
         tls, limit_s = self._tls, self._service.admission.limits.hello_s
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -243,7 +244,7 @@ class SocketServer:
 
 
 async def _listeners_at(host: str, port: int) -> tuple[socket.socket, ...]:
-    """Sockets that listen at every address of *host*. Raises OSError."""
+    """Sockets that listen at all addresses of *host*. Raises OSError."""
     loop = asyncio.get_running_loop()
     status = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
@@ -260,7 +261,7 @@ async def _listeners_at(host: str, port: int) -> tuple[socket.socket, ...]:
 
 
 class _Peer:
-    """One accepted socket: reads lines into a Connection, writes what it gives."""
+    """One accepted socket: passes its lines to a Connection, and writes what that wants to send."""
 
     def __init__(
         self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -270,7 +271,7 @@ class _Peer:
         self._writer = writer
         self._transport = writer.transport
         self._context = contextvars.copy_context()
-        """Of all flushes; else each would have a copy of its own."""
+        """Shared by all flushes, because each call_soon would copy the context otherwise."""
         self._loop = asyncio.get_running_loop()
         self._lines = LineReader()
         self._connection: Connection
@@ -280,7 +281,7 @@ class _Peer:
         self.closed = asyncio.Event()
 
     async def admitted(self) -> bool:
-        """Does the service take one more client? If not, the client is sent the error."""
+        """Whether the service accepts the client. If not, the client is sent the error."""
         try:
             self._connection = self._service.connect(
                 _peer_name(self._writer.get_extra_info("peername")), self._wake
@@ -292,7 +293,7 @@ class _Peer:
         return True
 
     async def run(self) -> None:
-        """Serve until either side ends. Raises nothing."""
+        """Serve until either side ends the connection. Raises nothing."""
         try:
             await serve_peer(
                 self._connection,
@@ -306,11 +307,11 @@ class _Peer:
             await self._close()
 
     def leave(self) -> None:
-        """Say goodbye, and end once that is sent."""
+        """Send a goodbye, and end once it is sent."""
         self._connection.leave(GOING_DOWN, RETRY_AFTER_S)
 
     def abort(self) -> None:
-        """Drop the socket as it is."""
+        """Drop the connection at once."""
         self._writer.transport.abort()
         self._finished.set()
 
@@ -353,13 +354,13 @@ class _Peer:
             return
         finally:
             self._lines.clear()
-        # A peer that has closed its writing side may still read what is left for it.
+        # The peer has closed its sending side, but it may still read what is left for it.
         connection.leave("end of input")
         async with asyncio.timeout(LINGER_S):
             await self._finished.wait()
 
-    # Writing: frames go out at once, in this turn of the loop. Only for a peer that does not keep
-    # up is there a task that waits until it has read.
+    # Writing: frames are written at once, in the same iteration of the loop. A task exists only
+    # while the peer does not keep up: it waits until the peer has read.
 
     def _wake(self) -> None:
         self._loop.call_soon(self._flush, context=self._context)
@@ -368,7 +369,7 @@ class _Peer:
         if self._drain_task is not None or self.closed.is_set():
             return
         transport = self._transport
-        if transport.is_closing():  # nobody is there to read it
+        if transport.is_closing():  # the peer is gone
             self._finished.set()
             return
         outbox = self._connection.outbox
@@ -394,25 +395,25 @@ def _cancel(task: asyncio.Task[Any]) -> None:
 
 
 def _peer_name(peer: object) -> str:
-    """A peer's address, as it stands in the log."""
+    """A peer's address as the log shows it."""
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
 
 
 def _bind_unix(path: str) -> tuple[socket.socket, tuple[int, int]]:
-    """A socket bound to *path*, for its owner alone before anybody can connect to it.
+    """A socket bound to *path*. It is its owner's alone before anyone can connect.
 
-    Raises InvalidInput where there is another kind of file, somebody listens, or the folder stays
-    locked.
+    Raises InvalidInput if *path* is another kind of file, if a server listens there, or if the
+    folder stays locked.
     """
     folder = Path(path).absolute().parent
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _lock(lock, folder)  # of two servers that start at once, one sees the other
+            _lock(lock, folder)  # so that of two servers that start at once, one sees the other
             _remove_stale_socket(path)
             listener.bind(path)
-            os.chmod(path, 0o600)  # nobody can connect yet: it does not listen
+            os.chmod(path, 0o600)  # in time: nobody can connect before ``listen``
             listener.listen(BACKLOG)
         finally:
             os.close(lock)
@@ -428,8 +429,8 @@ def _bind_unix(path: str) -> tuple[socket.socket, tuple[int, int]]:
 
 
 def _lock(descriptor: int, folder: Path) -> None:
-    """Lock *folder*, and wait for a server that starts there, but not for ever: any process may
-    hold the lock. Raises InvalidInput."""
+    """Lock *folder*. Wait for another server that is starting there, but not for ever, because any
+    process may hold the lock. Raises InvalidInput."""
     deadline = time.monotonic() + MAX_LOCK_S
     while True:
         try:
@@ -446,7 +447,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove the file that a service left behind. Raises InvalidInput if one listens there."""
+    """Remove a socket that a server left behind. Raises InvalidInput if a server listens there."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -461,7 +462,7 @@ def _remove_stale_socket(path: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             return
-        except OSError as error:  # a service is there, and does not answer
+        except OSError as error:  # a server is there, but does not answer
             raise InvalidInput(f"cannot listen at unix:{path}: {error}") from error
     raise InvalidInput(f"cannot listen at unix:{path}: somebody listens there")
 

@@ -1,9 +1,9 @@
-"""One subscription of a connection: events of a session, or of its log, go into the outbox.
+"""One subscription of a connection. It writes events of a session into the connection's outbox.
 
-The session's subscriptions call it directly, without a task in between: an event that is published
-is in the outbox at once. Only a subscription that begins behind the head needs a task, which reads
-the log, no faster than the client reads. Events that are published meanwhile are not buffered: the
-log has them.
+The session calls it directly, without a task in between, so a published event is in the outbox at
+once. Only a subscription that starts behind the head needs a task: it reads the log, and no faster
+than the client reads. Events that are published during that time are not buffered, because they
+will be read from the log.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = ["OpenSubscriptions", "ServerSubscription"]
 FIRST_PAGE = 4
 PAGE = 32
 PAGE_BYTES = 256 * 1024
-"""Records read at a time: few at first, then more until they have so many bytes. A page is in
-memory whole, beside what waits in the outbox; only some subscriptions of a connection have one."""
+"""Records per read: few at first, then more, until a page has ``PAGE_BYTES``. A whole page is in
+memory in addition to the outbox, so only ``READERS`` subscriptions of a connection hold one."""
 
 _newest: tuple[Record | None, bytes] = (None, b"")
 
 
 def _bytes_of(record: Record) -> bytes:
-    """The record as it is in the log. All subscriptions of a session get it one after the other,
-    so it is encoded once for all."""
+    """The encoded record. A session calls all its subscriptions one after the other with the same
+    record, so the newest encoding is kept for the next of them."""
     global _newest  # noqa: PLW0603  # one slot, of a pure function's newest answer
     latest = _newest
     if latest[0] is not record:
@@ -55,8 +55,8 @@ def _bytes_of(record: Record) -> bytes:
 
 
 class ServerSubscription(EventSink):
-    """``on_ended`` is called when no more events will come; ``visible_error`` returns an error as
-    the client may see it."""
+    """One subscription. ``on_ended`` is called when no more events will come. ``visible_error``
+    returns an error as the client may see it."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ServerSubscription(EventSink):
         self._listening: SinkSubscription
         self._is_live = False
         self._ending = False
-        """Nothing more is published; records in the log are still sent."""
+        """The session publishes nothing more; the rest of the log is still sent."""
         self._ended = False
         self._has_moved = False
         self._newest: Preview | None = None
@@ -85,7 +85,8 @@ class ServerSubscription(EventSink):
         self.lagged = False
 
     def begin(self, listening: SinkSubscription) -> bool:
-        """Begin at *listening*'s place. True if the log has to be read first: ``catch_up``."""
+        """Begin at the position of *listening*. Returns whether the log must be read first, with
+        ``catch_up``."""
         self._listening = listening
         self._begun_after = self._cursor = listening.after
         self._head = listening.head
@@ -96,7 +97,7 @@ class ServerSubscription(EventSink):
         return False
 
     async def catch_up(self) -> None:
-        """Read the log up to where the live events begin. The client gets the errors."""
+        """Read the log up to the point where live events begin. Errors are sent to the client."""
         page_size = FIRST_PAGE
         try:
             while not self._ended and self._cursor < self._head:
@@ -108,12 +109,13 @@ class ServerSubscription(EventSink):
             self._go_live()
 
     async def _read_page(self, page_size: int) -> int:
-        """Send the next *page_size* records; returns how many to read next. Raises as the
-        store."""
+        """Send the next *page_size* records. Returns the size of the next page. Raises the errors
+        of the store."""
         await self._outbox.wait_for_room()
         if self._ended:
             return page_size
-        # Not past the head: a record that is in the log but not published yet is offered live.
+        # Do not read past the head: a record that is stored but not published yet is offered live,
+        # and would otherwise be sent twice.
         page = await self._listening.read(self._cursor, min(page_size, self._head - self._cursor))
         if not page and self._cursor < self._head:
             raise RecordDamaged(self._listening.session, self._cursor + 1, "it is missing")
@@ -133,20 +135,20 @@ class ServerSubscription(EventSink):
         if self._ending:
             self._end()
 
-    # Called by the session's subscriptions.
+    # Called by the session.
 
     def offer_record(self, record: Record) -> None:
-        """A durable record that comes next."""
+        """Send the next durable record, unless the log is still being read."""
         self._head = record.seq
         if self._is_live and not self._ended:
             self._cursor = record.seq
             if isinstance(record, TurnResumed):
-                self._newest = None  # the step's text begins anew, with the attempt that it had
+                self._newest = None  # the resumed step starts its text again with the same attempt
             if self._turn is None or turn_of(record) == self._turn:
                 self._send_record(record, _bytes_of(record))
 
     def offer_preview(self, preview: Preview) -> None:
-        """A piece of a reply. Its offset counts pieces that were lost, too."""
+        """Send a piece of a reply. Its offset counts lost pieces, too, so the client sees gaps."""
         if not self._is_live or self._ended:
             return
         if self._turn is not None and preview.turn != self._turn:
@@ -165,7 +167,7 @@ class ServerSubscription(EventSink):
         self._offset += len(preview.text)
 
     def offer_restart(self, restart: StepRestarted) -> None:
-        """The previews of a step are void."""
+        """Tell the client that the previews of a step are void."""
         if not self._is_live or self._ended:
             return
         if self._turn is None or restart.turn == self._turn:
@@ -173,7 +175,8 @@ class ServerSubscription(EventSink):
             self._outbox.offer_restart(self.id, self._listening.session, restart)
 
     def lag(self) -> None:
-        """The session or the outbox cannot buffer more: end, and tell the client its cursor."""
+        """End the subscription because the session or the outbox cannot buffer more. The client
+        gets the cursor after which it can subscribe again."""
         if not self._ended:
             self._stop()
             self.lagged = True
@@ -182,13 +185,13 @@ class ServerSubscription(EventSink):
             self._on_ended(self)
 
     def end(self, *, moved: bool = False) -> None:
-        """Nothing more is published; records in the log are still sent. *moved*: another owner
-        publishes what follows."""
+        """End after the rest of the log was sent: the session publishes nothing more. *moved*:
+        another owner publishes what follows."""
         self._ending, self._has_moved = True, moved
         if self._is_live:
             self._end()
 
-    # From here on, into the outbox.
+    # Writing to the outbox.
 
     def _send_record(self, record: Record, body: bytes) -> None:
         if self._turn is not None and turn_of(record) != self._turn:
@@ -212,7 +215,8 @@ class ServerSubscription(EventSink):
             return tool_uses(record)
         if not isinstance(record, TurnResumed):
             return []
-        # The records of these calls came before the subscription began: each call is sent once.
+        # These calls were offered by records from before the subscription began, so the client has
+        # not seen them. They are sent once.
         before, self._begun_after = self._begun_after, 0
         return [
             use
@@ -236,7 +240,7 @@ class ServerSubscription(EventSink):
             self._on_ended(self)
 
     def close(self) -> None:
-        """The client unsubscribed, or is gone."""
+        """End without a message: the client unsubscribed or is gone."""
         if not self._ended:
             self._stop()
             self._outbox.end(self.id)
@@ -247,7 +251,7 @@ class ServerSubscription(EventSink):
 
 
 class OpenSubscriptions:
-    """The subscriptions of a connection, by their ids and counted by their sessions."""
+    """The subscriptions of a connection by id, with their number for each session."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, ServerSubscription] = {}
@@ -260,16 +264,16 @@ class OpenSubscriptions:
         return id in self._by_id
 
     def count(self, session: str) -> int:
-        """How many are open to *session*."""
+        """How many subscriptions to *session* are open."""
         return self._counts[session]
 
     def add(self, subscription: ServerSubscription) -> None:
-        """Hold *subscription*, whose id must be free."""
+        """Add *subscription*. Its id must not be in use."""
         self._by_id[subscription.id] = subscription
         self._counts[subscription.session] += 1
 
     def pop(self, id: int) -> ServerSubscription | None:
-        """Hold the subscription *id* no more; None if there is no such."""
+        """Remove the subscription *id* and return it, or None if there is none."""
         subscription = self._by_id.pop(id, None)
         if subscription is not None:
             self._counts[subscription.session] -= 1
@@ -278,7 +282,7 @@ class OpenSubscriptions:
         return subscription
 
     def close_all(self) -> None:
-        """Close every subscription, and hold none."""
+        """Close and remove all subscriptions."""
         for subscription in self._by_id.values():
             subscription.close()
         self._by_id.clear()

@@ -1,8 +1,9 @@
-"""The messages of the wire: JSON objects whose ``type`` says which. See docs/reference/wire.md.
+"""The messages of the wire: JSON objects whose ``type`` names the message. See
+docs/reference/wire.md.
 
-A frame is one message. How frames are told apart is the transport's: a line on a socket, an
-envelope in gRPC. The bytes of a message are the same on both. Commands are read strictly, so that
-a misspelt option is not ignored; a client ignores the fields that it does not know.
+A frame is one message. How frames are separated depends on the transport: a line on a socket, an
+envelope in gRPC. The bytes of a message are the same on both. Commands are decoded strictly, so
+that a misspelt option is not ignored. A client ignores fields that it does not know.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from llmsession.turns import InterruptPolicy, Message, Request, Seed, ToolUse
 __all__ = ["ServiceSnapshot", "ServiceStatistics"]
 
 VERSION = 2
-"""The version of the protocol that is spoken here."""
+"""The version of the protocol that this code uses."""
 MAX_ID = 2**53 - 1
-"""The largest integer that every JSON reader keeps exact."""
+"""The largest integer that every JSON reader reads exactly."""
 
 
 class _FromClient(
@@ -53,7 +54,7 @@ class _FromServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
-    """The first frame of a client: the versions that it speaks, and its token if it has one.
+    """The first frame of a client: the versions that it supports, and its token if it has one.
     ``client`` is a name for the log."""
 
     versions: tuple[int, ...]
@@ -62,9 +63,9 @@ class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
 
 
 class Welcome(_FromServer, frozen=True, kw_only=True, tag="welcome"):
-    """The answer to ``hello``: the version that is spoken from now on. A frame to the server may
-    have ``max_frame_bytes``; who has not heard for ``keepalive_s`` sends a ping. ``default_model``
-    is one that answers here, for a client whose user names none."""
+    """The answer to ``hello``. ``version`` is used from now on. A frame to the server may have up
+    to ``max_frame_bytes``. A side that has received nothing for ``keepalive_s`` seconds sends a
+    ping. ``default_model`` is a model that the service has, for clients whose users name none."""
 
     version: int
     server: str
@@ -74,7 +75,8 @@ class Welcome(_FromServer, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Ping(_FromClient, _FromServer, frozen=True, kw_only=True, tag="ping"):
-    """Are you there? From either side at any time, also before the welcome."""
+    """Asks the other side for a pong. Either side may send it at any time, even before the
+    welcome."""
 
 
 class Pong(_FromClient, _FromServer, frozen=True, kw_only=True, tag="pong"):
@@ -82,14 +84,14 @@ class Pong(_FromClient, _FromServer, frozen=True, kw_only=True, tag="pong"):
 
 
 class Goodbye(_FromClient, _FromServer, frozen=True, kw_only=True, tag="goodbye"):
-    """The last frame of either side: it closes the connection. A server that goes says when it
-    is worth coming back."""
+    """The last frame of either side, before it closes the connection. A server that shuts down says
+    after how many seconds to connect again."""
 
     reason: str = ""
     retry_after_s: float | None = None
 
 
-# Bodies of replies that are no values of the session.
+# Bodies of replies that are not values of the session.
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -100,7 +102,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A send was accepted, durably, as or into turn ``turn``."""
+    """A send was accepted durably, as turn ``turn`` or into it."""
 
     turn: int
 
@@ -112,9 +114,9 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages of a history, oldest first. ``next`` is what to ask ``after`` for the next page,
-    None for the last one, which has the open turn's messages if those were asked for. Pages of
-    one ``generation`` belong together: if it changes, begin again."""
+    """Messages of a history, oldest first. ``next`` is the ``after`` of the next page. It is None
+    on the last page, which also has the open turn's messages if they were requested. All pages must
+    have the same ``generation``: if it changes, begin again."""
 
     messages: Sequence[Message]
     generation: int
@@ -122,18 +124,18 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """How much there is now, and how often things happened so far."""
+    """Current numbers of a service, and counters since its start."""
 
     connections: int
     sessions: int
-    """In use by connections; one that two use counts twice."""
+    """Sessions that connections use. One that two connections use counts twice."""
     subscriptions: int
     open_requests: int
     open_turns: int
     outgoing_bytes: int
-    """What waits to be sent to clients."""
+    """Bytes that wait to be sent to clients."""
     incoming_bytes: int = 0
-    """What counts of frames that have not ended, and of commands that wait for their answers."""
+    """Bytes of unfinished frames and of commands without an answer, as ``Limits`` counts them."""
     loop_lag_s: float
     connected: int
     refused_connections: int
@@ -145,8 +147,9 @@ class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service does now. ``service`` is None for a tenant, which sees its own sessions only:
-    how many are ``live``, how many of them are ``running`` a turn, and the figures of some."""
+    """What a service does now. ``live`` sessions are in memory, and ``running`` ones have a turn
+    that runs; ``sessions`` has the figures of some of them. A tenant sees only its own sessions,
+    and its ``service`` is None."""
 
     service: ServiceStatistics | None
     live: int
@@ -162,7 +165,7 @@ Body = TypeVar("Body")
 
 
 class Command(_FromClient, Generic[Body], frozen=True, kw_only=True):
-    """What a client asks for; the body of its reply is a ``Body``."""
+    """A request of a client. The body of its reply is a ``Body``."""
 
     id: int
 
@@ -180,7 +183,7 @@ class IdempotentCommand(SessionCommand[Body], Generic[Body], frozen=True, kw_onl
 
 
 class Query(_FromClient, frozen=True, kw_only=True):
-    """A command that changes nothing: it may be repeated, and needs no order."""
+    """A command that changes nothing. It may be repeated, and it has no order."""
 
 
 class SessionQuery(SessionCommand[Body], Query, Generic[Body], frozen=True, kw_only=True):
@@ -198,9 +201,9 @@ class Create(Command[Opened], frozen=True, kw_only=True, tag="create"):
 
 
 class Open(SessionCommand[Opened], frozen=True, kw_only=True, tag="open"):
-    """Open a session that exists. Every other command opens its session, too, if the connection
-    has not done so; this one says how. ``here`` is for a client that another host of a cluster
-    sent here: the session is served here, unless another owner has it."""
+    """Open a session that exists. Every other command also opens its session if the connection
+    has not done so; only this one has options. ``here`` is for a client that another host of a
+    cluster sent here: the session is served here, unless another owner has it."""
 
     takeover: bool = False
     recovery: Recovery | None = None
@@ -216,7 +219,7 @@ class Send(IdempotentCommand[Accepted], frozen=True, kw_only=True, tag="send"):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One call's result: text, or a list of blocks."""
+    """The result of one call: text, or a list of blocks."""
 
     call_id: str
     content: msgspec.Raw
@@ -225,40 +228,40 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Submit(IdempotentCommand[None], frozen=True, kw_only=True, tag="submit"):
-    """Submit results of calls."""
+    """Submit tool results."""
 
     results: tuple[Result, ...]
 
 
 class Interrupt(IdempotentCommand[InterruptOutcome], frozen=True, kw_only=True, tag="interrupt"):
-    """Stop a turn; without one, everything that was sent before this."""
+    """Interrupt a turn. Without ``turn``, interrupt everything that was sent before this."""
 
     turn: int | None = None
     policy: InterruptPolicy | None = None
 
 
 class Outcome(SessionCommand[TurnOutcome], frozen=True, kw_only=True, tag="outcome"):
-    """Wait for the end of a turn."""
+    """Wait for the end of a turn, and return its outcome."""
 
     turn: int
 
 
 class Subscribe(SessionCommand[Subscribed], frozen=True, kw_only=True, tag="subscribe"):
-    """Events of a session after a cursor, from now on without one; with ``turn`` those of one
-    turn, from its acceptance. The events carry this ``id``."""
+    """Subscribe to the events of a session after a cursor, or from now on. With ``turn``, only to
+    those of one turn, from its acceptance on. The events carry this ``id``."""
 
     after: int | None = None
     turn: int | None = None
 
 
 class Unsubscribe(Command[None], frozen=True, kw_only=True, tag="unsubscribe"):
-    """Send no more events of that subscription. One that does not exist is no error."""
+    """End a subscription. If it does not exist, that is not an error."""
 
     subscription: int
 
 
 class Conversation(SessionQuery[Page], frozen=True, kw_only=True, tag="conversation"):
-    """A page of the history."""
+    """Read a page of the history."""
 
     after: int = 0
     limit: int = 256
@@ -266,47 +269,47 @@ class Conversation(SessionQuery[Page], frozen=True, kw_only=True, tag="conversat
 
 
 class Context(SessionQuery[Request], frozen=True, kw_only=True, tag="context"):
-    """What the model would be sent now."""
+    """Read the request that the model would be sent now."""
 
 
 class Status(SessionQuery[SessionStatus], frozen=True, kw_only=True, tag="status"):
-    """What the session does now."""
+    """Read what the session does now."""
 
 
 class UsageOf(SessionQuery[SessionUsage], frozen=True, kw_only=True, tag="usage"):
-    """What the session has used."""
+    """Read the usage of the session."""
 
 
 class OpenCalls(SessionQuery[tuple[ToolUse, ...]], frozen=True, kw_only=True, tag="open_calls"):
-    """The calls that wait for results."""
+    """Read the calls that wait for results."""
 
 
 class Summary(SessionQuery[str], frozen=True, kw_only=True, tag="summary"):
-    """What the conversation was about, as text, without a model."""
+    """Summarise the conversation as text, without calling a model."""
 
     max_chars: int | None = None
 
 
 class WillCompact(SessionQuery[bool], frozen=True, kw_only=True, tag="will_compact"):
-    """Would the next request be sent behind a compaction?"""
+    """Read whether the next request would have to wait for a compaction."""
 
 
 class CompactSummaries(
     SessionQuery[dict[str, str]], frozen=True, kw_only=True, tag="compact_summaries"
 ):
-    """The compact summaries of results, by call id."""
+    """Read the compact summaries of results by call id."""
 
 
 class Row(SessionQuery[SessionRow], frozen=True, kw_only=True, tag="row"):
-    """What the store knows of the session. Does not open it. With ``titles`` the row has its
-    title."""
+    """Read what the store knows of the session, without opening it. With ``titles`` the row has the
+    session's title."""
 
     titles: bool = False
 
 
 class Export(SessionQuery[ExportedConversation], frozen=True, kw_only=True, tag="export"):
-    """What the session's log knows beside its messages: the answer has none of them, their pages
-    are fetched with ``conversation``. Does not open the session."""
+    """Read what the session's log knows in addition to its messages, without opening the session.
+    The messages are read with ``conversation``."""
 
 
 class Compact(SessionCommand[CompactionOutcome], frozen=True, kw_only=True, tag="compact"):
@@ -321,15 +324,15 @@ class Clear(IdempotentCommand[None], frozen=True, kw_only=True, tag="clear"):
 
 
 class Rewind(IdempotentCommand[None], frozen=True, kw_only=True, tag="rewind"):
-    """Let the history end with turn ``to`` again, 0 for none."""
+    """Remove the turns after turn ``to`` from the history. 0 removes all."""
 
     to: int
     when_busy: IfBusy = "reject"
 
 
 class Forget(IdempotentCommand[None], frozen=True, kw_only=True, tag="forget"):
-    """Remove what was said before a turn, or before a moment in seconds since the epoch: exactly
-    one of them is set."""
+    """Remove everything before a turn, or before a moment in seconds since the epoch. Exactly one
+    of them is set."""
 
     turn: int | None = None
     moment: float | None = None
@@ -337,8 +340,8 @@ class Forget(IdempotentCommand[None], frozen=True, kw_only=True, tag="forget"):
 
 
 class Fork(IdempotentCommand[Opened], frozen=True, kw_only=True, tag="fork"):
-    """A new session that goes on from here, or from the commit of turn ``at``; ``fork`` is its
-    id."""
+    """Create a session that continues from here, or from the commit of turn ``at``. ``fork`` is the
+    id of the new session."""
 
     at: int | None = None
     fork: str | None = None
@@ -347,8 +350,8 @@ class Fork(IdempotentCommand[Opened], frozen=True, kw_only=True, tag="fork"):
 
 
 class Label(IdempotentCommand[None], frozen=True, kw_only=True, tag="label"):
-    """Replace the session's labels, its title, and whether it is archived; null, or left out,
-    changes nothing of it."""
+    """Set the session's labels, its title, and whether it is archived. A field that is null or left
+    out is not changed."""
 
     labels: dict[str, str] | None = None
     title: str | None = None
@@ -362,25 +365,26 @@ class Configure(IdempotentCommand[None], frozen=True, kw_only=True, tag="configu
 
 
 class StoreSummaries(IdempotentCommand[None], frozen=True, kw_only=True, tag="store_summaries"):
-    """Give compact summaries by call id."""
+    """Store compact summaries by call id."""
 
     summaries: dict[str, str]
 
 
 class SetSummary(IdempotentCommand[None], frozen=True, kw_only=True, tag="set_summary"):
-    """Show ``text`` in place of all messages up to the end of turn ``upto``."""
+    """Show ``text`` instead of all messages up to the end of turn ``upto``."""
 
     text: str
     upto: int
 
 
 class Close(SessionCommand[Closed], frozen=True, kw_only=True, tag="close"):
-    """End the session here."""
+    """Close the session. It ends for all clients."""
 
 
 class ListSessions(Command[tuple[SessionRow, ...]], Query, frozen=True, kw_only=True, tag="list"):
-    """List sessions by id, those greater than ``after``. Archived ones are left out; with
-    ``archived`` true there are only these, with null all. With ``titles`` each row has a title."""
+    """List sessions in the order of their ids, from the first one after ``after``. Archived
+    sessions are left out. With ``archived`` true only they are listed, with null all sessions. With
+    ``titles`` each row has a title."""
 
     after: str = ""
     limit: int = 1000
@@ -390,7 +394,7 @@ class ListSessions(Command[tuple[SessionRow, ...]], Query, frozen=True, kw_only=
 
 
 class SearchSessions(Command[SearchPage], Query, frozen=True, kw_only=True, tag="search"):
-    """Search what sessions say, those with ids greater than ``after``. Opens none of them."""
+    """Search the conversations of sessions with ids after ``after``. Opens none of them."""
 
     query: str
     after: str = ""
@@ -403,8 +407,8 @@ class Delete(SessionCommand[None], frozen=True, kw_only=True, tag="delete"):
 
 
 class Statistics(Command[ServiceSnapshot], Query, frozen=True, kw_only=True, tag="statistics"):
-    """What the service does now, with at most ``limit`` of its live sessions, those that run a
-    turn first."""
+    """Read what the service does now, with at most ``limit`` of its sessions in memory. Those with
+    a running turn come first."""
 
     limit: int = 100
 
@@ -416,18 +420,18 @@ def _leaves(kind: type[Command[Any]]) -> tuple[type[Command[Any]], ...]:
 
 
 def tag_of(kind: type[Command[Any]]) -> str:
-    """The type of a command of *kind*, as it is on the wire: ``open_calls``."""
+    """The ``type`` of a command of *kind* on the wire, such as ``open_calls``."""
     return str(kind.__struct_config__.tag)
 
 
 def body_type(kind: type[Command[Body]]) -> type[Body]:
-    """The type of what a command of *kind* is answered with: its type parameter."""
+    """The type of the reply's body to a command of *kind*: its type parameter."""
     body: type[Body] = get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
     return body
 
 
 COMMANDS: tuple[type[Command[Any]], ...] = _leaves(Command)
-"""Every command that there is."""
+"""All commands."""
 FromClient: TypeAlias = Hello | Ping | Pong | Goodbye | Command[Any]
 
 
@@ -435,16 +439,17 @@ FromClient: TypeAlias = Hello | Ping | Pong | Goodbye | Command[Any]
 
 
 class Reply(_FromServer, frozen=True, kw_only=True, tag="reply"):
-    """The answer to the command ``id``; each command says what its ``body`` is."""
+    """The answer to the command ``id``. The type of ``body`` depends on the command."""
 
     id: int
     body: msgspec.Raw
 
 
 class Error(_FromServer, frozen=True, kw_only=True, tag="error"):
-    """The command ``id`` failed, or the subscription of that id; without one the connection did,
-    and closes. ``code`` is the name of a SessionError, ``details`` are its attributes. What is
-    ``retryable`` may succeed later as it is, after ``retry_after_s`` if that is known."""
+    """The command or the subscription ``id`` failed. Without an ``id`` the connection failed, and
+    closes. ``code`` is the name of a SessionError, and ``details`` are its attributes. If
+    ``retryable``, the same command may succeed later, after ``retry_after_s`` seconds if that is
+    known."""
 
     id: int | None = None
     code: str
@@ -455,11 +460,12 @@ class Error(_FromServer, frozen=True, kw_only=True, tag="error"):
 
 
 class Event(_FromServer, frozen=True, kw_only=True, tag="event", gc=False):
-    """One event. ``body`` is the record as it is in the log, or the preview, byte for byte;
-    ``kind`` and ``turn`` stand in it, too. ``seq`` is a durable event's place, 0 for a preview.
+    """One event. ``body`` is the record as it is in the log, byte for byte, or the preview. It
+    contains ``kind`` and ``turn``, too. ``seq`` is the position of a durable event in the log, and
+    0 for a preview.
 
-    ``offset``, of a preview, is how many characters of its block came before it. ``calls``, of
-    an event that offers calls to run, are these calls.
+    ``offset`` is how many characters of its block came before a preview. ``calls`` are the calls to
+    run, if the event offers any.
     """
 
     subscription: int
@@ -473,15 +479,15 @@ class Event(_FromServer, frozen=True, kw_only=True, tag="event", gc=False):
 
 
 class Lagged(_FromServer, frozen=True, kw_only=True, tag="lagged"):
-    """The client read too slowly: this subscription is over. It got everything up to ``cursor``;
-    subscribe again after it."""
+    """The subscription has ended because the client read too slowly. The client has received
+    everything up to ``cursor``, and can subscribe again after it."""
 
     subscription: int
     cursor: int
 
 
 class Ended(_FromServer, frozen=True, kw_only=True, tag="ended"):
-    """No more events come: the turn has ended, or the session was closed or moved. If it
+    """No more events will come: the turn has ended, or the session was closed or moved. If it
     ``moved`` to another owner, the client got everything up to ``cursor``: subscribe after it at
     that owner."""
 

@@ -33,15 +33,16 @@ class ServerIdentity(NamedTuple):
 
 
 class ServerTls:
-    """A server's certificate, and the authority of its clients. It reads files: create it, and
-    ``reload`` it, outside of event loops.
+    """A server's certificate, and the CAs that its clients need a certificate of.
 
-    *certificate* is a file with the server's certificate and those between it and a root, *key*
-    one with its key, without a passphrase. With *client_ca*, a file of certificates, only clients
-    with a certificate that one of these signed are let in (mTLS).
+    - *certificate* is a PEM file with the server's certificate and its intermediate certificates.
+    - *key* is a PEM file with its private key, without a passphrase.
+    - *client_ca* is a PEM file of CA certificates. With it, clients need a certificate that one of
+      these CAs signed (mTLS).
 
-    Raises InvalidConfig for a file that is missing or is no such thing, a key that belongs to
-    another certificate, and a certificate that has expired, is not valid yet or is for clients.
+    The constructor and ``reload`` read files: call them outside of event loops. They raise
+    InvalidConfig for a file that is missing or has another content, for a key of another
+    certificate, and for a certificate that has expired, is not valid yet or is only for clients.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class ServerTls:
     ) -> None:
         self._files = (certificate, key, client_ca)
         self.identity = _identity(certificate, key, client_ca)
-        """For the next handshake. It is one value, so no handshake mixes old and new files."""
+        """Used by the next handshake. It is a single value, so that no handshake mixes old and new
+        files."""
 
     def reload(self) -> None:
-        """Read the files again, for later handshakes; open connections stay. Raises as the
-        constructor, and keeps the old identity."""
+        """Read the files again, for later handshakes. Open connections stay. Raises the errors of
+        the constructor; then the old files stay in use."""
         self.identity = _identity(*self._files)
 
 
@@ -71,11 +73,11 @@ def _identity(certificate: FilePath, key: FilePath, client_ca: FilePath | None) 
 
 
 class ClientTls:
-    """Whom a client trusts, and its own certificate. It reads files: create it outside of event
-    loops.
+    """The CAs that a client trusts, and its own certificate.
 
-    *ca* is a file of certificates that are trusted, in place of the system's; *certificate* and
-    *key* are the client's own, for a server that requires them (mTLS). Raises as ``ServerTls``.
+    *ca* is a PEM file of CA certificates that are trusted instead of the system's. *certificate*
+    and *key* are the client's own, for a server that requires them (mTLS). The constructor reads
+    files: call it outside of event loops. It raises the errors of ``ServerTls``.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ def _load_identity(context: ssl.SSLContext, certificate: FilePath, key: FilePath
     certificate, key = os.fspath(certificate), os.fspath(key)
 
     def no_passphrase() -> str:
-        # Without this OpenSSL asks for a passphrase at the terminal.
+        # Without a callback OpenSSL would ask for the passphrase on the terminal.
         raise InvalidConfig(f"TLS key {key!r} has a passphrase; a service needs one without")
 
     try:
@@ -151,7 +153,7 @@ def _check_use(certificate: FilePath, key: FilePath, pem: bytes, *, is_server: b
     sees = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if is_server else ssl.PROTOCOL_TLS_SERVER)
     shows.check_hostname = sees.check_hostname = False
     shows.verify_mode, sees.verify_mode = ssl.CERT_NONE, ssl.CERT_REQUIRED
-    # Only the leaf: its dates are checked, not those of the root that signed it.
+    # Accept the leaf as its own root: only its dates are to be checked, not those of its CA.
     sees.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     sees.load_verify_locations(cadata=_first(pem))
     for context in (shows, sees):

@@ -171,21 +171,21 @@ def test_commands_tell_and_change_the_session(talk: Any, walk: Path) -> None:
     terminal.accepts()
     terminal.sees("1 turns")
     terminal.says("/context")
-    terminal.sees("the model is sent")
+    terminal.sees("the request holds")
     terminal.says("/usage")
-    terminal.sees("in all")
+    terminal.sees("total")
     terminal.says("/compact")
     terminal.sees("nothing was compacted")
     terminal.says("/model other")
     terminal.sees("model other")
     terminal.says("/fork")
-    terminal.sees("this is a fork now")
+    terminal.sees("now in the fork")
     terminal.says("/rewind")
     terminal.sees("back to the beginning")
     terminal.says("/clear")
     terminal.sees("the conversation is empty")
     terminal.says("/nonsense")
-    terminal.sees("no command /nonsense")
+    terminal.sees("unknown command /nonsense")
     terminal.says("/help")
     terminal.sees("Esc or Ctrl-C")
     assert terminal.hangs_up() == 0
@@ -240,13 +240,13 @@ def test_a_server_without_a_scheme_is_refused_before_the_first_line(
     piped: Callable[..., Ran],
 ) -> None:
     done = piped("--provider", "openai", "--base-url", "localhost:8000", "--model", "m")
-    assert "has to begin with http://" in done.refusal
+    assert "must begin with http://" in done.refusal
 
 
 def test_replay_without_a_recording_and_a_recording_without_replay_are_refused(
     piped: Callable[..., Ran],
 ) -> None:
-    assert "needs the FILE" in piped("--provider", "replay").refusal
+    assert "needs a FILE" in piped("--provider", "replay").refusal
     assert "--provider replay" in piped("some.jsonl").refusal
 
 
@@ -258,7 +258,7 @@ def test_without_a_terminal_lines_are_read_as_they_come(walk: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "→ " in done.stdout
-    assert "the model is sent" in done.stdout
+    assert "the request holds" in done.stdout
 
 
 def test_what_the_reader_leaves_out_of_a_recording_is_counted_on_stderr(
@@ -315,7 +315,7 @@ def test_a_slash_command_is_not_glued_to_the_line_that_was_filled_in(talk: Any, 
     terminal = talk("--provider", "replay", walk, "--delay-ms", "0")
     terminal.sees("> ")
     terminal.types("/context" + ENTER)  # the recorded line stands in the input
-    terminal.sees("the model is sent")
+    terminal.sees("the request holds")
     terminal.accepts()  # and is offered again
     terminal.sees("1 turns")
     terminal.says("/quit")

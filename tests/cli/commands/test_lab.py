@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_one_line_and_the_others_are_compared(
     [
         ((), "FILE"),
         (("--policies", "nothing", "x"), "there is no policy 'nothing'"),
-        (("--policies", ",", "x"), "no policy is named"),
+        (("--policies", ",", "x"), "no policy is given"),
         (("--from", "nothing", "x"), "nothing"),
         (("--window", "5", "x"), "1000"),
         (("--prices", "no-such-file.toml", "x"), "no-such-file.toml"),

@@ -181,7 +181,7 @@ def test_more_sessions_than_a_page_are_all_listed(run_here: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--label", "red"], ["'red'", "name=value"]),
+        (["--label", "red"], ["'red'", "NAME=VALUE"]),
         (["--idle", "soon"], ["'soon'", "90d"]),
         (["--idle", "-5d"], ["-5d"]),
     ],
@@ -330,13 +330,13 @@ def test_a_search_says_where_and_how_often_something_was_said(run_here: Run) -> 
     [hit] = ran.figures
     assert (hit["session"], hit["messages"], hit["turn"], hit["role"]) == ("alpha", 3, 1, "user")
     ran = run_here("search", "nowhere")
-    assert (ran.code, ran.out) == (0, "nothing was found\n")
+    assert (ran.code, ran.out) == (0, "no matches\n")
 
 
 def test_a_search_that_ends_early_says_how_to_go_on(run_here: Run) -> None:
     ran = run_here("search", "answer", "--limit", 1, "--json")
     assert [hit["session"] for hit in ran.figures] == ["alpha"]
-    assert ran.err == "llmsession: there may be more: --after alpha\n"
+    assert ran.err == "llmsession: there may be more; continue with --after alpha\n"
     ran = run_here("search", "answer", "--after", "alpha", "--json")
     assert ([hit["session"] for hit in ran.figures], ran.err) == (["alpha-fork"], "")
 
@@ -354,7 +354,7 @@ def test_a_search_of_an_encrypted_store_reads_it_and_needs_the_key(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["?"], ["'?'", "no word"]), (["x", "--limit", 0], ["--limit 0"])],
+    [(["?"], ["'?'", "no word"]), (["x", "--limit", 0], ["--limit is 0"])],
 )
 def test_a_search_for_nothing_is_refused(
     run_here: Run, arguments: list[object], words: list[str]
@@ -390,7 +390,7 @@ def test_a_session_is_shown_with_what_was_said_and_done_in_it(path: Path, run_he
         "  title what is in the notes?",
         "  labels team=red user=[ann]",
         "  2 turns, 6 messages; 30 tokens in, 15 out",
-        "  cost not known for m",
+        "  cost unknown for m",
     ]
     assert "u1 user · 2027-01-15 08:00:00" in lines
     assert "a2 assistant · m · 2027-01-15 08:00:00" in lines
@@ -485,7 +485,7 @@ def test_nothing_is_deleted_unless_somebody_says_yes(
     ran = run_here("delete", "alpha", "beta")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("delete alpha, beta for good? [y/N] ")
-    assert ran.err.endswith("llmsession: nothing was deleted; --yes does not ask\n")
+    assert ran.err.endswith("llmsession: nothing was deleted; use --yes to skip this question\n")
     assert ("\n" in answer) or ran.err.count("\n") == 2
     assert {"alpha", "beta"} < set(ids(path))
 

@@ -87,7 +87,7 @@ def test_nothing_is_imported_of_a_file_with_more_than_one_percent_left_out_unles
         where.write_bytes(msgspec.json.encode([{"role": r, "content": text} for r, text in talk]))
     missing = f"llmsession: {path}: 1 of 5 calls, results and messages (20.0%) left out: system 1"
     ran = run("import", good, path)
-    assert ran.refusal == f"{missing}; --partial imports the rest"
+    assert ran.refusal == f"{missing}; use --partial to import the rest"
     assert "no store" in run("list").err or "no sessions" in run("list").out
     ran = run("import", path, "--partial", "--json")
     assert (ran.code, ran.err) == (0, f"{missing}\n")
@@ -148,7 +148,7 @@ def test_a_named_pipe_is_not_imported(run: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for command in ("import", "replay"):
         line = run(command, tmp_path / "pipe").err
-        assert f"{tmp_path / 'pipe'}: a named pipe (FIFO) is not read" in line
+        assert f"{tmp_path / 'pipe'}: a named pipe (FIFO) cannot be read" in line
 
 
 def test_a_file_that_is_there_is_not_overwritten(run: Run, file: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_file_that_is_there_is_not_overwritten(run: Run, file: Path, tmp_path:
     written.write_bytes(b"mine")
     ran = run("export", "-o", tmp_path / "out")
     assert (ran.code, written.read_bytes()) == (2, b"mine")
-    assert "is there already" in ran.err
+    assert "exists already" in ran.err
     assert before != b"mine"
 
 

@@ -207,7 +207,7 @@ def test_what_is_old_is_deleted_or_forgotten_before_if_that_is_asked_for(
     held_by(path, "beta", this_process("us"))
     ran = run(capsys, *command)
     assert ran.code == 0
-    assert ran.err.startswith("llmsession: beta: left as it is: ")
+    assert ran.err.startswith("llmsession: skipped beta: ")
     held_by(path, "beta", DEAD)
     ran = run(capsys, *command)
     assert ran.out.startswith("beta: deleted\n")

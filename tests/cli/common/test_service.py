@@ -136,7 +136,7 @@ def test_a_chat_with_a_service_that_has_no_model_asks_for_one(run: Run) -> None:
         asked = ("--config", "serve.toml", "--store", "memory:", "--listen", "unix:s.sock")
         with portal.wrap_async_context_manager(serving(*asked, folder=folder)):
             said = at(f"unix:{folder}/s.sock", run)("chat")
-    why = "which model? the service has none by default; name one with --model"
+    why = "no model is given and the service has no default; use --model NAME"
     assert said.refusal == f"llmsession: {why}"
 
 
@@ -239,7 +239,7 @@ def test_a_store_and_a_service_together_are_refused(
 ) -> None:
     make_store(tmp_path / "s.db")
     ran = run(*command, "--store", f"sqlite:{tmp_path}/s.db", "--connect", "unix:/nowhere")
-    why = "are two places: a service has a store of its own"
+    why = "cannot be combined: a service has its own store"
     assert ran.refusal == f"llmsession: --store and --connect unix:/nowhere {why}"
 
 
@@ -254,13 +254,13 @@ def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
     ("arguments", "told"),
     [
         (["list"], "name a store with --store or $LLMSESSION_STORE, or a service with --connect"),
-        (["top"], "which service? name it with --connect"),
+        (["top"], "--connect is missing: name the service"),
         (["show", "a", "--connect", "unix:/nowhere/s.sock"], "cannot be reached"),
         (["show", "a", "--connect", "nonsense"], "'nonsense' is no address"),
-        (["list", "--store", "memory:", "--token-file", "x"], "--token-file is for a service"),
-        (["list", "--store", "memory:", "--ca", "x"], "--ca is for a service"),
+        (["list", "--store", "memory:", "--token-file", "x"], "--token-file needs --connect"),
+        (["list", "--store", "memory:", "--ca", "x"], "--ca needs --connect"),
         (["stress", "--yes"], "--yes need --connect"),
-        (["list", "--connect", "tcp://192.0.2.1:1", "--token-file", "TOKEN"], "in the clear"),
+        (["list", "--connect", "tcp://192.0.2.1:1", "--token-file", "TOKEN"], "sent unencrypted"),
         (["list", "--connect", "unix:x", "--token-file", "EMPTY"], "it is empty"),
         (
             ["list", "--connect", "unix:x", "--token-file", "/nowhere/t"],
@@ -400,9 +400,9 @@ def test_a_replay_at_a_service_checks_the_history_against_the_recording_it_plays
     another = run_there("replay", other)
     assert another.code == 1  # what it plays is not what was recorded
     for refused, told in (
-        ((played, "--interrupt-every", 2), "at a service nothing is interrupted"),
+        ((played, "--interrupt-every", 2), "cannot replay an interrupted turn"),
         ((played, "--delay-ms", 0), "--delay-ms cannot be used with --connect"),
-        ((played, other), "give one FILE"),
+        ((played, other), "exactly one FILE"),
     ):
         ran = run_there("replay", *refused)
         assert ran.code == 2

@@ -54,7 +54,10 @@ def test_the_pipeline_of_another_system_is_one_with_stages_of_its_own() -> None:
         ((), "needs stages"),
         (("no_such",), "there is no policy 'no_such'"),
         ((Stage(policy="balanced", options={"lwo": 1}),), "has no setting 'lwo'"),
-        (("balanced", "memory_injection"), "'memory_injection' has to stand before 'balanced'"),
+        (
+            ("balanced", "memory_injection"),
+            "'memory_injection' injects texts: move it before 'balanced'",
+        ),
     ],
 )
 def test_a_pipeline_that_cannot_be_is_refused(policies: tuple[str, ...], why: str) -> None:

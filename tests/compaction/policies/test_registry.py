@@ -109,8 +109,8 @@ class _Other(msgspec.Struct):
     [
         (_Nameless, "is no policy"),
         (_Plain, "is no policy"),
-        (_Idle, "no methods due and plan"),
-        (_Other, "another policy of the name 'balanced'"),
+        (_Idle, "must have the methods due and plan"),
+        (_Other, "another policy has the name 'balanced'"),
     ],
 )
 def test_what_is_no_policy_is_refused(kind: type[Any], told: str) -> None:

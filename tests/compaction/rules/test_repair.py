@@ -262,7 +262,7 @@ def test_a_mark_goes_when_its_block_goes() -> None:
 
 def test_a_body_that_is_no_list_is_bad_input() -> None:
     message = Message(id="m", session="s", turn=1, role="user", body=msgspec.Raw(b'"text"'))
-    with pytest.raises(InvalidMessage, match=r"messages\[0\]\.content is no list of blocks"):
+    with pytest.raises(InvalidMessage, match=r"messages\[0\]\.content is not a list of blocks"):
         tool_pair_repair((message,))
 
 

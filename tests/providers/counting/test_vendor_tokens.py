@@ -139,7 +139,9 @@ async def test_a_reply_at_the_end_is_closed_and_what_that_adds_taken_off(
 
 
 async def test_bedrock_is_not_asked_about_other_models(server: TokenServer) -> None:
-    with pytest.raises(ProviderError, match=r"counts no tokens of model 'amazon\.nova'") as caught:
+    with pytest.raises(
+        ProviderError, match=r"cannot count tokens of model 'amazon\.nova'"
+    ) as caught:
         await bedrock(server).count_tokens(ask("hi", model="amazon.nova"))
     assert caught.value.code == NOT_COUNTED
     assert server.asked == []

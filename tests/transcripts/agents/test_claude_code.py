@@ -245,11 +245,11 @@ CASES = {
     ),
     "a uuid that comes back with other content is a visible loss": Case(
         [user("go"), user("stop", uuid="uuid-1")], "u1:t",
-        ["2 duplicate! line uuid-1 was there before, with other content"], said=["go"],
+        ["2 duplicate! line uuid-1 occurs twice, with different content"], said=["go"],
     ),
     "a call id that comes back is noted and left out": Case(
         [user("go"), calls("m1", "c1"), calls("m1", "c1"), result("c1")], "u1:t a1:c u1:r",
-        ["3 duplicate! call c1 was there before"],
+        ["3 duplicate! call c1 occurs twice"],
     ),
     "a rewound branch is noted block by block": Case(
         [user("go"), says("m1", "hi"), user("left"), calls("m2", "c1"), result("c1"),

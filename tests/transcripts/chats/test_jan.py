@@ -100,7 +100,7 @@ CASES = {
     ),
     "a line without a role is noted or refused by its number": case(
         thread(lines=jan_lines(ASK) + b'{"id":"x"}\n' + jan_lines(ANSWER)),
-        notes=["2 bad_record!"], refused="record 2: a message without a role",
+        notes=["2 bad_record!"], refused="record 2: a message without a known role",
     ),
     # Conversations.
     "users texts in a row all stay": case(

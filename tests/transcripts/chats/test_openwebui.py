@@ -143,12 +143,12 @@ CASES = {
     "a message that is none is noted or refused by chat and number": case(
         dumped([GOOD, with_message(3)]), ids=["m1"],
         branches=[{"ids": ["m1"], "notes": ["2 bad_record!"]}],
-        refused="^chat 2, record 2: a message without a role",
+        refused="^chat 2, record 2: a message without a known role",
     ),
     "a message of an unknown role is noted or refused by chat and number": case(
         dumped([GOOD, with_message({"id": "x", "role": "robot"})]), ids=["m1"],
         branches=[{"ids": ["m1"], "notes": ["2 bad_record!"]}],
-        refused="^chat 2, record 2: a message without a role",
+        refused="^chat 2, record 2: a message without a known role",
     ),
     "a chat that is none does not hide the others": case(
         dumped([{"id": "x"}, GOOD]), ids=["m1"], notes=["1 bad_record!"],

@@ -1,8 +1,8 @@
-"""Policies whose summary is an annotation of a place. It stands for what is before the place; what
-is behind is shown itself. Taking the annotation away shows everything again.
+"""Policies whose summary is attached to a place: it replaces everything before that place.
 
-Here the annotation is the view's prefix summary. Rewinds and forks clamp the view, so a branch
-that does not reach the place has no summary of it.
+The messages behind the place are shown themselves, and removing the summary shows everything again.
+Here the summary is the view's prefix summary. Rewinds and forks clamp the view, so a branch that
+does not reach the place has no summary of it.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ __all__ = [
 
 @register
 class CheckpointOnFirstKept(SummaryPolicy, frozen=True, kw_only=True):
-    """Open WebUI: past ``threshold_tokens`` (or the limit) the newest ``retain_percent`` of the
-    messages are kept, from a user's turn on, and a summary hangs on the first of them.
+    """Open WebUI: keeps the newest ``retain_percent`` of the messages, from a user's turn on, and
+    summarises the rest.
 
-    The percentage is taken between 10 and 50; up to three messages are left alone. Where the
-    context would still be past the threshold, the place moves on by whole turns until it is not,
-    or only the last turn is left, which is all that is kept where somebody asks for it. The
-    summary stands first, not in the system text. Not copied: retention by count alone, which
-    compacted again with every turn; places within a turn; failed summaries that stood there as
-    cut lines.
+    It is due past ``threshold_tokens`` (or the limit). The percentage is bounded to 10 to 50, and
+    up to three messages are left alone. If the context would still be past the threshold, the place
+    moves on by whole turns until it is not, or until only the last turn is left. A compaction on
+    request keeps only the last turn. The summary stands first, not in the system text.
+
+    Not copied: retention by count alone, which compacted again with every turn; places within a
+    turn; failed summaries that stood there as cut lines.
     """
 
     name: ClassVar[str] = "checkpoint_on_first_kept"
@@ -77,7 +78,7 @@ class CheckpointOnFirstKept(SummaryPolicy, frozen=True, kw_only=True):
         keep = max(2, path * percent // 100)
         latest = latest_cut(view, messages, budget)
         starts = [index for index in request_starts(messages, view.start + 1) if index <= latest]
-        # Who asks for it keeps the last turn only.
+        # A compaction on request keeps only the last turn.
         last = len(messages) if budget.trigger == "asked" else len(messages) - keep
         early = [index for index in starts if index <= last]
         upto = early[-1] if early else 0
@@ -91,7 +92,9 @@ class CheckpointOnFirstKept(SummaryPolicy, frozen=True, kw_only=True):
 
 
 def compaction_buffer(left_tokens: int, max_tokens: int) -> int:
-    """Continue's room for the compaction itself, where *left_tokens* are left beside a reply."""
+    """The room in tokens that Continue keeps for the compaction itself, if *left_tokens* are left
+    beside a reply.
+    """
     return min(max(max_tokens, -(-left_tokens * 20 // 100)), 15_000)
 
 
@@ -102,14 +105,16 @@ def _is_reached(used_tokens: int, left_tokens: int, max_tokens: int) -> bool:
 
 @register
 class AutoCompactThreshold(SummaryPolicy, frozen=True, kw_only=True):
-    """Continue's command line: from the threshold on everything becomes one summary, but the
+    """Continue's command line: from the threshold on everything becomes one summary, except the
     user's newest message and what has just arrived.
 
-    A reply takes ``max_tokens``, or what the session keeps for it; where nobody says how much that
-    is, 35 % of the window. It is never due where no threshold is left. A newest message that
-    stands before the last one is said once more behind the summary, word for word (an injected
-    item); one with images or documents ends it. Not copied: the newest messages were
-    dropped from the source of the summary, and the user's own went with the rest.
+    A reply takes ``max_tokens``, or the room that the session keeps for it; if that is unknown, 35
+    % of the window. It is never due if no threshold is left. A newest message of the user that
+    stands before the last one is repeated verbatim behind the summary (an injected text). If it has
+    images or documents, the summary ends before it instead.
+
+    Not copied: the newest messages were dropped from the source of the summary, and the user's own
+    was lost with the rest.
     """
 
     name: ClassVar[str] = "auto_compact_threshold"
@@ -117,8 +122,8 @@ class AutoCompactThreshold(SummaryPolicy, frozen=True, kw_only=True):
     max_tokens: int | None = None
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is the threshold of a window that leaves *limit_tokens* beside its reply reached?"""
-        # A reply of 35 % leaves 65 %.
+        """Is the threshold of a window reached that leaves *limit_tokens* beside its reply?"""
+        # A reply of 35 % of the window leaves 65 %.
         reply = self.max_tokens or min(-(-limit_tokens * 35 // 65), 64_000)
         return _is_reached(used_tokens, limit_tokens, reply)
 
@@ -131,7 +136,7 @@ class AutoCompactThreshold(SummaryPolicy, frozen=True, kw_only=True):
         return _is_reached(fill.used_tokens, left_tokens, reply)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """One summary of all that may go."""
+        """One summary of everything that may be replaced."""
         upto = latest_cut(view, messages, budget, pins=True)
         return self.summary(view, messages, budget, upto, pins=True)
 
@@ -142,24 +147,28 @@ OMISSION_NOTE = "[Earlier conversation was omitted to fit the model's context wi
 def preflight_threshold(
     window_tokens: int, ratio: float = 0.80, reserve_tokens: int | None = None
 ) -> int:
-    """From how many tokens Jan compacts: a share between 10 % and 99 % of the window, or what a
-    fixed reserve leaves of it."""
+    """The number of tokens from which on Jan compacts: a share between 10 % and 99 % of the window,
+    or what a fixed reserve leaves of it.
+    """
     if reserve_tokens is not None:
         return window_tokens - reserve_tokens
     return portion(window_tokens, max(0.10, min(ratio, 0.99)))
 
 
 def tail_start(messages: Sequence[Message], at: int) -> int:
-    """Where a tail begins that was to begin at *at*: behind results there, or, with nothing
-    behind them, with the calls that they answer."""
+    """Where a tail begins that should begin at *at*: behind the results there, or, if nothing
+    stands behind them, at the calls that they answer.
+    """
     start = max(0, min(at, len(messages)))
     forward = cut_at_least(messages, start)
     return forward if forward < len(messages) else cut_at_most(messages, start)
 
 
 def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int = 0) -> int | None:
-    """Up to which position the messages from *start* on are dropped, so that about *keep* remain;
-    None where that is less than two: nothing worth it."""
+    """The position up to which messages from *start* on are dropped, so that about *keep* remain.
+
+    None if fewer than two would be dropped, because that is not worth a summary.
+    """
     if len(messages) - start <= keep:
         return None
     cut = tail_start(messages, len(messages) - max(0, keep))
@@ -168,16 +177,16 @@ def keep_recent_messages(messages: Sequence[Message], keep: int = 8, start: int 
 
 @register
 class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
-    """Jan's agent: an append-only record and a pure projection of it; above ``ratio`` of the
-    window all but the newest ``keep_messages`` are covered by a summary, ``keep_asked`` where
-    somebody asks for it.
+    """Jan's agent: an append-only record and a pure projection of it.
 
-    Its events are our log and view: a compaction is a prefix summary, a prompt or reminder an
-    injected item, and the projection's prefix stays the same bytes until the next one. If the
-    user's newest message is covered, an injected item repeats it behind the summary, word for
-    word. One with images or documents is not covered. With ``notes_omission`` a summary that
-    fails, or that no model is there for, leaves a note in place of what it was to stand for,
-    behind an earlier summary: nothing else of it is told then.
+    Above ``ratio`` of the window a summary covers all but the newest ``keep_messages``; on request
+    it covers all but ``keep_asked``. Jan's events are our log and view: a compaction is a prefix
+    summary, a prompt or reminder is an injected text, and the projection's prefix keeps its bytes
+    until the next compaction.
+
+    If the user's newest message is covered, it is repeated verbatim behind the summary. A message
+    with images or documents is not covered. With ``notes_omission``, a note replaces a summary that
+    cannot be written, behind an earlier summary if there is one.
     """
 
     name: ClassVar[str] = "append_only_projection"
@@ -198,7 +207,7 @@ class AppendOnlyProjection(SummaryPolicy, frozen=True, kw_only=True):
         return self.due(fill.used_tokens, fill.window) or fill.is_over
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of all but the newest messages; None for less than two."""
+        """A summary of all but the newest messages; None for fewer than two."""
         keep = self.keep_asked if budget.trigger == "asked" else self.keep_messages
         cut = keep_recent_messages(messages, keep, view.start)
         latest = latest_cut(view, messages, budget, pins=True)

@@ -1,6 +1,7 @@
-"""Policies that put one summary in place of what is old, and keep what is recent word for word.
+"""Policies that put one summary in place of what is old, and keep the recent part verbatim.
 
-They differ in when, and in what recent is: turns, a share of the tokens, four messages.
+They differ in when they are due, and in what is recent: turns, a share of the tokens, or four
+messages.
 """
 
 from __future__ import annotations
@@ -45,26 +46,26 @@ __all__ = [
 
 @register
 class LlmSummary(SummaryPolicy, frozen=True, kw_only=True):
-    """LLMSession of agent-air, its LLM compactor: above ``threshold`` of the limit all but the
-    newest ``keep_recent_turns`` turns become one summary, which stands first.
+    """LLMSession of agent-air, its LLM compactor: above ``threshold`` of the limit one summary
+    replaces all but the newest ``keep_recent_turns`` turns.
 
-    Turns are counted by their number. Not copied: the result of a compaction came into effect
-    with the request after the next one only. Raises InvalidConfig, naming what cannot be.
+    Turns are counted by their number. Not copied: the result of a compaction took effect only with
+    the request after the next one. Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "llm_summary"
     shares: ClassVar[tuple[str, ...]] = ("threshold", "keep_recent_turns")
-    """The settings of a ``CompactionConfig`` that it takes."""
+    """The settings of a ``CompactionConfig`` that this policy uses."""
 
     threshold: Fraction = 0.75
     keep_recent_turns: Count = 5
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is strictly more than the threshold of the limit used? Never without a limit."""
+        """Is strictly more than the threshold of the limit used? Always False without a limit."""
         return limit_tokens > 0 and used_tokens > portion(limit_tokens, self.threshold)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of all older turns; None if there are none, or none that is new."""
+        """A summary of all older turns; None if there are none, or no new ones."""
         first = turns_from(messages, self.keep_recent_turns)
         upto = cut_at_most(messages, min(first, latest_cut(view, messages, budget)))
         return self.summary(view, messages, budget, upto)
@@ -82,10 +83,14 @@ _CHECKPOINT = (
 
 
 def is_triggered(trigger: str, value: float | None, used_tokens: int, limit_tokens: int) -> bool:
-    """LibreChat's triggers: ``pruned`` (what is allowed, a reserve of 5 % less, is exceeded),
-    ``token_ratio`` (at least *value* of the limit is used), ``remaining_tokens`` (at most *value*
-    are left), ``messages_to_refine`` (as ``pruned``; how many there are is for the plan to see).
-    An unknown trigger, and one without the value that it needs, never is.
+    """Is LibreChat's *trigger* reached?
+
+    - ``pruned``: more is used than the limit less a reserve of 5 %.
+    - ``token_ratio``: at least the share *value* of the limit is used.
+    - ``remaining_tokens``: at most *value* tokens are left.
+    - ``messages_to_refine``: as ``pruned``; the plan counts the messages.
+
+    An unknown trigger, or one without the value that it needs, is never reached.
     """
     if limit_tokens <= 0:
         return False
@@ -102,7 +107,7 @@ _STUB = "[Metadata summary:"
 
 
 def metadata_stub(messages: Sequence[Message]) -> str:
-    """What can be said of *messages* without a summariser: how many, whose, which tools."""
+    """What can be said of *messages* without a summariser: how many, whose, and which tools."""
     kinds = Counter(
         "ai" if m.is_assistant else "human" if has_own_words(m) else "tool" for m in messages
     )
@@ -114,7 +119,8 @@ def metadata_stub(messages: Sequence[Message]) -> str:
 
 def tool_failures(messages: Sequence[Message]) -> str:
     """The newest failures of tools under their title, one for each call, at most 8 of 240
-    characters; "" if there are none."""
+    characters; "" if there are none.
+    """
     tools = {call.id: call.name for message in messages for call in message.tool_calls}
     failures: dict[str, str] = {}
     for message in messages:
@@ -128,7 +134,9 @@ def tool_failures(messages: Sequence[Message]) -> str:
 
 
 def _without_failures(text: str) -> str:
-    """*text* without the failures that an earlier summary has: they are listed anew behind it."""
+    """*text* without the list of failures of an earlier summary, because they are listed anew
+    behind it.
+    """
     lines = text.split("\n")
     if FAILURES_TITLE not in lines:
         return text
@@ -139,14 +147,15 @@ def _without_failures(text: str) -> str:
 
 @register
 class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
-    """LibreChat agents: the newest ``keep_turns`` turns stay, what is older is folded into a
-    checkpoint with the failures of tools listed behind it.
+    """LibreChat agents: keeps the newest ``keep_turns`` turns, and folds older ones into a
+    checkpoint, followed by a list of tool failures.
 
-    ``trigger`` and ``trigger_value``: see ``is_triggered``. With ``max_recent_tokens`` whole
-    turns are recent as long as they come to at most that; the latest always is, also with
-    ``keep_turns`` 0. Where no summary comes, a line says how many messages there were, behind
-    an earlier summary if there is one. Not
-    copied: an empty summary was taken for progress and asked for until the recursion limit.
+    ``trigger`` and ``trigger_value`` are explained at ``is_triggered``. With ``max_recent_tokens``
+    whole turns are recent as long as they have at most that many tokens together. The latest turn
+    is always recent, even with ``keep_turns`` 0. If no summary can be written, a line says how many
+    messages there were, behind an earlier summary if there is one.
+
+    Not copied: an empty summary counted as progress and was asked for until the recursion limit.
     """
 
     name: ClassVar[str] = "recency_turn_summary"
@@ -161,8 +170,9 @@ class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
         return is_triggered(self.trigger, self.trigger_value, used_tokens, limit_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of all turns before the recent ones; the coverage is its end, the position
-        of the first message that is kept."""
+        """A summary of all turns before the recent ones. It ends at the first message that is
+        kept.
+        """
         upto = self._first_kept(view, messages, budget)
         pruned = upto - view.start
         min_messages = self.trigger_value or 0
@@ -194,26 +204,28 @@ class RecencyTurnSummary(SummaryPolicy, frozen=True, kw_only=True):
 
 
 def compress_threshold(window_tokens: int, ratio: float = 0.75) -> int:
-    """Above so many tokens LobeChat compresses."""
+    """The number of tokens above which LobeChat compresses."""
     return portion(window_tokens, ratio)
 
 
 def kept_tokens(
     window_tokens: int, ratio: float = 0.75, keep_ratio: float = 0.2, keep_cap: int = 32_000
 ) -> int:
-    """So many tokens of the newest messages LobeChat keeps, at most."""
+    """The most tokens of the newest messages that LobeChat keeps."""
     return min(portion(compress_threshold(window_tokens, ratio), keep_ratio), keep_cap)
 
 
 @register
 class UnionPreserveCompress(SummaryPolicy, frozen=True, kw_only=True):
-    """LobeChat: the user's newest message and the longest suffix of ``keep_ratio`` of the
-    threshold are kept, all else becomes one group with one summary.
+    """LobeChat: keeps the user's newest message and a suffix of at most ``keep_ratio`` of the
+    threshold, and puts one summary in place of everything else.
 
-    A newest message that stands before the suffix is said once more behind the summary, word for
-    word (an injected item); one with images or documents is not, and ends the group. Without a
-    known window it is taken for 128,000. Not copied: earlier summaries were joined to the next
-    one each time, and an empty one replaced what was there.
+    A newest message of the user that stands before the suffix is repeated verbatim behind the
+    summary (an injected text). If it has images or documents, the summary ends before it instead.
+    An unknown window is taken for 128,000 tokens.
+
+    Not copied: earlier summaries were joined to the next one each time, and an empty one replaced
+    what was there.
     """
 
     name: ClassVar[str] = "union_preserve_compress"
@@ -228,14 +240,14 @@ class UnionPreserveCompress(SummaryPolicy, frozen=True, kw_only=True):
         return used_tokens > compress_threshold(self._window(limit_tokens), self.ratio)
 
     def due_for(self, fill: Fill) -> bool:
-        """Is strictly more than the threshold used, or than the limit?"""
+        """Is strictly more used than the threshold, or than the limit?"""
         return self.due(fill.used_tokens, fill.window) or fill.is_over
 
     def _window(self, window_tokens: int) -> int:
         return window_tokens if window_tokens > 0 else self.default_window_tokens
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of the group; at least the first message always is one."""
+        """A summary of the group, which holds at least the first message."""
         sizes = sizes_in_budget(view, messages, budget)
         window = self._window(budget.window)
         keep = kept_tokens(window, self.ratio, self.keep_ratio, self.keep_cap)
@@ -246,12 +258,13 @@ class UnionPreserveCompress(SummaryPolicy, frozen=True, kw_only=True):
 
 @register
 class SummaryKeepLast4(SummaryPolicy, frozen=True, kw_only=True):
-    """CodeBuddy's provider path: past the limit all but the last ``keep_messages`` become a
-    summary, and where that is not enough the oldest pairs behind it are left out.
+    """CodeBuddy's provider path: past the limit a summary replaces all but the last
+    ``keep_messages``. If that is not enough, the oldest pairs behind it are left out.
 
-    With fewer than ``min_messages`` there is no summary, only the oldest pairs go. Not copied:
-    the fresh summary was the first thing that was evicted, a summary that did not come stood
-    there as the word "undefined", and two user messages could follow one another.
+    With fewer than ``min_messages`` there is no summary, and only the oldest pairs are left out.
+
+    Not copied: the fresh summary was the first thing to be evicted, a missing summary was shown as
+    the word "undefined", and two user messages could follow each other.
     """
 
     name: ClassVar[str] = "summary_keep_last_4"
@@ -260,11 +273,13 @@ class SummaryKeepLast4(SummaryPolicy, frozen=True, kw_only=True):
     keep_messages: Count = 4
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is more used than there is?"""
+        """Is more used than the limit?"""
         return limit_tokens > 0 and used_tokens > limit_tokens
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary and what is left out behind it, or only that; None if nothing can go."""
+        """A summary and what is left out behind it, or only what is left out; None if nothing can
+        be.
+        """
         latest = latest_cut(view, messages, budget)
         indexes = [index for index in range(len(messages)) if view.shows(index)]
         count = len(indexes) + (view.prefix_summary is not None)
@@ -300,8 +315,9 @@ class SummaryKeepLast4(SummaryPolicy, frozen=True, kw_only=True):
 def _oldest_pairs(
     messages: Sequence[Message], sizes: Sequence[int], start: int, room: int, budget: Budget
 ) -> tuple[Span, ...]:
-    """The oldest pairs from *start* on that *room* has no place for. What is left begins with a
-    word of the user's; the newest one stays."""
+    """The oldest pairs from *start* on that do not fit into *room*. The rest begins with a user
+    message, and the newest one stays.
+    """
     end = start
     while end < len(messages) and sum(sizes[end:]) > room:
         end = min(end + 2, len(messages))

@@ -1,7 +1,7 @@
 """The compaction of the Cline SDK: fold what an agent did, project onto a budget, and summarise.
 
-The first two need no model. Source: the Cline SDK, its ``basic`` compaction, its budget
-projection and its sidecar projection.
+The first two need no model. Source: the Cline SDK, its ``basic`` compaction, its budget projection
+and its sidecar projection.
 """
 
 from __future__ import annotations
@@ -51,13 +51,18 @@ _NOTICE_END = "</SYSTEM_NOTICE>"
 
 
 def fold_trigger(max_input_tokens: int) -> int:
-    """From how many tokens on a request is compacted: 90 % of what the model takes."""
+    """The number of tokens from which on a request is compacted: 90 % of the model's input
+    limit.
+    """
     return max_input_tokens * 9 // 10
 
 
 def fold_target(max_input_tokens: int, pairs: int, max_output_tokens: int) -> int:
-    """Down to how many tokens: half of what the model takes, once there are five questions with
-    answers and it answers with less than it takes, else 70 % of the trigger."""
+    """The number of tokens to compact down to.
+
+    It is half of the input limit if there are five questions with answers and the output limit is
+    smaller than the input limit; otherwise 70 % of the trigger.
+    """
     trigger = fold_trigger(max_input_tokens)
     if pairs >= ENOUGH_PAIRS and max_output_tokens < max_input_tokens:
         return max(0, min(max_input_tokens // 2, trigger - 1))
@@ -71,9 +76,12 @@ def _target(messages: Sequence[Message], budget: Budget) -> int:
 
 
 def fold_notice(messages: Sequence[Message]) -> str:
-    """What an agent did in *messages*, which are left out: the files it read, with the lines, and
-    those it changed, its commands, at most 100 characters of each, and its last three texts,
-    word for word, where they are at most a quarter of all that is left out."""
+    """A notice of what an agent did in *messages*, which are left out.
+
+    It lists the files that were read, with line ranges, the files that were changed, and the
+    commands, with at most 100 characters of each. The last three texts follow verbatim, if they are
+    at most a quarter of what is left out.
+    """
     read: dict[str, None] = {}
     edited: dict[str, None] = {}
     ran: dict[str, None] = {}
@@ -103,22 +111,25 @@ def fold_notice(messages: Sequence[Message]) -> str:
 
 @register
 class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
-    """``basic_fold``: what a person said stays; what the agent did in between becomes a list of
-    files and commands behind it.
+    """``basic_fold``: keeps what the user said, and replaces what the agent did in between by a
+    list of files and commands.
 
-    Of the newest turn the newest messages stay as far as they fit, of older turns the last
-    answer, the newest first. What was kept once is not folded again unless room is short anew.
-    Injects a notice for each gap; marker ``<SYSTEM_NOTICE>``. Not copied: a notice that repeats
-    the answers it stands for; taking attachments out of older messages, and tool calls out of an
-    answer: one with calls is folded whole.
+    Of the newest turn the newest messages stay as far as they fit; of older turns the last answer
+    stays, the newest first. A message that was kept once is only folded when room becomes short
+    again. It injects a notice for each gap, with the marker ``<SYSTEM_NOTICE>``.
+
+    Not copied: a notice that repeats the answers that it replaces; removing attachments from older
+    messages; and removing tool calls from an answer: here an answer with calls is folded as a
+    whole.
     """
 
     name: ClassVar[str] = "basic_fold"
     due_from: ClassVar[float] = TRIGGER_SHARE
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The folds that bring the request down to the target; None if it is there, or if there
-        is nothing to fold."""
+        """The folds that bring the request down to the target; None if it is there already, or
+        nothing can be folded.
+        """
         draft = Draft(view, messages, budget)
         target = _target(messages, budget)
         if draft.used <= target or newest_request(messages) is None:
@@ -132,7 +143,8 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
             count = sum(end - first for first, end in gaps)
             if tried.used <= target or (room <= 0 and count == before):
                 break
-            # The notices need room, too, and how much is only known when they are written.
+            # The notices need room, too. How much is only known when they are written, so try again
+            # with less.
             tries += 1
             room = room - (tried.used - target) if tries < _MAX_TRIES else 0
             before = count
@@ -150,9 +162,9 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
             item for index in anchors for item in range(calls_before(messages, index), index)
         }
         anchors |= never_left_out(messages)
-        # What comes first opens a turn, and a context begins with that.
+        # A context must begin with a message that opens a turn, so the first one stays.
         anchors.add(next(index for index, size in enumerate(sizes) if size or index in anchors))
-        # The notices so far are written anew.
+        # The existing notices will be written anew, so their room is free.
         notices = [item.text for item in draft.view.injected if item.text.startswith(_NOTICE)]
         room += sum(map(draft.text_tokens, notices))
         room -= draft.used - sum(sizes) + sum(sizes[index] for index in anchors)
@@ -176,7 +188,7 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
         return list(cut_ranges(draft, draft.start, len(messages), anchors))
 
     def _tell(self, draft: Draft) -> None:
-        """A notice behind each gap that this draft made or made longer."""
+        """Inject a notice behind each gap that this draft made, or made longer."""
         before = {item.at: item for item in draft.view.injected if item.text.startswith(_NOTICE)}
         notices: list[Injected] = []
         for first, end in draft.shown.omitted:
@@ -188,7 +200,9 @@ class BasicFold(WaitingPolicy, frozen=True, kw_only=True):
 
 
 def middle_cut(text: str, max_chars: int) -> str:
-    """Head and tail of *text*, halves of *max_chars* characters, and what is between counted."""
+    """The head and the tail of *text*, each half of *max_chars* characters, with a count of what is
+    left out between them.
+    """
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
@@ -198,21 +212,27 @@ def middle_cut(text: str, max_chars: int) -> str:
 
 @register
 class BudgetProjection(WaitingPolicy, frozen=True, kw_only=True):
-    """``budget_projection``: thinking goes, then long texts are cut in the middle, the newest
-    first, each to its equal share of the target, then calls go with their results, and what else
-    was said, the oldest first.
+    """``budget_projection``: reduces the request to a target in three steps.
 
-    The first and the newest message of a person stay as they are, and so does what the model has
-    not answered yet. Where all that is not enough the figures say ``unachievable``, and the plan
-    is as far as it got. Markers: ``...[truncated N chars]...``. Not copied: taking single unsafe
-    blocks out, which there are none of: a result without its call is repaired on arrival.
+    First all thinking is left out. Then long texts are cut in the middle, the newest first, each to
+    an equal share of the target. Then calls are left out with their results, and other messages,
+    the oldest first.
+
+    The first and the newest message of the user stay unchanged, and so does what the model has not
+    answered yet. If the target cannot be reached, the figures say ``unachievable``, and the plan
+    goes as far as it can. Marker: ``...[truncated N chars]...``.
+
+    Not copied: removing single unsafe blocks, which do not exist here, because a result without its
+    call is repaired when it arrives.
     """
 
     name: ClassVar[str] = "budget_projection"
     due_from: ClassVar[float] = TRIGGER_SHARE
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What brings the request down to the target; None if it is there, or nothing may go."""
+        """What brings the request down to the target; None if it is there already, or nothing may
+        be left out.
+        """
         draft = Draft(view, messages, budget)
         target = _target(messages, budget)
         if draft.used <= target:
@@ -264,9 +284,9 @@ def _leave_out(draft: Draft, anchors: frozenset[int], target: int) -> int:
     opens = draft.budget.profile.thinking_opens_tool_loop
     index = draft.start
     while index < len(messages) and draft.used > target:
-        # Recorded results may stand one by one, and so may the parts of a reply.
+        # In recordings the results may stand one by one, and so may the parts of a reply.
         end = next(safe_cuts(messages, index + 1, len(messages)), len(messages))
-        # As in ``cut_ranges``: what follows must not join the results before.
+        # As in ``cut_ranges``: a message that follows must not join earlier results.
         joins = opens and index > 0 and draft.shows(index - 1) and messages[index - 1].tool_results
         if draft.shows(index) and not joins and anchors.isdisjoint(range(index, end)):
             draft.omit([(index, end)])
@@ -283,12 +303,14 @@ _SECTIONS = (
 
 @register
 class SidecarProjection(SummaryPolicy, frozen=True, kw_only=True):
-    """Cline's SDK with a model: from 90 % of the limit on the newest ``preserve_tokens``, or the
-    target if that is less, are kept, never less than the latest typed turn, and all before them
-    becomes a summary; the transcript is not touched.
+    """Cline's SDK with a model: from 90 % of the limit on, a summary replaces everything before the
+    newest messages.
 
-    The view is the sidecar. Not copied: the summary's source is not projected to fit a
-    summariser; it goes in parts.
+    The newest ``preserve_tokens`` are kept, or the target if that is less, but never less than the
+    latest turn that the user typed. The transcript is not changed; our view is the sidecar.
+
+    Not copied: projecting the summary's source to fit a summariser; here the source is split into
+    parts.
     """
 
     name: ClassVar[str] = "sidecar_projection"
@@ -302,7 +324,9 @@ class SidecarProjection(SummaryPolicy, frozen=True, kw_only=True):
         return limit_tokens > 0 and used_tokens >= fold_trigger(limit_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of all before the newest messages; None if nothing more can go."""
+        """A summary of everything before the newest messages; None if nothing more can be
+        replaced.
+        """
         pairs = sum(message.is_assistant and not message.tool_calls for message in messages)
         target = fold_target(budget.limit_tokens, pairs, self.max_tokens)
         keep = min(self.preserve_tokens, target)

@@ -1,6 +1,6 @@
 """``hybrid_60_80_90`` and its rival: first leave out, then summarise, then warn.
 
-Source: a research note of ChainReview's, which never shipped it. Its two versions contradict each
+Source: a research note of ChainReview, which never shipped it. Its two versions contradict each
 other; the second one is the rival preset.
 """
 
@@ -34,7 +34,7 @@ SUMMARY_TOKENS = 2_000
 _DUE_SHARE = 0.20
 
 _CHEAPER = pipeline(FileReadDedupe(), StripThinking())
-"""What is left out before anybody's words are."""
+"""What is left out before any messages are."""
 
 Action: TypeAlias = Literal["none", "truncate", "condense"]
 
@@ -42,7 +42,7 @@ Action: TypeAlias = Literal["none", "truncate", "condense"]
 def hybrid_budget(
     window_tokens: int, system_tokens: int, query_tokens: int, max_out_tokens: int = MAX_OUT_TOKENS
 ) -> int | None:
-    """What the history may take of a window; None if nothing is left for it."""
+    """How many tokens of a window the history may take; None if nothing is left for it."""
     room = max(window_tokens - RESERVE_TOKENS, window_tokens * 8 // 10)
     left = room - system_tokens - query_tokens - max_out_tokens
     return left if left > 0 else None
@@ -51,7 +51,7 @@ def hybrid_budget(
 def hybrid_action(
     history_tokens: int, budget_tokens: int, shares: tuple[float, float, float] = (0.60, 0.80, 0.90)
 ) -> tuple[Action, bool]:
-    """What to do with a history of so many tokens, and whether to warn."""
+    """What to do with a history of *history_tokens*, and whether to warn."""
     truncates, condenses, warns = (
         reached(history_tokens, budget_tokens, share) for share in shares
     )
@@ -59,9 +59,10 @@ def hybrid_action(
 
 
 def _budget_of(draft: Draft) -> tuple[int, int] | None:
-    """What the history may take, and what it takes; None if there is no room at all.
+    """How many tokens the history may take, and how many it takes; None if there is no room at all.
 
-    The question is the newest message, if somebody asks. Never more than the session allows.
+    The question is the newest message, if it is the user's. The result is never more than the
+    session allows.
     """
     messages, budget = draft.messages, draft.budget
     is_request = bool(messages) and has_own_words(messages[-1]) and draft.shows(len(messages) - 1)
@@ -76,20 +77,20 @@ def _budget_of(draft: Draft) -> tuple[int, int] | None:
 
 @register
 class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
-    """``hybrid_60_80_90``: from 60 % on the oldest 30 % of the messages are left out, from 80 %
-    on all but the newest five turns become a summary, from 90 % on a new session is suggested.
+    """``hybrid_60_80_90``: leaves out the oldest 30 % of the messages from 60 % on, summarises all
+    but the newest five turns from 80 % on, and suggests a new session from 90 % on.
 
-    What costs nothing goes first: older reads of a file that was read again, and thinking. Only if
-    what is left is at 60 % still, messages are left out, and at 80 % still, summarised. The new
-    session is suggested by what there was before: ``suggest_new_session`` in the figures of the
-    record, and ``context.warning`` of the next request.
+    Cheaper things are left out first: older reads of a file that was read again, and thinking.
+    Messages are only left out if the rest is still at 60 %, and summarised if it is still at 80 %.
+    A new session is suggested by the size before all this: with ``suggest_new_session`` in the
+    figures of the record, and ``context.warning`` of the next request.
 
-    The shares are of its own budget for the history, ``hybrid_budget``. They are taken of what is
-    shown; what is cut is counted over all messages, so that nothing is cut twice without new
-    ones. Measured again after a summary, what is at 60 % still is cut, too; and over the budget
-    the oldest messages go until it holds. Where a model writes no summary, rules do.
+    The shares refer to a budget of its own for the history, ``hybrid_budget``, and to what is
+    shown. How much to cut is counted over all messages, so nothing is cut twice without new ones.
+    After a summary the size is measured again: what is still at 60 % is cut, too, and what is over
+    the budget loses its oldest messages. If no model writes a summary, rules do.
 
-    Raises InvalidConfig, naming what cannot be.
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "hybrid_60_80_90"
@@ -104,7 +105,10 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.truncate_at <= self.condense_at <= self.warn_at:
-            raise InvalidConfig("truncate_at, condense_at and warn_at must grow in this order")
+            raise InvalidConfig(
+                "truncate_at, condense_at and warn_at must grow in this order, got"
+                f" {self.truncate_at}, {self.condense_at}, {self.warn_at}"
+            )
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """What to do at this share of the budget; None below 60 %, and without any room."""
@@ -145,11 +149,11 @@ class Hybrid608090(WaitingPolicy, frozen=True, kw_only=True):
 
 @register
 class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
-    """``hybrid_70_60``, the rival preset: from 70 % on a summary stands for the oldest 60 % of
-    the messages, the newest 40 % are as they were.
+    """``hybrid_70_60``, the rival preset: from 70 % on a summary replaces the oldest 60 % of the
+    messages, and the newest 40 % stay unchanged.
 
-    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. Where
-    a model writes no summary, rules do. Raises InvalidConfig, naming what cannot be.
+    The budget is that of ``hybrid_60_80_90``, and what is still over it is left out, too. If no
+    model writes a summary, rules do. Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "hybrid_70_60"
@@ -159,7 +163,7 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
     fold_share: Fraction = 0.60
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The fold; None below 70 %, and without any room."""
+        """The summary; None below 70 %, and without any room."""
         draft = Draft(view, messages, budget)
         known = _budget_of(draft)
         if known is None or not reached(known[1], known[0], self.condense_at):
@@ -173,8 +177,9 @@ class Hybrid7060(WaitingPolicy, frozen=True, kw_only=True):
         return draft.plan(self.name, f"{action} at {history:,} of {room:,} tokens")
 
     def _cut(self, draft: Draft) -> int:
-        """Where three fifths of what is shown end; where it begins, if no messages came since the
-        last fold."""
+        """Where three fifths of the shown messages end. It is the beginning if no messages came
+        since the last summary.
+        """
         summaries, count = draft.view.prefix_summaries, len(draft.messages)
         folded_from = summaries[-2].upto if len(summaries) > 1 else 0
         last = folded_from + portion(count - folded_from, self.fold_share)

@@ -1,9 +1,9 @@
-"""Policies that add to the context: what is remembered, what is to be done, what was attached.
+"""Policies that add to the context: memories, a task list, attached items.
 
-A session asks them before each request, and a text is in the request that it was asked for. They
-compact nothing: a pipeline runs them before what does, so that what is injected is counted. Each
-knows its own items by how they begin (``marks``), keeps those of others, and has at most one of
-each.
+A session asks them before each request, and the text is part of that request. They compact nothing.
+A pipeline runs them before its compacting stages, so that what is injected is counted. Each policy
+recognises its own texts by their beginnings (``marks``), leaves the texts of others alone, and
+injects each of its texts only once.
 """
 
 from __future__ import annotations
@@ -58,16 +58,18 @@ ITEM_CHARS = 20_000
 
 
 def memory_query(messages: Sequence[Message]) -> str:
-    """What memories are looked up by: the newest seven texts of the user, the last 4,000
-    characters of them."""
+    """The text that memories are looked up with: the newest seven texts of the user, at most their
+    last 4,000 characters.
+    """
     texts = (message.text for message in reversed(messages) if message.is_user)
     newest = list(islice((text for text in texts if text.strip()), QUERY_MESSAGES))
     return "\n".join(reversed(newest))[-QUERY_CHARS:]
 
 
 def _section(title: str, entries: Sequence[str], max_chars: int, mark: str = "- ") -> str:
-    """*entries* below *title*, as many whole ones as fit, each behind *mark*; a first one that is
-    too long is cut."""
+    """*entries* below *title*, as many complete ones as fit, each behind *mark*. If the first one
+    is too long, it is cut.
+    """
     lines: list[str] = []
     room = max_chars - len(title) - 1
     for entry in entries:
@@ -82,8 +84,9 @@ def _section(title: str, entries: Sequence[str], max_chars: int, mark: str = "- 
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """A memory with the day on which it was made: ``at`` in seconds since the epoch; None where
-    that is not known."""
+    """A memory. ``at`` is the time when it was made, in seconds since the epoch; None if that is
+    unknown.
+    """
 
     text: str
     at: float | None = None
@@ -94,7 +97,7 @@ def _text_of(memory: str | Memory) -> str:
 
 
 def _numbered(memories: Sequence[str | Memory]) -> list[str]:
-    """*memories* as Open WebUI numbers and dates them, with days in UTC."""
+    """*memories*, numbered and dated as Open WebUI does, with days in UTC."""
     lines: list[str] = []
     for number, memory in enumerate(memories, 1):
         at = memory.at if isinstance(memory, Memory) else None
@@ -108,9 +111,11 @@ def memory_block(
     relevant: Sequence[str | Memory],
     section_chars: int = SECTION_CHARS,
 ) -> str:
-    """The block for the system text's end, each section at most *section_chars* and at least 250
-    characters long; "" without memories. If one of them is a ``Memory``, all are numbered and dated
-    in one section, ``User Context:``."""
+    """The block for the end of the system text; "" without memories.
+
+    Each section has at most *section_chars* characters, and at least 250 are allowed. If any of the
+    memories is a ``Memory``, all are numbered and dated in one section, ``User Context:``.
+    """
     limit = max(MIN_SECTION_CHARS, section_chars)
     known = [memory for memory in memories if _text_of(memory).strip()]
     fitting = [memory for memory in relevant if _text_of(memory).strip()]
@@ -127,16 +132,18 @@ def memory_block(
 
 @register
 class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
-    """``memory_injection``: what is known of the user, and what fits the newest questions, in one
-    block at the end of the system text, so that its head stays in the cache.
+    """``memory_injection``: puts memories of the user into one block at the end of the system text,
+    so that the beginning of the system text stays in the cache.
 
-    ``memories`` are always told; of ``relevant`` the eight that share the most words with the
-    query. Each is a text, or ``Memory(text, at)``: then all are numbered and dated under ``User
-    Context:``, as earlier versions of Open WebUI did. Without any the block goes. Injects one item,
-    marker ``<memory_context>``. Exempt from G7: it adds. Not copied: vectors, which need a model,
-    and the review every ten turns, which writes memories.
+    ``memories`` are always shown. Of ``relevant``, those eight are shown that share the most words
+    with the newest questions. Each is a text, or ``Memory(text, at)``; then all are numbered and
+    dated under ``User Context:``, as earlier versions of Open WebUI did. Without any memory the
+    block is removed. It injects one text with the marker ``<memory_context>``. Exempt from G7,
+    because it adds.
 
-    Raises InvalidConfig, naming what cannot be.
+    Not copied: vectors, which need a model, and the review every ten turns, which writes memories.
+
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "memory_injection"
@@ -152,7 +159,7 @@ class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
         check_whole("section_chars", self.section_chars, MIN_SECTION_CHARS)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The block as it has to be now; None if it is."""
+        """The current block; None if it is in place already."""
         block = memory_block(self.memories, self._best(messages), self.section_chars)
         items = [Injected(-1, block)] if block else []
         return self.injected(view, messages, budget, items, "memories as they are now")
@@ -168,8 +175,9 @@ class MemoryInjection(InjectingPolicy, frozen=True, kw_only=True):
 
 
 def checklist_in(messages: Sequence[Message]) -> tuple[str, int]:
-    """The newest list that a call's ``task_progress`` gave, and how many replies came since and
-    with it; "" and all replies without one."""
+    """The newest list that a call gave as ``task_progress``, and the number of replies since then,
+    including that one. Without a list: "" and the number of all replies.
+    """
     replies = 0
     for message in reversed(messages):
         if not message.is_assistant:
@@ -183,20 +191,21 @@ def checklist_in(messages: Sequence[Message]) -> tuple[str, int]:
 
 
 def focus_due(replies_since: int, every: int = REMIND_EVERY, *, edited: bool = False) -> bool:
-    """Is it time to show the list again: after so many replies, or when the user changed it?"""
+    """Is it time to show the list again: after *every* replies, or because the user changed it?"""
     return edited or replies_since >= every
 
 
 @register
 class FocusChain(InjectingPolicy, frozen=True, kw_only=True):
-    """``focus_chain``: the list of what is to be done, shown again at the end of the context
-    after every six requests, or at once when the user changed it.
+    """``focus_chain``: shows the task list again at the end of the context, after every six
+    requests, or at once if the user changed it.
 
-    The list is what the model last gave as ``task_progress`` to a tool, or ``checklist``, the
-    user's own. Without a list nothing is injected. History never has it. Injects one item, marker
-    ``[Task progress: ...]``; the one before it goes. Exempt from G7: it adds.
+    The list is what the model last gave to a tool as ``task_progress``, or ``checklist``, the
+    user's own. Without a list nothing is injected. The history never holds it. It injects one text
+    with the marker ``[Task progress: ...]``, and the previous one is removed. Exempt from G7,
+    because it adds.
 
-    Raises InvalidConfig for an interval under 1.
+    Raises InvalidConfig for an interval below 1.
     """
 
     name: ClassVar[str] = "focus_chain"
@@ -206,8 +215,9 @@ class FocusChain(InjectingPolicy, frozen=True, kw_only=True):
     every: Count = REMIND_EVERY
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The list at the end of the context; None if it is not time. Without a list what was
-        shown goes."""
+        """The list at the end of the context; None if it is not time. Without a list, the one that
+        was shown is removed.
+        """
         said, replies = checklist_in(messages)
         task_list = self.checklist.strip() or said
         text = f"{_FOCUS}{task_list}"
@@ -227,9 +237,12 @@ def _replies(messages: Sequence[Message], start: int) -> int:
 
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something attached to the user's message of a turn: by which provider, and what. With
-    ``turn`` 0 it is attached to none yet: see ``ContextProviders.attached``. With ``session`` only
-    to a turn that was made there: a fork may have another turn of that number."""
+    """Something attached to the user's message of a turn.
+
+    ``provider`` and ``id`` say what it is. With ``turn`` 0 it is not attached to a turn yet: see
+    ``ContextProviders.attached``. With ``session`` it only belongs to a turn that was made in that
+    session, because a fork may have another turn with the same number.
+    """
 
     turn: int = 0
     session: str = ""
@@ -241,7 +254,7 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextTurn(Protocol):
-    """What a ``SessionStatus`` says of the next turn."""
+    """The part of a ``SessionStatus`` that names the next turn."""
 
     @property
     def session(self) -> str:
@@ -250,21 +263,23 @@ class NextTurn(Protocol):
 
     @property
     def next_turn(self) -> TurnId | None:
-        """The id that the next message gets."""
+        """The id of the turn that the next message will open."""
         ...
 
 
 @register
 class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
-    """``context_providers``: what is attached to a user's message stands before it.
+    """``context_providers``: shows what is attached to a user's message before that message.
 
-    The same content of the same provider and id, attached again later, is shown there only; the
-    older place says so in a line. In the order given, each item cut at ``item_chars``. Injects an
-    item for each turn that has any, marker ``<context_items>``. Exempt from G7: it adds. What a
-    provider is, and what it asks for, is the caller's. Items of a turn that was dropped, rewound
-    or left out are not shown any more.
+    If the same content of the same provider and id is attached again later, it is shown only there,
+    and a line says so at the older place. Items keep their order, and each is cut at
+    ``item_chars``. It injects one text for each turn with items, with the marker
+    ``<context_items>``. Exempt from G7, because it adds. What a provider is, and what it asks for,
+    is up to the caller. Items of a turn that was dropped, rewound or left out are not shown any
+    more.
 
-    Raises InvalidConfig for a cap under 100 characters, and for an item without an id.
+    Raises InvalidConfig for a cap below 100 characters, and for an item without a provider or an
+    id.
     """
 
     name: ClassVar[str] = "context_providers"
@@ -277,25 +292,26 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
         check_whole("item_chars", self.item_chars, 100)
         for number, item in enumerate(self.items):
             if not item.provider or not item.id:
-                raise InvalidConfig(f"items[{number}] has no provider or no id")
+                raise InvalidConfig(f"items[{number}] needs a provider and an id")
 
     def attached(self, status: NextTurn, *items: ContextItem) -> ContextProviders:
-        """This policy with *items* attached to the next message of the session that has *status*,
-        its ``status()``. Configure the session with it before that message is sent.
+        """This policy with *items* attached to the next message of a session.
 
-        Raises InvalidConfig if the status names no next turn, and for an item without an id.
+        *status* is the session's ``status()``. Configure the session with the result before that
+        message is sent. Raises InvalidConfig if the status names no next turn, and for an item
+        without an id.
         """
         turn = status.next_turn
         if turn is None:
             raise InvalidConfig(
-                f"the status of {status.session!r} names no next turn to attach items to; the"
-                " service is older than that: make the items with their turn"
+                f"the status of {status.session!r} names no next turn to attach items to: the"
+                " service is too old for that; make the items with their turn instead"
             )
         new = (replace(item, turn=turn.number, session=status.session) for item in items)
         return replace(self, items=(*self.items, *new))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The items as they have to stand now; None if they do."""
+        """The current items in their places; None if they are there already."""
         places: dict[int, int] = {}
         for index, message in enumerate(messages):
             if message.is_user and message.turn not in places:
@@ -312,8 +328,9 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
 
 
 def rendered_items(items: Sequence[ContextItem], item_chars: int = ITEM_CHARS) -> dict[int, str]:
-    """Turn -> what stands before its message: its items, those that are attached again later as
-    one line."""
+    """Maps turns to the text before their message: the turn's items, with one line for an item that
+    is attached again later.
+    """
     latest: dict[tuple[str, str, str], int] = {}
     for index, item in enumerate(items):
         key = (item.provider, item.id, item.content)

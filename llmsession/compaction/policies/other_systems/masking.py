@@ -1,7 +1,7 @@
-"""Policies that shorten old tool results where they stand, and leave nothing out.
+"""Policies that shorten old tool results in place, and leave nothing out.
 
-Source: LibreChat's agents. There the originals are kept aside for the summariser, up to two
-million characters; here the history has them, and ``recall`` gives them back.
+Source: LibreChat's agents. There the originals are kept aside for the summariser, up to two million
+characters. Here the history holds them, and ``recall`` returns them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ CLEARED = "[Old tool result content cleared]"
 CHARS_PER_TOKEN = 4
 HEAD_PERCENT = 70
 SNAP_CHARS = 200
-"""A cut moves to the end of a line that is at most so far away."""
+"""A cut moves to the end of a line that is at most this many characters away."""
 BANDS = ((800, 1_000), (850, 500), (900, 200), (990, 50))
-"""From so many thousandths of the budget on, so many thousandths of it are left for results."""
+"""From this many thousandths of the budget on, that many thousandths of it are left for results."""
 _LOWEST_PRESSURE = BANDS[0][0] / 1_000
 MIN_BAND_TOKENS = 1_024
 RESULT_PERCENT, MAX_RESULT_CHARS, MIN_RESULT_CHARS = 30, 400_000, 200
@@ -56,8 +56,9 @@ class _Result(NamedTuple):
 
 
 def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int) -> str:
-    """About *head_chars* of the beginning and *tail_chars* of the end of *text*, at line ends
-    where there are any near, and between them how long it was."""
+    """About *head_chars* of the beginning and *tail_chars* of the end of *text*, with its length
+    between them. The cuts move to line ends, if there are any close by.
+    """
     head = text.rfind("\n", max(0, head_chars - SNAP_CHARS), head_chars) + 1 or head_chars
     start = max(head, len(text) - tail_chars)
     line = text.find("\n", start, start + min(SNAP_CHARS, tail_chars))
@@ -67,15 +68,16 @@ def head_and_tail(text: str, head_chars: int, tail_chars: int, limit_chars: int)
 
 
 def _within(text: str, max_chars: int) -> str:
-    """*text* as a head of 70 % and a tail, with the marker at most about *max_chars*."""
+    """*text* as a head of 70 % and a tail, in about *max_chars* characters including the marker."""
     room = max(0, max_chars - 60)
     head = room * HEAD_PERCENT // 100
     return head_and_tail(text, head, room - head, max_chars)
 
 
 def masked_chars(number: int, count: int, budget_tokens: int, min_chars: int = 300) -> int:
-    """The characters left to result *number*, from 0, of *count* that are masked: its share of
-    *budget_tokens*, weighted 0.2 for the oldest to 1.0 for the newest."""
+    """The characters left for result *number*, counted from 0, of *count* masked results: its share
+    of *budget_tokens*, weighted from 0.2 for the oldest to 1.0 for the newest.
+    """
     chars = max(0, budget_tokens) * CHARS_PER_TOKEN
     if count <= 1:
         return max(min_chars, chars)
@@ -85,8 +87,9 @@ def masked_chars(number: int, count: int, budget_tokens: int, min_chars: int = 3
 
 
 def fading_tokens(budget_tokens: int, used_tokens: int, limit_tokens: int) -> int:
-    """What of *budget_tokens* results are measured by at this pressure: all of it at 80 %, half
-    at 85 %, a fifth at 90 %, a twentieth at 99 %; at least 1,024."""
+    """How many of *budget_tokens* results are measured by at this pressure: all at 80 %, half at 85
+    %, a fifth at 90 %, a twentieth at 99 %, but at least 1,024.
+    """
     share = 1_000
     for pressure, left in BANDS:
         if used_tokens * 1_000 >= limit_tokens * pressure:
@@ -95,9 +98,10 @@ def fading_tokens(budget_tokens: int, used_tokens: int, limit_tokens: int) -> in
 
 
 def fading_chars(number: int, count: int, tokens: int) -> int:
-    """The characters left to result *number*, from 0, of *count*, measured by *tokens*: 30 % of
-    them for the newest, a fifth of that for the oldest."""
-    # In tenths of a percent and of a weight, so that only the end is rounded.
+    """The characters left for result *number* of *count*, counted from 0 and measured by *tokens*:
+    30 % of them for the newest, a fifth of that for the oldest.
+    """
+    # In tenths of a percent and of a weight, so that rounding happens only at the end.
     limit = min(tokens * CHARS_PER_TOKEN * RESULT_PERCENT, MAX_RESULT_CHARS * 100)
     last = max(1, count - 1)
     weight = 2 * last + 8 * (number if count > 1 else 1)
@@ -105,7 +109,9 @@ def fading_chars(number: int, count: int, tokens: int) -> int:
 
 
 def _effective(budget: Budget, reserve: float) -> int:
-    """What the messages may take: the limit less a reserve, the system text and the tools."""
+    """How many tokens the messages may take: the limit without a reserve, the system text and the
+    tools.
+    """
     limit = budget.limit_tokens
     return max(0, limit - portion(limit, reserve) - budget.frame_tokens)
 
@@ -126,7 +132,9 @@ def _results(draft: Draft, end: int) -> list[_Result]:
 
 
 def _read_until(messages: Sequence[Message]) -> int:
-    """Where what the model has read and acted on ends: its newest message with words."""
+    """The position up to which the model has read and reacted: that of its newest message with
+    text.
+    """
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.is_assistant and any(
@@ -138,15 +146,17 @@ def _read_until(messages: Sequence[Message]) -> int:
 
 @register
 class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
-    """``mask_consumed``: of results that the model has read, and written something after, only
-    head and tail are shown; the older, the less. Where there is a summary, that is shown.
+    """``mask_consumed``: shortens results that the model has read, and written something after, to
+    head and tail. Older ones become shorter. A result with a summary is replaced by it.
 
-    It begins at ``threshold`` of what the messages may take: the limit less ``reserve``, the system
-    text and the tools. A result that nothing was written after is never touched. Markers:
-    ``[truncated: N chars exceeded M limit]``. Not copied: masking the same result again to another
-    length, which rewrites the prompt's prefix each time. It frees what it can.
+    It begins at ``threshold`` of what the messages may take: the limit without ``reserve``, the
+    system text and the tools. A result is never touched before the model has written something
+    after it. Marker: ``[truncated: N chars exceeded M limit]``. It frees what it can.
 
-    Raises InvalidConfig, naming what cannot be.
+    Not copied: masking the same result again to another length, which rewrites the prompt's prefix
+    each time.
+
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "mask_consumed"
@@ -155,13 +165,17 @@ class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
     min_chars: Count = 300
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Could the threshold be reached? How large the system text is, is for the plan to see."""
+        """Could the threshold be reached? The plan knows the size of the system text and
+        decides.
+        """
         return reached(
             used_tokens, limit_tokens - portion(limit_tokens, self.reserve), self.threshold
         )
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to shorten now; None if all that is read is short, or the pressure is low."""
+        """What to shorten now; None if everything that was read is short, or the pressure is
+        low.
+        """
         if not _has_pressure(budget, self.reserve, self.threshold):
             return None
         draft = Draft(view, messages, budget)
@@ -184,15 +198,17 @@ class MaskConsumed(ThresholdPolicy, frozen=True, kw_only=True):
 
 @register
 class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
-    """``pressure_fading``: the fuller the context, the shorter each tool result, the oldest most;
-    also long inputs of calls.
+    """``pressure_fading``: the fuller the context, the shorter each tool result, above all the
+    oldest; also long inputs of calls.
 
-    The pressure is the share that messages use of what they may take, as for ``mask_consumed``.
-    Every result counts, the newest too, which keeps the most. Markers: ``[truncated: N chars
-    exceeded M limit]``. Not copied: fading a result a second time when the pressure rises; what
-    it shows is fixed when it fades, so that the prompt's prefix stays. It frees what it can.
+    The pressure is the share that the messages use of what they may take, as for ``mask_consumed``.
+    Every result counts, including the newest, which keeps the most. Marker: ``[truncated: N chars
+    exceeded M limit]``. It frees what it can.
 
-    Raises InvalidConfig for a reserve that cannot be.
+    Not copied: fading a result a second time when the pressure rises. The shown text is fixed when
+    a result fades, so that the prompt's prefix stays.
+
+    Raises InvalidConfig for an invalid reserve.
     """
 
     name: ClassVar[str] = "pressure_fading"
@@ -200,13 +216,14 @@ class PressureFading(WaitingPolicy, frozen=True, kw_only=True):
     reserve: Fraction = 0.05
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Could the lowest pressure be reached? How large the system text is, is for the plan to
-        see."""
+        """Could the lowest pressure be reached? The plan knows the size of the system text and
+        decides.
+        """
         left_tokens = limit_tokens - portion(limit_tokens, self.reserve)
         return reached(used_tokens, left_tokens, _LOWEST_PRESSURE)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What fades now; None if all of it is short enough for this pressure."""
+        """What fades now; None if everything is short enough for this pressure."""
         if not _has_pressure(budget, self.reserve, _LOWEST_PRESSURE):
             return None
         draft = Draft(view, messages, budget)
@@ -238,14 +255,14 @@ def _shorten_inputs(draft: Draft, max_chars: int) -> int:
 
 @register
 class PositionClear(ThresholdPolicy, frozen=True, kw_only=True):
-    """``position_clear``: long results in the older 70 % of the conversation keep head and tail,
-    those in its older half are cleared; the newest three turns stay as they are.
+    """``position_clear``: trims long results in the older 70 % of the conversation to head and
+    tail, and clears those in its older half. The newest three turns stay unchanged.
 
-    Age is a message's distance from the end. Markers: ``[Old tool result content cleared]`` and
-    ``[truncated: N chars exceeded M limit]``. Off by default where it comes from, and there it
-    runs at any pressure; here from the threshold on. It frees what it can.
+    The age of a message is its distance from the end. Markers: ``[Old tool result content
+    cleared]`` and ``[truncated: N chars exceeded M limit]``. In LibreChat it is off by default and
+    runs at any pressure; here it runs from the threshold on. It frees what it can.
 
-    Raises InvalidConfig, naming what cannot be.
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "position_clear"
@@ -264,7 +281,7 @@ class PositionClear(ThresholdPolicy, frozen=True, kw_only=True):
             )
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to trim and clear now; None if nothing long is old."""
+        """What to trim and to clear now; None if nothing long is old."""
         draft = Draft(view, messages, budget)
         count, trimmed, cleared = len(messages), 0, 0
         for index, result in _results(draft, self._old_until(messages)):
@@ -282,7 +299,7 @@ class PositionClear(ThresholdPolicy, frozen=True, kw_only=True):
         return draft.plan(self.name, reason, cleared=cleared, trimmed=trimmed)
 
     def _old_until(self, messages: Sequence[Message]) -> int:
-        """Where the newest turns that an assistant spoke in begin."""
+        """Where the newest turns begin in which an assistant spoke."""
         reply = dict.fromkeys(
             message.turn for message in reversed(messages) if message.is_assistant
         )

@@ -1,6 +1,6 @@
-"""``pointer_summary``: a pointer to the last message that the summary speaks for, and its text.
+"""``pointer_summary``: a summary, and a pointer to the last message that it covers.
 
-Nothing but those two is ever written; here the pointer is the end of the view's prefix summary.
+NeuroLink writes nothing but these two. Here the pointer is the end of the view's prefix summary.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _RULES_SURVIVE = (
 
 
 def threshold_of(available: int, override_tokens: int | None = None) -> int:
-    """From how many tokens a summary is made: *override_tokens*, else 80 % of what is
-    *available*, else, where that is not known, 50,000."""
+    """The number of tokens from which on a summary is made: *override_tokens*, else 80 % of what is
+    *available*; 50,000 if that is unknown.
+    """
     if override_tokens is not None and override_tokens > 0:
         return override_tokens
     return available * 8 // 10 if available > 0 else UNKNOWN_THRESHOLD_TOKENS
@@ -54,36 +55,41 @@ def threshold_of(available: int, override_tokens: int | None = None) -> int:
 
 @register
 class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
-    """NeuroLink: from the threshold on, all but the newest ``recent`` of it are folded into the
-    summary, of at most ``cap`` of it, and no message is longer than ``message_cap`` of it.
+    """NeuroLink: from the threshold on, folds all but the newest messages into the summary.
 
-    Less is kept, half as much each time and ``max_iterations`` times at most, until the context
-    is within ``safe`` of the threshold; the user's newest message stays whatever it costs. The
-    limit is what the window leaves beside a reply. Where the request has to fit now and no summary
-    comes, its emergency note stands there, behind an earlier summary. Not copied: with everything
-    within ``recent``, all was summarised and no message remained; its hard cap at 90 % of the
-    threshold lies below where it begins; a pointer to a message that is not there cannot be:
-    views are clamped.
+    The sizes are shares of the threshold: ``recent`` of the newest messages stay, the summary has
+    at most ``cap``, and no message is longer than ``message_cap``. If the context is not within
+    ``safe`` then, half as much is kept, at most ``max_iterations`` times. The user's newest message
+    always stays. The limit is what the window leaves beside a reply. If the request has to fit now
+    and no summary can be written, NeuroLink's emergency note takes its place, behind an earlier
+    summary.
+
+    Not copied: if everything was within ``recent``, all was summarised and no message remained; its
+    hard cap at 90 % of the threshold lies below where it begins. A pointer to a missing message
+    cannot occur here, because views are clamped.
     """
 
     name: ClassVar[str] = "pointer_summary"
 
     threshold_tokens: int | None = None
-    """In place of 80 % of the limit: of the session, or of the environment."""
+    """Replaces the 80 % of the limit; it comes from the session or from the environment."""
     recent: Fraction = 0.30
     cap: Fraction = 0.20
     safe: Fraction = 0.70
     max_iterations: Count = 10
     message_cap: Fraction = 0.80
-    """What a message may be of the threshold; a longer one is cut to head and tail."""
+    """The largest size of a message, as a share of the threshold. A longer one is cut to head and
+    tail.
+    """
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
         """Is the threshold reached?"""
         return used_tokens >= threshold_of(limit_tokens, self.threshold_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """The pointer moved on; None if it cannot be. It never goes back, and never past the
-        user's newest message."""
+        """The pointer moved on; None if it cannot move. It never moves back, and never past the
+        user's newest message.
+        """
         threshold = threshold_of(budget.limit_tokens, self.threshold_tokens)
         sizes = sizes_in_budget(view, messages, budget)
         latest = latest_cut(view, messages, budget)
@@ -120,7 +126,7 @@ class PointerSummary(CheckedPolicy, frozen=True, kw_only=True):
     def _cut(
         self, view: View, messages: Sequence[Message], budget: Budget, limit: int, first: int
     ) -> Plan | None:
-        """Head and tail of the messages from *first* on that have more than *limit* tokens."""
+        """Cut the messages from *first* on that have more than *limit* tokens to head and tail."""
         draft = Draft(view, messages, budget)
         for index in range(first, len(messages)):
             size = draft.sizes[index]

@@ -1,9 +1,14 @@
 """Policies for files that were read more than once: only the newest copy is worth its place.
 
-A file is known by the call that read it, never by prose. A copy is what stands for the whole
-file and is shown uncut: the result of a read of all of it; what the result of a write says under
-``<final_file_content path="...">``; the content that a call writes; and what a user's message
-says under ``<file_content path="...">``. A failed call is none.
+A file is recognised by the call that read it, never by prose. A copy is text that holds a whole
+file and is shown uncut:
+
+- the result of a read of the whole file;
+- what the result of a write says under ``<final_file_content path="...">``;
+- the content that a call writes;
+- what a user's message says under ``<file_content path="...">``.
+
+A failed call is not a copy.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ OUTDATED_NOTICE = "[outdated - see the latest file content]"
 BATCH_BYTES = 65_536
 _MAX_BYTES_A_TOKEN = 16
 _HEADER = re.compile(r"\[\S{1,100} for '[^'\n]{1,1000}'\] Result:\n")
-"""What Cline writes before the result of a tool."""
+"""The line that Cline writes before the result of a tool."""
 _OPENS = {
     tag: re.compile(f'<{tag} path="([^"]{{1,1000}})">')
     for tag in ("final_file_content", "file_content")
@@ -51,7 +56,7 @@ _OPENS = {
 
 
 class _Copy(NamedTuple):
-    """The content of a file at one place. ``span`` is the part of the text that it is."""
+    """The content of a file at one place. ``span`` is its part of the text."""
 
     at: int
     path: str
@@ -95,7 +100,7 @@ def _copies_of_result(
         if not known.lines:
             whole = draft.result(index, result)
             header = _HEADER.match(whole)
-            # As in Cline, the line that says whose result it is stays where there is one.
+            # As in Cline, the line that names the tool stays, if there is one.
             span = (header.end(), len(whole)) if header is not None else None
             yield _Copy(index, known.path, result, span=span)
         return
@@ -108,7 +113,7 @@ def _copies_of_result(
 
 
 def _tagged(text: str, tag: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The path and the place of what stands between each *tag* and its end."""
+    """The path and the span of what stands between each *tag* and its end."""
     index = 0
     while (opened := _OPENS[tag].search(text, index)) is not None:
         end = text.find(f"</{tag}>", opened.end())
@@ -127,8 +132,11 @@ def _has_content(call: ToolUseBlock) -> bool:
 
 
 def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
-    """Show *notice* (``{path}`` in it is the file's) for all copies of a file but the newest;
-    how many characters that saves. The user's newest message stays as it is."""
+    """Show *notice* for all copies of a file except the newest; ``{path}`` in it is replaced by the
+    file's path.
+
+    Returns how many characters that saves. The user's newest message is not changed.
+    """
     copies = list(_copies(draft))
     newest = {copy.path: copy for copy in copies}
     request = newest_request(draft.messages)
@@ -157,22 +165,24 @@ def drop_duplicate_reads(draft: Draft, notice: str = DUPLICATE_NOTICE) -> int:
 
 
 def saved_enough(saved_chars: int, whole_chars: int, share: float = 0.30) -> bool:
-    """Is *saved_chars* at least *share* of *whole_chars*, so that nothing else need be cut?"""
+    """Is *saved_chars* at least *share* of *whole_chars*, so that nothing else needs to be cut?"""
     return saved_chars > 0 and saved_chars >= portion(whole_chars, share)
 
 
 @register
 class FileReadDedupe(ThresholdPolicy, frozen=True, kw_only=True):
-    """``file_read_dedupe``: of a file that was read several times only the newest copy is shown.
+    """``file_read_dedupe``: of a file that was read several times, only the newest copy is shown.
 
-    Markers: ``[[NOTE] This file read has been removed ...]``, in place of what was read; a line
-    ``[read_file for '...'] Result:`` and the tags around a file stay. A copy that is cut or
-    compacted counts for nothing, so the newest whole one always stays. Not copied: paths found in
-    prose, and counting the result of an edit as a copy when it does not say the file. An earlier
-    message of the user's loses the files in it that were read again, the newest one never.
+    The marker ``[[NOTE] This file read has been removed ...]`` replaces what was read. A line
+    ``[read_file for '...'] Result:``, and the tags around a file, stay. A copy that is cut or
+    compacted does not count, so the newest complete one always stays. In an earlier message of the
+    user, files that were read again are replaced; the newest message is not changed.
 
-    ``min_saving`` is the share of characters from which on nothing else need be cut; a policy
-    that cuts asks ``saved_enough``. Raises InvalidConfig for a share that cannot be.
+    ``min_saving`` is the share of characters from which on nothing else needs to be cut; a policy
+    that cuts asks ``saved_enough``. Raises InvalidConfig for an invalid share.
+
+    Not copied: paths found in prose, and counting the result of an edit as a copy if it does not
+    hold the file.
     """
 
     name: ClassVar[str] = "file_read_dedupe"
@@ -191,14 +201,16 @@ class FileReadDedupe(ThresholdPolicy, frozen=True, kw_only=True):
 
 @register
 class StaleReadBatching(WaitingPolicy, frozen=True, kw_only=True):
-    """``stale_read_batching``: a read that a later one of the same file, or of the same lines of
-    it, made old is shown as it was until 64 KiB of such are waiting; then all of them go at once.
+    """``stale_read_batching``: removes outdated reads in batches of 64 KiB, so that the prompt's
+    prefix changes rarely.
 
-    So the prompt's prefix breaks seldom. What is gone stays gone; a plan that is not applied has
-    changed nothing. It looks at no limit: once enough is waiting it is worth it. Markers:
-    ``[outdated - see the latest file content]``.
+    A read is outdated once the same file, or the same lines of it, were read again later. It is
+    shown unchanged until the waiting reads have 64 KiB together; then all of them are replaced at
+    once. A replaced read stays replaced, and a plan that is not applied has changed nothing. The
+    policy looks at no limit: a full batch is always worth a rewrite. Marker: ``[outdated - see the
+    latest file content]``.
 
-    Raises InvalidConfig for a batch under one byte.
+    Raises InvalidConfig for a batch below one byte.
     """
 
     name: ClassVar[str] = "stale_read_batching"
@@ -206,11 +218,11 @@ class StaleReadBatching(WaitingPolicy, frozen=True, kw_only=True):
     batch_bytes: Count = BATCH_BYTES
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Could a batch be waiting? Not in fewer tokens than it has at 16 bytes each."""
+        """Could a batch be waiting? Not if the context is too small for one at 16 bytes a token."""
         return used_tokens * _MAX_BYTES_A_TOKEN >= self.batch_bytes
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """All that waits, if it is a batch; else None."""
+        """All waiting reads, if they are a batch; else None."""
         draft = Draft(view, messages, budget)
         stale = self._stale(draft)
         waiting = sum(
@@ -226,7 +238,7 @@ class StaleReadBatching(WaitingPolicy, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def _stale(self, draft: Draft) -> list[tuple[int, ToolResultBlock]]:
-        """The reads that a later one, shown whole, made old."""
+        """The reads that are outdated by a later one that is shown whole."""
         calls = _calls(draft)
         stale: list[tuple[int, ToolResultBlock]] = []
         known: set[tuple[str, str]] = set()

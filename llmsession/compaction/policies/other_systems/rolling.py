@@ -1,4 +1,4 @@
-"""``rolling_summary_75``: a suffix that fits, and a running summary of what fell out of it."""
+"""``rolling_summary_75``: a suffix that fits, and a running summary of everything before it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ _MEMORY = (
 def history_room(
     window_tokens: int, system_tokens: int, primer_tokens: int = 0, ratio: float = 0.75
 ) -> int:
-    """What is left for messages: a share of the window, less the system text and the fixed
-    answer to it that some systems send."""
+    """The tokens that are left for messages: a share of the window, without the system text and the
+    fixed answer to it that some systems send.
+    """
     return portion(window_tokens, ratio) - system_tokens - primer_tokens
 
 
 def extracted_lines(
     messages: Sequence[Message], earlier: str, max_tokens: int, count: Callable[[str], int]
 ) -> str:
-    """MiniSearch's summary by rules: the earlier one and ``ROLE: text`` of each message, the
-    newest that come to at most *max_tokens*. A newest one that is longer by itself is cut to
-    head and tail; there it left nothing."""
+    """MiniSearch's summary by rules: the earlier one, and ``ROLE: text`` of each message.
+
+    The newest parts are taken that have at most *max_tokens* together. If the newest one alone is
+    longer, it is cut to head and tail; in MiniSearch nothing was left then.
+    """
     parts = [earlier] if earlier.strip() else []
     parts += [
         f"{message.role.upper()}: {text}" for message in messages if (text := message.text.strip())
@@ -62,14 +65,17 @@ def extracted_lines(
 
 @register
 class RollingSummary75(SummaryPolicy, frozen=True, kw_only=True):
-    """MiniSearch: the newest messages that fit three quarters of ``window_tokens``, beginning
-    with a user's, and a summary of at most ``summary_tokens`` of all before them.
+    """MiniSearch: shows the newest messages that fit into three quarters of ``window_tokens``,
+    beginning with a user's, and a summary of at most ``summary_tokens`` of everything before.
 
-    Its window is a constant; None is the limit. The summary's room is set aside before the suffix
-    is chosen, so both fit. Where none is written, ``extracted_lines`` stand there. Not copied: its
-    place in the system text, sent as the user's before a fixed ``Ok!``
-    (docs/explanation/policies.md); the user's own message was dropped where nothing fitted, all
-    that fell out was folded in again with every turn, and an empty summary replaced the one before.
+    MiniSearch's window is a constant; None takes the limit. The summary's room is set aside before
+    the suffix is chosen, so both fit. If no summary can be written, ``extracted_lines`` take its
+    place.
+
+    Not copied: the summary's place in the system text, which was sent as a user message before a
+    fixed ``Ok!`` (docs/explanation/policies.md); the user's own message was dropped if nothing
+    fitted; everything before the suffix was folded in again with every turn; and an empty summary
+    replaced the one before.
     """
 
     name: ClassVar[str] = "rolling_summary_75"
@@ -88,8 +94,9 @@ class RollingSummary75(SummaryPolicy, frozen=True, kw_only=True):
         return used_tokens > self._whole(limit_tokens)
 
     def plan(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """A summary of what does not fit and was in none before; None if all does, or nothing
-        more can go."""
+        """A summary of what does not fit and is in no earlier summary; None if everything fits, or
+        nothing more can be replaced.
+        """
         sizes = sizes_in_budget(view, messages, budget)
         room = self._whole(budget.limit_tokens) - beside_tokens(sizes, view, budget)
         if sum(sizes) + told_tokens(view, budget) <= room:

@@ -1,4 +1,6 @@
-"""Policies made of stages: each goes on from what the one before it left, all in one plan."""
+"""Policies made of stages: each one continues from the result of the one before, all in one
+plan.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,11 @@ _CUT_ROUNDS = 8
 
 
 def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
-    """The hundredths of the messages to leave out, one after the other until it is enough: what
-    is over and 15 more, from 10 to 90, then by ten up to 95."""
+    """The percentages of the messages to leave out, one after the other until it is enough.
+
+    The first is the percentage that is over plus 15, between 10 and 90. The next ones grow by ten,
+    up to 95.
+    """
     first = -(-over_tokens * 100 // max(1, current_tokens)) + 15
     index = min(90, max(10, first))
     tries = [index]
@@ -48,20 +53,26 @@ def window_fractions(over_tokens: int, current_tokens: int) -> tuple[int, ...]:
 
 @register
 class FourStage(ThresholdPolicy, frozen=True, kw_only=True):
-    """``four_stage``: clear old tool results, then drop files that were read again, then
-    summarise, then leave out; each only while the request is over the target.
+    """``four_stage``: clears old tool results, drops files that were read again, summarises, and
+    leaves messages out; each only while the request is over the target.
 
-    (1) All results before the newest 40,000 tokens of them, if that saves 500; not those of
-    ``protected_tools``, nor what the model has not read. (2) If it saves 30 % of the characters.
-    (3) Of more than four messages all but what fits 30 % of the target. (4) All but the first two
-    messages and a tail. What is over then is cut, the longest first, down to 200 characters each.
-    ``target`` is the share of the limit to come down to: all of it where this comes from, so that
-    a plan before the limit is reached finds nothing to do. The figures name the stages used.
+    - Stage 1 clears all results before the newest 40,000 tokens of results, if that saves 500. It
+      leaves results of ``protected_tools``, and those that the model has not read.
+    - Stage 2 runs if it saves 30 % of the characters.
+    - Stage 3 summarises all but what fits into 30 % of the target, if there are more than four
+      messages.
+    - Stage 4 leaves out all but the first two messages and a tail. If that is not enough, the
+      longest texts are cut, down to 200 characters each.
 
-    Markers: ``[Tool result cleared]``, ``[File X - refer to latest read below]``; injects
-    ``[Earlier conversation history was truncated to fit within context limits]``. Not copied:
-    files found in prose, and pairs repaired after the cut instead of cutting between them.
-    Raises InvalidConfig, naming what cannot be.
+    ``target`` is the share of the limit to come down to. In the original it is all of the limit, so
+    a plan before the limit is reached finds nothing to do. The figures name the stages that were
+    used.
+
+    Markers: ``[Tool result cleared]`` and ``[File X - refer to latest read below]``. It injects
+    ``[Earlier conversation history was truncated to fit within context limits]``.
+
+    Not copied: files found in prose, and repairing pairs after the cut instead of cutting between
+    them. Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "four_stage"
@@ -124,7 +135,7 @@ class FourStage(ThresholdPolicy, frozen=True, kw_only=True):
         return sum(draft.show_result(index, result, RESULT_CLEARED) for index, result in old)
 
     def _summarise(self, draft: Draft, target: int) -> int:
-        """Want a summary for all but the recent messages; for how many."""
+        """Ask for a summary of all but the recent messages. Returns how many it covers."""
         visible_count = sum(draft.shows(index) for index in range(len(draft.messages)))
         if visible_count + bool(draft.start) <= FEW_MESSAGES:
             return 0
@@ -146,7 +157,9 @@ def _shown_chars(draft: Draft) -> int:
 
 
 def _leave_out(draft: Draft, target: int) -> int:
-    """Keep the first two messages and a tail, as much of it as fits; how many are left out."""
+    """Keep the first two messages, and as much of the tail as fits. Returns how many are left
+    out.
+    """
     messages = draft.messages
     indexes = [index for index in range(draft.start, len(messages)) if draft.shows(index)]
     first = KEPT_FIRST - bool(draft.start)
@@ -177,8 +190,9 @@ class _Part(NamedTuple):
 
 
 def _cut_longest(draft: Draft, target: int) -> int:
-    """Cut results and texts, the longest first, until the request fits; how many were cut. What
-    the user said last stays as it is."""
+    """Cut results and texts, the longest first, until the request fits. Returns how many were cut.
+    The user's newest message is not changed.
+    """
     cut: set[tuple[int, int]] = set()
     request = newest_request(draft.messages)
     for _ in range(_CUT_ROUNDS):
@@ -228,12 +242,12 @@ def _cut(draft: Draft, part: _Part, max_chars: int) -> bool:
 
 @register
 class MiddlewarePipeline(Pipeline, frozen=True, kw_only=True):
-    """``middleware_pipeline`` (Open WebUI): a ``pipeline`` that injects memories, drops reads of
-    files that were read again, masks what was consumed and folds spans.
+    """``middleware_pipeline`` (Open WebUI): a ``pipeline`` that injects memories, drops older reads
+    of a file, masks consumed results, and folds spans.
 
-    As there the stages and their order are data. What they may be, what is due and what a failure
-    means is as in ``pipeline``. It is exempt from G3 and G7, for the same reasons. ``plan`` raises
-    what a required stage does.
+    As in Open WebUI, the stages and their order are data. ``pipeline`` explains what stages may be,
+    when they are due, and what a failure means. It is exempt from G3 and G7 for the same reasons.
+    ``plan`` raises what a required stage raises.
     """
 
     name: ClassVar[str] = "middleware_pipeline"

@@ -1,8 +1,9 @@
-"""Truncation in the middle: the first task and the newest steps are shown, what lies between goes.
+"""Truncation in the middle: shows the first task and the newest steps, and leaves out what is
+between.
 
-Cline's classic manager keeps one range that only grows; Roo hides messages under a marker, and
-folds what is older than the newest request into a summary. Neither changes the history: a rewind
-to before it shows everything again.
+Cline's classic manager keeps one range that only grows. Roo hides messages under a marker, and
+folds messages older than the newest request into a summary. Neither changes the history: after a
+rewind to an earlier turn everything is shown again.
 """
 
 from __future__ import annotations
@@ -55,17 +56,18 @@ _ALLOWED_TOKENS = {64_000: 37_000, 128_000: 98_000, 200_000: 160_000}
 
 
 def adaptive_limit_tokens(window_tokens: int) -> int:
-    """From how many tokens on Cline truncates: a table for the usual windows, else all but
-    40,000 tokens or four fifths, whichever is more."""
+    """The number of tokens from which on Cline truncates: a table for the usual windows; for others
+    all but 40,000 tokens, or four fifths, whichever is more.
+    """
     default = max(window_tokens - 40_000, window_tokens * 4 // 5)
     return _ALLOWED_TOKENS.get(window_tokens, default)
 
 
 def deleted_end(count: int, start: int, keep: Keep, assistants: Sequence[int] = ()) -> int:
-    """The last position that goes where those from *start* of *count* messages are still there;
-    under *start* if none goes. With positions of *assistants* it is one of them, or one less.
+    """The last position to delete, if the messages from *start* of *count* are still there; below
+    *start* if none is deleted. With the positions of *assistants* it is one of them, or one less.
 
-    An even number goes, so that questions stay with their answers.
+    An even number is deleted, so that questions stay with their answers.
     """
     rest = count - start
     removed = {
@@ -80,41 +82,42 @@ def deleted_end(count: int, start: int, keep: Keep, assistants: Sequence[int] = 
 
 @register
 class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
-    """The first pair stays, and of the rest the newest half, or quarter, from Cline's classic
-    context management. Markers: one notice where the range begins, and that of
-    ``file_read_dedupe``.
+    """Cline's classic context management: keeps the first pair, and of the rest the newest half or
+    quarter.
 
-    It begins at ``adaptive_limit_tokens`` of the window. First all copies of a file but the newest
-    go; if that is ``min_saving`` of the characters, nothing else does. A quarter is kept where
-    more than twice of what is allowed is used, as after a switch to a much smaller model, or
-    where the provider refused the request; else half. The range only grows. Not copied: a range
-    that begins or ends between a call and its result, and taking out the newest request. Exempt
-    from G3: as the original it takes one step for each request, so a second plan may take a
-    further half.
+    It begins at ``adaptive_limit_tokens`` of the window. First all copies of a file except the
+    newest are replaced; if that saves ``min_saving`` of the characters, nothing else is done. A
+    quarter is kept if more than twice the allowed size is used, as after a switch to a much smaller
+    model, or if the provider refused the request; otherwise half. The range only grows. Markers:
+    one notice where the range begins, and that of ``file_read_dedupe``.
 
-    Raises InvalidConfig, naming what cannot be.
+    Not copied: a range that begins or ends between a call and its result, and removing the newest
+    request. Exempt from G3: like the original it takes one step for each request, so a second plan
+    may remove a further half.
+
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "adaptive_window_truncate"
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
     window_tokens: Count | None = None
-    """The model's window; None: that of the session, or the limit."""
+    """The model's window in tokens. None: that of the session, or the limit."""
     min_saving: Fraction = 0.30
 
     def _allowed(self, window_tokens: int) -> int:
         return adaptive_limit_tokens(self.window_tokens or window_tokens)
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is as much used as is allowed in a window of *limit_tokens*?"""
+        """Is the allowed size of a window of *limit_tokens* reached?"""
         return limit_tokens > 0 and used_tokens >= self._allowed(limit_tokens)
 
     def due_for(self, fill: Fill) -> bool:
-        """Is as much used as is allowed, or more than the limit?"""
+        """Is the allowed size reached, or the limit exceeded?"""
         return self.due(fill.used_tokens, fill.window) or fill.is_over
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """Which copies of files to replace and what to leave out; None if there is too little."""
+        """Which copies of files to replace, and what to leave out; None if there is too little."""
         draft = Draft(view, messages, budget)
         sizes = list(draft.sizes)
         whole_chars = 4 * sum(sizes_in_quarters(view, messages, budget.profile))
@@ -143,43 +146,52 @@ class AdaptiveWindowTruncate(WaitingPolicy, frozen=True, kw_only=True):
 
 
 def _behind_first_pair(draft: Draft) -> int:
-    """Where what may go begins: behind the first pair, and the results that belong to it."""
+    """Where the part begins that may be left out: behind the first pair, and the results that
+    belong to it.
+    """
     messages = draft.messages
     if draft.budget.profile.thinking_opens_tool_loop and messages[1:2] and messages[1].tool_calls:
-        # Results that a later request is joined to are an open loop again, which would have to
-        # begin with the thinking that a truncation voids. So the first reply is not kept.
+        # If a later user message joins the first results, they are an open tool loop again. That
+        # loop would have to begin with its thinking, which a truncation makes invalid. So the first
+        # reply is not kept.
         return 1
     return next((index for index in range(2, len(messages)) if is_safe_cut(messages, index)), 2)
 
 
 DEFAULT_REPLY_TOKENS = 8_192
-"""What Roo keeps for a reply where nobody says how much."""
+"""The room in tokens that Roo keeps for a reply if nobody configures it."""
 FORCED_FRACTION, FORCED_ROUNDS = 0.25, 3
-"""After a refusal a quarter is hidden, up to three times."""
+"""After a refusal a quarter of the messages is hidden, up to three times."""
 _MARKER = "[Sliding window truncation: "
 
 
 def condense_limit_tokens(window_tokens: int, max_tokens: int | None = None) -> int:
-    """Above how many tokens Roo truncates: nine tenths of the window, less the reply's room."""
+    """The number of tokens above which Roo truncates: nine tenths of the window, without the room
+    for the reply.
+    """
     return window_tokens * 9 // 10 - (max_tokens or DEFAULT_REPLY_TOKENS)
 
 
 def effective_percent(everywhere: int, profile: int) -> int:
-    """From which percentage of the window on Roo condenses: the profile's own from 5 to 100,
-    else (-1 says so) what holds *everywhere*."""
+    """The percentage of the window from which on Roo condenses: the profile's own if it is from 5
+    to 100, else the one that applies *everywhere*.
+    """
     return profile if 5 <= profile <= 100 else everywhere
 
 
 def hidden_count(visible: int, fraction: float = 0.5) -> int:
-    """How many of *visible* messages go: that fraction of all but the first, made even."""
+    """How many of *visible* messages to hide: that fraction of all but the first, rounded down to
+    an even number.
+    """
     return portion(max(0, visible - 1), fraction) // 2 * 2
 
 
 def _hidden(
     view: View, messages: Sequence[Message], fraction: float, folded: int = 0
 ) -> tuple[Span, ...]:
-    """What to hide behind the first message that is shown. That may be a summary: the one in
-    *view*, or one that will stand for the first *folded* messages."""
+    """What to hide behind the first shown message. That may be a summary: the one in *view*, or one
+    that will replace the first *folded* messages.
+    """
     start = max(view.start, folded)
     rest = [index for index in range(start, len(messages)) if view.shows(index)]
     if start == 0:
@@ -193,8 +205,9 @@ def _hidden(
 def _marked(
     view: View, messages: Sequence[Message], spans: tuple[Span, ...], folded: int = 0
 ) -> tuple[Injected, ...]:
-    """What is injected where *view* without *spans* leaves messages out behind the first *folded*:
-    one marker, where they begin."""
+    """All texts to inject: one marker at the beginning of what is left out by *view* and *spans*,
+    behind the first *folded* messages.
+    """
     after = replace(view, omitted=view.omitted + spans)
     others = tuple(item for item in view.injected if not item.text.startswith(_MARKER))
     start = max(view.start, folded)
@@ -214,8 +227,9 @@ def _truncation(
     spans: tuple[Span, ...],
     what: str,
 ) -> Plan | None:
-    """The plan that leaves *spans* out and says so where they begin; None if nothing more is left
-    out, or nothing is freed."""
+    """The plan that leaves *spans* out, with a marker where they begin; None if nothing more is
+    left out, or nothing is freed.
+    """
     gone = [index for first, end in spans for index in range(first, end) if view.shows(index)]
     if not gone:
         return None
@@ -238,23 +252,25 @@ def _truncation(
 
 @register
 class NondestructiveTruncate(WaitingPolicy, frozen=True, kw_only=True):
-    """Half of what is shown is hidden behind the first message, from Roo's sliding window.
-    Markers: one, which says how many are hidden.
+    """Roo's sliding window: hides half of what is shown, behind the first message. One marker says
+    how many messages are hidden.
 
-    It begins above ``condense_limit_tokens``. A request that the provider refused hides a quarter,
-    up to three times. Not copied: a marker for each truncation, cutting calls from their results,
-    and hiding the newest request. Exempt from G3: as the original, each plan hides one share.
+    It begins above ``condense_limit_tokens``. If the provider refused the request, a quarter is
+    hidden, up to three times.
 
-    Raises InvalidConfig, naming what cannot be.
+    Not copied: a marker for each truncation, cutting calls from their results, and hiding the
+    newest request. Exempt from G3: like the original, each plan hides one share.
+
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "nondestructive_truncate"
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
     window_tokens: Count | None = None
-    """The model's window; None: that of the session, or the limit."""
+    """The model's window in tokens. None: that of the session, or the limit."""
     max_tokens: Count | None = None
-    """The reply's room; None: that of the session, or 8,192 tokens."""
+    """The room for the reply in tokens. None: that of the session, or 8,192."""
     fraction: Fraction = 0.5
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
@@ -266,7 +282,7 @@ class NondestructiveTruncate(WaitingPolicy, frozen=True, kw_only=True):
         return fill.limit_tokens > 0 and fill.used_tokens > self.allowed(fill)
 
     def allowed(self, known: Fill | Budget) -> int:
-        """How much may be used."""
+        """How many tokens may be used."""
         reply = self.max_tokens or max(0, known.window - known.limit_tokens)
         return condense_limit_tokens(self.window_tokens or known.window, reply)
 
@@ -277,7 +293,9 @@ class NondestructiveTruncate(WaitingPolicy, frozen=True, kw_only=True):
         return _truncation(self.name, view, messages, budget, spans=spans, what=what)
 
     def hidden(self, view: View, messages: Sequence[Message], budget: Budget) -> tuple[Span, ...]:
-        """What is hidden: one share, or after a refusal as many quarters as the limit asks for."""
+        """What is hidden: one share, or after a refusal as many quarters as needed to reach the
+        limit.
+        """
         if budget.trigger != "overflow":
             return _hidden(view, messages, self.fraction)
         spans: tuple[Span, ...] = ()
@@ -292,42 +310,43 @@ class NondestructiveTruncate(WaitingPolicy, frozen=True, kw_only=True):
 
 
 SUMMARY_PERCENT, MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 6, 250, 6_000
-"""A summary's share of the limit, and its bounds."""
+"""The size of a summary: its percentage of the limit, and its bounds in tokens."""
 
 
 @register
 class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
-    """All but the open step becomes one summary, from Roo's condensing. Markers: that of
+    """Roo's condensing: one summary replaces everything but the open step. The marker is that of
     ``nondestructive_truncate``.
 
-    If the newest request stands before that step, it is said once more behind the summary, word
-    for word (an injected item); one with images or documents ends what is folded.
+    If the newest request stands before that step, it is repeated verbatim behind the summary (an
+    injected text). A request with images or documents is not covered by the summary.
 
-    It begins at ``percent`` of the window (``profile_percent``, if it is not -1), and above
-    ``condense_limit_tokens`` in any case. Where there is nothing to fold, or that is not enough,
-    half of the steps that are shown is hidden, too. A rewind to before it takes the summary
-    away, and what it stood for is shown again; of several the newest is shown. Not copied:
-    folding the newest request and the open step; workflows and file signatures beside the summary;
-    and doing anything with a summary that is empty. Exempt from G3: as the original, each plan
-    hides one share.
+    It begins at ``percent`` of the window (or ``profile_percent``, if that is not -1), and above
+    ``condense_limit_tokens`` in any case. If there is nothing to summarise, or that is not enough,
+    half of the shown steps are hidden, too. A rewind to an earlier turn removes the summary and
+    shows its messages again. Of several summaries the newest is shown.
 
-    Raises InvalidConfig, naming what cannot be.
+    Not copied: folding the newest request and the open step; workflows and file signatures beside
+    the summary; and using an empty summary. Exempt from G3: like the original, each plan hides one
+    share.
+
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "nondestructive_condense"
     exempt: ClassVar[frozenset[str]] = frozenset({"G3"})
 
     window_tokens: int | None = None
-    """The model's window; None: that of the session, or the limit."""
+    """The model's window in tokens. None: that of the session, or the limit."""
     max_tokens: int | None = None
-    """The reply's room; None: that of the session, or 8,192 tokens."""
+    """The room for the reply in tokens. None: that of the session, or 8,192."""
     percent: Count = 100
     profile_percent: Whole = -1
     fraction: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._truncate()  # the settings that both have
+        self._truncate()  # check the settings that both policies have
         if self.profile_percent != -1 and not 5 <= self.profile_percent <= 100:
             raise InvalidConfig(
                 f"profile_percent must be from 5 to 100, or -1, got {self.profile_percent}"
@@ -350,7 +369,7 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
         return reached or self._truncate().due_for(fill)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to fold and to hide; None if there is too little."""
+        """What to summarise and to hide; None if there is too little."""
         truncate = self._truncate()
         if budget.trigger == "overflow":
             plan = truncate.plan(view, messages, budget)
@@ -383,8 +402,9 @@ class NondestructiveCondense(WaitingPolicy, frozen=True, kw_only=True):
     def _wanted(
         self, view: View, messages: Sequence[Message], budget: Budget, limit: int
     ) -> SummaryRequest | None:
-        """The summary of all before the open step; None if that is one message, or little more than
-        the summary so far."""
+        """The request for a summary of everything before the open step; None for fewer than two
+        messages.
+        """
         upto = latest_cut(view, messages, budget, pins=True)
         if upto - view.start < 2:
             return None

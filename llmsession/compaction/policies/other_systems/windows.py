@@ -1,6 +1,6 @@
-"""Windows: the newest messages are shown, all older ones are left out.
+"""Windows: the newest messages are shown, and all older ones are left out.
 
-Where a window may begin is told in ``spans``.
+``spans`` explains where a window may begin.
 """
 
 from __future__ import annotations
@@ -74,32 +74,33 @@ def _window_plan(
 
 @register
 class ReverseBudget(WaitingPolicy, frozen=True, kw_only=True):
-    """As many of the newest messages as fit, from LibreChat's classic budget (Chatbot UI,
-    ChainReview, MiniSearch and Jan trim alike).
+    """LibreChat's classic budget: as many of the newest messages as fit. Chatbot UI, ChainReview,
+    MiniSearch and Jan trim in the same way.
 
-    The limit less ``reserve_out_tokens``, the frame and ``reply_primer_tokens`` is filled from
-    the newest message back; the first that does not fit ends it. Not copied: Chatbot UI's sending
-    nothing but the system text where the newest message does not fit, and a context that begins
-    with an answer.
+    The limit without ``reserve_out_tokens``, the system text, the tools and ``reply_primer_tokens``
+    is filled from the newest message back, up to the first message that does not fit.
 
-    Raises InvalidConfig, naming what cannot be.
+    Not copied: Chatbot UI sends only the system text if the newest message does not fit, and a
+    context may begin with an answer there.
+
+    Raises InvalidConfig for an invalid setting.
     """
 
     name: ClassVar[str] = "reverse_budget"
 
     reply_primer_tokens: Amount = 3
     reserve_out_tokens: Amount = 0
-    """Room for the reply beside what the limit leaves already. Chatbot UI v1: 1,000."""
+    """Room for the reply in tokens, beside what the limit leaves already. Chatbot UI v1: 1,000."""
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is there more than what fits?"""
+        """Is more used than fits?"""
         return limit_tokens > 0 and used_tokens > self._most(limit_tokens)
 
     def _most(self, limit_tokens: int) -> int:
         return limit_tokens - self.reserve_out_tokens - self.reply_primer_tokens
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to leave out; None if all fits, or nothing more can go."""
+        """What to leave out; None if everything fits, or nothing more can be left out."""
         sizes = sizes_in_budget(view, messages, budget)
         room = self._most(budget.limit_tokens) - rest_tokens(sizes, budget)
         start = newest_that_fit(*beside_pins(sizes, pinned(messages), room))
@@ -109,13 +110,13 @@ class ReverseBudget(WaitingPolicy, frozen=True, kw_only=True):
 
 @register
 class LastNMessages(WaitingPolicy, frozen=True, kw_only=True):
-    """The newest ``n`` messages, from LobeChat.
+    """LobeChat: the newest ``n`` messages.
 
-    The window begins earlier where it would begin with a result or an answer. With ``n`` of 0
-    or less only the newest request is shown, and the step that is open. Not copied: LobeChat
-    sends nothing then, and leaves orphans to a later repair.
+    The window begins earlier if it would begin with a result or an answer. With ``n`` of 0 or less,
+    only the newest request and the open step are shown. Not copied: LobeChat sends nothing then,
+    and leaves orphans to a later repair.
 
-    Raises InvalidConfig for an ``n`` that is no whole number.
+    Raises InvalidConfig if ``n`` is not a whole number.
     """
 
     name: ClassVar[str] = "last_n_messages"
@@ -123,11 +124,13 @@ class LastNMessages(WaitingPolicy, frozen=True, kw_only=True):
     n: Whole = 8
 
     def due_for(self, fill: Fill) -> bool:
-        """Are more messages shown than there may be?"""
+        """Are more messages shown than ``n``?"""
         return fill.messages > max(0, self.n)
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to leave out; None if there are no more than ``n``, or nothing more can go."""
+        """What to leave out; None if there are no more than ``n``, or nothing more can be left
+        out.
+        """
         count = len(messages)
         if self.n <= 0:
             spans = left_out(messages, count, shown_from=view.start)
@@ -139,15 +142,18 @@ class LastNMessages(WaitingPolicy, frozen=True, kw_only=True):
 
 @register
 class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
-    """What is neither too old, nor too far back, nor too much, from CodeBuddy's history pruning.
+    """CodeBuddy's history pruning: messages that are not too old, not too far back, and not too
+    much.
 
-    Three rules, each a start of the window, of which the latest counts: no older than
-    ``max_age_h`` before the newest message, at most ``max_messages``, at most ``max_tokens`` of
-    four characters, the frame charged first. A rule whose limit is 0 or less does not apply. A
-    message without a time is not old. Not copied: hoisting and losing system texts, taking what
-    has no time for the oldest, and cutting calls from their results.
+    There are three rules, and the latest start that they give counts: no older than ``max_age_h``
+    hours before the newest message; at most ``max_messages``; at most ``max_tokens`` of four
+    characters, with system text and tools charged first. A rule whose limit is 0 or less does not
+    apply. A message without a time is not old.
 
-    Raises InvalidConfig for a limit that is no whole number.
+    Not copied: moving and losing system texts, treating messages without a time as the oldest, and
+    cutting calls from their results.
+
+    Raises InvalidConfig if a limit is not a whole number.
     """
 
     name: ClassVar[str] = "age_count_token"
@@ -157,8 +163,11 @@ class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
     max_tokens: Whole = 32_000
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to leave out, with how many messages each rule alone would; None if that is
-        nothing more. Raises TypeError for a message whose time is no number."""
+        """What to leave out, with how many messages each rule alone would leave out; None if that
+        is nothing more.
+
+        Raises TypeError for a message whose time is not a number.
+        """
         starts = {
             "dropped_by_age": self.start_by_age(messages),
             "dropped_by_count": self.start_by_count(messages),
@@ -168,7 +177,9 @@ class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
         return _window_plan(self.name, view, messages, budget, spans=spans, figures=starts)
 
     def start_by_age(self, messages: Sequence[Message]) -> int:
-        """Behind the newest message that is too old; "now" is the newest time of *messages*."""
+        """The position after the newest message that is too old. "Now" is the newest time of
+        *messages*.
+        """
         times = [_milliseconds(message) for message in messages]
         if self.max_age_h <= 0 or not times:
             return 0
@@ -192,56 +203,61 @@ class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
 
 def _milliseconds(message: Message) -> int:
     if isinstance(message.created_at, str):
-        # As text "2026" is above any number, or below it: all would be old, or nothing.
-        raise TypeError(f"created_at of message {message.id} is text, not seconds")
+        # Compared as text, "2026" would be above any number or below it: everything would be old,
+        # or nothing.
+        raise TypeError(f"created_at of message {message.id} is text: it must be seconds")
     return round(message.created_at * 1_000)
 
 
 UNKNOWN_WINDOW_TOKENS = 128_000
-"""What Continue takes a window for that nobody knows."""
+"""The window that Continue assumes if it is unknown."""
 
 
 def input_budget_tokens(window_tokens: int | None, max_tokens: int | None = None) -> int:
-    """What a request may hold by Continue's rule: the window less 2 % for safety, at most 1,000,
-    and less 1,000 for a reply, or ``max_tokens`` if that is less."""
+    """How many tokens a request may hold by Continue's rule.
+
+    From the window, 2 % are taken off for safety, but at most 1,000; and 1,000 for a reply, or
+    ``max_tokens`` if that is less.
+    """
     window = window_tokens or UNKNOWN_WINDOW_TOKENS
     return window - min(1_000, window * 2 // 100) - min(1_000, max_tokens or 1_000)
 
 
 @register
 class KeepLastSequence(WaitingPolicy, frozen=True, kw_only=True):
-    """The oldest messages go until the rest fits, from Continue's pruning.
+    """Continue's pruning: the oldest messages are left out until the rest fits.
 
-    The last sequence always stays: the newest request, or a reply with the results of its calls.
-    A window that nobody knows is the limit, or ``UNKNOWN_WINDOW_TOKENS``. Not copied: Continue may
-    send a context that begins with an answer, and leaves at most 1,000 tokens to the reply.
+    The last sequence always stays: the newest request, or a reply with the results of its calls. An
+    unknown window is taken for the limit, or for ``UNKNOWN_WINDOW_TOKENS``. Not copied: Continue
+    may send a context that begins with an answer, and leaves at most 1,000 tokens to the reply.
 
-    Raises InvalidConfig for a ``max_tokens`` under 1.
+    Raises InvalidConfig for a ``max_tokens`` below 1.
     """
 
     name: ClassVar[str] = "keep_last_sequence"
 
     max_tokens: Count | None = None
-    """The longest reply, if it is less than 1,000 tokens; None: that of the session."""
+    """The longest reply in tokens, if it is less than 1,000. None: that of the session."""
 
     def due(self, used_tokens: int, limit_tokens: int) -> bool:
-        """Is there more than what fits a window of *limit_tokens*?"""
+        """Is more used than fits into a window of *limit_tokens*?"""
         return used_tokens > input_budget_tokens(max(0, limit_tokens), self.max_tokens)
 
     def due_for(self, fill: Fill) -> bool:
-        """Is there more than what fits?"""
+        """Is more used than fits?"""
         return fill.used_tokens > self._most(fill)
 
     def _most(self, known: Fill | Budget) -> int:
-        """What a request may hold: by Continue's rule, and never more than the limit."""
+        """How many tokens a request may hold: by Continue's rule, and never more than the limit."""
         if not known.window_tokens:
             return input_budget_tokens(max(0, known.limit_tokens), self.max_tokens)
         reply = self.max_tokens or max(1, known.window_tokens - known.limit_tokens)
         return min(known.limit_tokens, input_budget_tokens(known.window_tokens, reply))
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
-        """What to leave out, and the percentage of the room that is used then; None if all
-        fits, or nothing more can go."""
+        """What to leave out, and the percentage of the room that is used then; None if everything
+        fits, or nothing more can be left out.
+        """
         sizes = sizes_in_budget(view, messages, budget)
         rest = rest_tokens(sizes, budget)
         limit = self._most(budget)
@@ -260,10 +276,11 @@ _MESSAGE_CHARS = 6_000
 
 
 def clean_text(text: str) -> str:
-    """*text* as ChainReview sends it: without thinking in tags, with long fenced blocks and all
-    beyond 6,000 characters cut, and trimmed. A text that was cleaned stays as it is."""
+    """*text* as ChainReview sends it: without thinking in tags, with long fenced blocks cut, cut at
+    6,000 characters, and trimmed. A clean text stays unchanged.
+    """
     while (without := _THOUGHTS.sub("", text)) != text:
-        text = without  # what is left may stand together as a tag again
+        text = without  # the rest may form a tag again
     text = _FENCED.sub(lambda match: match[1] + _shorter_fence(match[2]) + match[3], text)
     if len(text) > _MESSAGE_CHARS + len(_CUT) * text.endswith(_CUT):
         text = text[:_MESSAGE_CHARS] + _CUT
@@ -280,13 +297,13 @@ def _shorter_fence(body: str) -> str:
 
 @register
 class CleanAndBudget30k(WaitingPolicy, frozen=True, kw_only=True):
-    """Cleaned texts, and the newest 30,000 tokens of them, from ChainReview as it ships.
+    """ChainReview as it ships: cleaned texts, and the newest 30,000 tokens of them.
 
-    Each text is shown as ``clean_text`` has it, with its markers; what a message is without any
-    text left is left out; then the newest messages are shown up to ``budget_tokens`` of four
-    characters. Not copied: a cut text that is cut again, and a request that nothing is left of.
+    Each text is shown as ``clean_text`` returns it, with its markers. A message without any text
+    left is left out. Then the newest messages are shown, up to ``budget_tokens`` of four characters
+    each. Not copied: cutting a cut text again, and a request of which nothing is left.
 
-    Raises InvalidConfig for a budget under 1.
+    Raises InvalidConfig for a budget below 1.
     """
 
     name: ClassVar[str] = "clean_and_budget_30k"
@@ -314,8 +331,9 @@ class CleanAndBudget30k(WaitingPolicy, frozen=True, kw_only=True):
 
 
 def _cleaned(view: View, message: Message) -> dict[str, str]:
-    """The texts of *message* that are shown otherwise when they are clean. What a person said
-    stays where nothing would be left of it."""
+    """The texts of *message* that are shown differently when they are clean. A user's text stays if
+    nothing would be left of it.
+    """
     texts: dict[str, str] = {}
     for number, block in enumerate(message.content):
         key = text_key(message, number)
@@ -327,7 +345,9 @@ def _cleaned(view: View, message: Message) -> dict[str, str]:
 
 
 def _leaves_nothing(message: Message, texts: dict[str, str]) -> bool:
-    """Has an answer whose *texts* are shown no word left, and does it nothing else?"""
+    """Is *message* an answer that has no text left when *texts* are shown, and does nothing
+    else?
+    """
     return message.is_assistant and not any(
         texts.get(text_key(message, number), block.text).strip()
         if isinstance(block, TextBlock)
