@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 
 from llmsession.errors import InvalidInput
@@ -74,7 +74,7 @@ def cluster(
         say(f"{values[0]}  {host.name}  {host.address}")
 
     acts = {"status": status, "drain": drain, "move": move}
-    asyncio.run(_with_directory(store, cluster, acts[action]))
+    anyio.run(_with_directory, store, cluster, acts[action])
 
 
 async def _with_directory(
