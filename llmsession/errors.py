@@ -14,12 +14,12 @@ SessionError
 │   ├── Overloaded                  .retry_after_s: a limit is reached; retry later
 │   ├── HeadMoved                   .expected .actual: somebody else committed first
 │   ├── TurnNotOpen                 .turn: results for a turn that has ended
-│   └── SessionInUse                .owner: another live owner has the session
+│   └── SessionInUse                .owner .address .view: another live owner has the session
 ├── Gone                        the thing called is not there any more
 │   ├── SessionNotFound             never created, or deleted
 │   ├── SessionExists               create() with an id that is taken
 │   ├── SessionClosed               closed while the caller waited, or before
-│   └── SessionMoved                another owner took the session; ask it
+│   └── SessionMoved                .address .view: another owner serves the session; ask it
 ├── TurnEnded                   the turn ended without a commit; .turn .outcome
 │   ├── TurnAborted                 interrupted, or lost in a crash
 │   └── TurnFailed                  given up; .kind .status .provider_message .retry_after_s
@@ -321,21 +321,32 @@ class TurnNotOpen(Refused):
 
 
 class SessionInUse(Refused):
-    """Another live owner has the session. ``owner`` is the name of its manager.
+    """Another live owner has the session. ``owner`` is the name of its manager. In a cluster,
+    ``address`` is where that owner's host listens, and ``view`` is the version of the list of hosts
+    that says so. Without a cluster they are None and 0.
 
     Cause: ``open`` in a second process while the first one still holds the session.
 
     Example: ``session 's1' is in use by 5b0e61c4; pass takeover=True to take it over``
 
     Remedy: use the session where it is, or close it there. ``open(..., takeover=True)`` takes
-    it; the old owner can write nothing more.
+    it; the old owner can write nothing more. If there is an ``address``, connect there, and send
+    the command again.
     """
 
-    def __init__(self, session: str, owner: str) -> None:
+    # An older service sends neither.
+    address: str | None = None
+    view: int = 0
+
+    def __init__(
+        self, session: str, owner: str, *, address: str | None = None, view: int = 0
+    ) -> None:
         super().__init__(
             f"session {session!r} is in use by {owner}; pass takeover=True to take it over"
         )
         self.owner = owner
+        self.address = address
+        self.view = view
 
 
 class Gone(SessionError):
@@ -392,16 +403,28 @@ class SessionClosed(Gone):
 
 
 class SessionMoved(Gone):
-    """Another owner has taken the session. This one writes and publishes nothing more.
+    """Another owner has taken the session. This one writes and publishes nothing more. In a
+    cluster, ``address`` is where the host listens that serves the session now, and ``view`` is the
+    version of the list of hosts that says so. They are None and 0 if nobody knows.
 
     Cause: another process called ``open(..., takeover=True)``, or it found this owner's lease
-    expired.
+    expired, or the session was handed over. In a cluster: another host serves the session.
 
     Example: ``session 's1' was taken over by another owner``
 
     Remedy: use the session at its new owner. What was accepted before is in the log that it
-    reads.
+    reads. If there is an ``address``, connect there, and send the command again with the same
+    ``command_id``.
     """
+
+    # An older service sends neither.
+    address: str | None = None
+    view: int = 0
+
+    def __init__(self, message: str, *, address: str | None = None, view: int = 0) -> None:
+        super().__init__(message)
+        self.address = address
+        self.view = view
 
 
 class TurnEnded(SessionError):

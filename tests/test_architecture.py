@@ -25,6 +25,7 @@ LAYER = {
     "cli": 6,
     "lab": 5,
     "testing": 5,
+    "cluster": 5,
     "transport": 4,
     "session": 3,
     "store": 2,
@@ -38,8 +39,9 @@ ROOT_MODULES = {"__init__", "__main__", "errors"}
 # stand below its own; the face of a part, its ``__init__``, may import from everywhere in it.
 # Where files of a part's root are shared by its folders, the root stands last.
 ORDER = {
-    "cli": ["cli", "cli/commands", "cli/chat", "cli/common"],
+    "cli": ["cli", "cli/commands", "cli/chat", "cli/cluster", "cli/common"],
     "lab": ["lab"],
+    "cluster": ["cluster"],
     "testing": [
         "testing/stress", "testing/simulation", "testing/replay", "testing/workload",
         "testing/checker", "testing/recording", "testing/strict_server",
@@ -113,7 +115,7 @@ HOMES = {
     "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     # A task without a parent is the backend's: anyio has none.
-    "asyncio": {"transport", "store", "session/tasks/task_host.py"},
+    "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py"},
     "trio": {"testing", "session/tasks/task_host.py"},
     "rich": {"cli"},
     "typer": {"cli"},

@@ -15,7 +15,11 @@ __all__ = ["PARTS", "error_classes", "overview", "sections"]
 
 PARTS = ("Cause", "Example", "Remedy")
 """How the paragraphs of an error's docstring begin, after the first."""
-_DEPENDS = {"ProviderError": "if `kind` is `retryable`", "StoreError": "if `committed` is `False`"}
+_DEPENDS = {
+    "ProviderError": "if `kind` is `retryable`",
+    "SessionMoved": "if `address` is set",
+    "StoreError": "if `committed` is `False`",
+}
 
 
 def error_classes() -> list[type[Exception]]:

@@ -17,6 +17,10 @@ PACKAGE = Path(__file__).resolve().parents[2] / "llmsession"
 MEANINGS: Mapping[str, str] = {
     "actor.crashed": "A bug ended the session's actor. The session can be opened again.",
     "clock.failed": "The clock that was given to the manager failed; the system's clock is used.",
+    "cluster.follow_failed": "A bug kept the hosts from being read; it is tried again.",
+    "cluster.directory_unreachable": "The hosts' rows could not be read or written; tried again.",
+    "cluster.host_gone": "A host was removed: its lease ran out, or its process ended.",
+    "cluster.host_replaced": "Another process joined under the name of this host.",
     "command.crashed": "A bug ended a command of a client.",
     "command.failed": "A command of a client failed.",
     "command.refused": "A command of a client was refused.",
@@ -47,6 +51,7 @@ MEANINGS: Mapping[str, str] = {
     "service.started": "The service listens.",
     "service.stopped": "The service has stopped.",
     "session.given_up": "The owner lost the session, or its store failed.",
+    "session.not_handed_over": "A session could not be handed over to another host.",
     "session.not_recovered": "A session with an unfinished turn could not be opened.",
     "session.not_released": "The lease of a session could not be given back; it expires.",
     "sessions.not_recovered": "The search for unfinished turns failed.",

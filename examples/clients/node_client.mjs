@@ -5,14 +5,17 @@ import { randomUUID } from "node:crypto";
 
 export class Client {
   constructor(address, token) {
-    const tcp = /^tcp:\/\/(.+):(\d+)$/.exec(address);
-    this.where = tcp ? { host: tcp[1], port: +tcp[2] } : { path: address.replace(/^unix:/, "") };
+    this.useAddress(address);
     this.token = token;
     this.pending = new Map(); // id -> {command, resolve, reject}: commands without an answer
     this.subscriptions = new Map(); // id -> {session, cursor, onEvent}: they continue after a reconnect
     [this.lastId, this.delay] = [0, 50];
     this.welcomed = new Promise((resolve, reject) => Object.assign(this, { onWelcome: resolve, onRefusal: reject }));
     this.welcomed.catch(() => {}); // the promise may be unused: the error also rejects all pending commands
+  }
+  useAddress(address) {
+    const tcp = /^tcp:\/\/(.+):(\d+)$/.exec(address);
+    this.where = tcp ? { host: tcp[1], port: +tcp[2] } : { path: address.replace(/^unix:/, "") };
   }
   connect() {
     this.socket = net.connect(this.where);
@@ -51,6 +54,13 @@ export class Client {
       const subscription = this.subscriptions.get(message.subscription);
       if (subscription && message.seq) subscription.cursor = message.seq;
       subscription?.onEvent(message);
+    } else if (type === "ended" && message.moved && this.subscriptions.has(message.subscription)) {
+      const subscription = this.subscriptions.get(message.subscription);
+      subscription.cursor = message.cursor; // in a cluster the answer says where it goes on
+      this.write({ type: "subscribe", id: message.subscription, session: subscription.session, after: message.cursor });
+    } else if (type === "error" && (this.pending.has(id) || this.subscriptions.has(id)) && message.details?.address) {
+      this.useAddress(message.details.address); // another host serves the session: what is open is sent there
+      this.socket.destroy();
     } else if (type === "lagged" || type === "ended") {
       this.subscriptions.get(message.subscription)?.onEvent(message);
       this.subscriptions.delete(message.subscription);

@@ -35,6 +35,7 @@ _PLACES = {
     "stress": ("commands.stress", "stress"),
     "check": ("commands.check", "check_record"),
     "top": ("commands.top", "top"),
+    "cluster": ("cluster.cluster", "cluster"),
     "list": ("commands.sessions", "list_sessions"),
     "search": ("commands.sessions", "search"),
     "show": ("commands.sessions", "show"),

@@ -35,7 +35,7 @@ from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
 from .values.commands import HandOverWhen
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
-from .values.labels import checked_tenant, new_session_id, with_max_age, with_tenant
+from .values.labels import checked_tenant, with_max_age, with_tenant
 from .values.outcome import Closed
 from .values.retention import Retention, RetentionReport
 from .values.validation import (
@@ -187,7 +187,9 @@ class SessionManager:
         runtime.check_accepting()
         if tenant is not None:
             tenant = checked_tenant(tenant)
-        session = new_session_id(tenant) if session_id is None else checked_session_id(session_id)
+        session = (
+            runtime.new_session_id(tenant) if session_id is None else checked_session_id(session_id)
+        )
         await runtime.tenant_logs.load_budget(tenant)
         config, stored = runtime.check_config(config, tenant)
         created = r.SessionCreated(

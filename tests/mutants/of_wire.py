@@ -212,7 +212,7 @@ tenants share one space of ids (docs/explanation/security.md)
     + if command:
     test_two_tenants_may_use_one_id_and_neither_finds_the_other
 a tenant is told who else holds its session (docs/explanation/security.md)
-    - return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)
+    - return SessionInUse(session, ANOTHER_OWNER, address=error.address, view=error.view)
     + return error
     test_a_tenant_is_not_told_who_holds_its_session
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +23,10 @@ from ..common.collector import seldom_full_collections
 from ..common.stores import parse_limit, parse_span, store_key
 
 if TYPE_CHECKING:
+    from llmsession.session import SessionManager
+    from llmsession.transport import Service
     from llmsession.transport.hosting.config import ServerConfig
+    from llmsession.transport.hosting.service_runner import HostOfCluster, JoinCluster
 
 from ..common.terminal import neutral, say
 
@@ -43,6 +48,18 @@ def serve(
     key_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The file with the key of an encrypted store."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Join this cluster; with --store postgresql://..."),
+    ] = None,
+    host_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --cluster: the name of this host in it."),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --cluster: where clients reach this host."),
     ] = None,
     listen: Annotated[
         list[str] | None,
@@ -135,6 +152,9 @@ def serve(
     options: dict[str, Any] = {
         "store": store,
         "store_key_file": str(key_file) if key_file is not None else None,
+        "cluster": cluster,
+        "host_name": host_name,
+        "advertise": advertise,
         "listen": listen or None,
         "grpc": grpc,
         "health": health,
@@ -181,12 +201,32 @@ def _serve(config: ServerConfig) -> None:
         key = None
     lines = _log_as(config)
     try:
-        runner = ServiceRunner(config, os.environ, store_key=key)
+        runner = ServiceRunner(
+            config, os.environ, store_key=key, join_cluster=_join_cluster(config)
+        )
     except BaseException:
         logging.getLogger().removeHandler(lines)
         raise
     with seldom_full_collections():
         run_service(runner, os.environ, _ready)
+
+
+def _join_cluster(config: ServerConfig) -> JoinCluster | None:
+    if config.cluster is None:
+        return None
+    from llmsession.cluster.directory import Directory
+    from llmsession.cluster.host import joined
+
+    directory = Directory(config.store, config.cluster)
+
+    def join(
+        manager: SessionManager, service: Service, addresses: Sequence[str]
+    ) -> AbstractAsyncContextManager[HostOfCluster]:
+        place = addresses[0].partition(":")[2].strip("/").replace(" ", "_")
+        name = config.host_name or f"{platform.node()}/{place}"
+        return joined(directory, manager, service, addresses, name=name, address=config.advertise)
+
+    return join
 
 
 _BEGINNINGS = {
@@ -197,7 +237,7 @@ _BEGINNINGS = {
     "store_key_file": ("key file ",),
 }
 """How messages about a setting begin that do not begin with the setting's name."""
-_OPTIONS = {"store_key_file": "--key-file", "log_level": "--log-level"}
+_OPTIONS = {"store_key_file": "--key-file", "log_level": "--log-level", "host_name": "--host-name"}
 """The options whose name differs from their setting."""
 
 _RETENTION = {

@@ -32,6 +32,7 @@ __all__ = [
     "TokenFile",
     "a_store",
     "model_at",
+    "read_token",
     "service_at",
     "using_service",
 ]
@@ -108,7 +109,7 @@ class ServiceAt(msgspec.Struct, frozen=True):
         here = f"--connect {self.address}"
         with option(here):
             where = parse_address(self.address)
-        token = await anyio.to_thread.run_sync(_token, self.token_file)
+        token = await anyio.to_thread.run_sync(read_token, self.token_file)
         tls = None
         if token is not None and self.ca is None and not where.is_local:
             raise InvalidInput(
@@ -124,7 +125,8 @@ class ServiceAt(msgspec.Struct, frozen=True):
             yield sessions
 
 
-def _token(file: Path | None) -> str | None:
+def read_token(file: Path | None) -> str | None:
+    """The token in *file*, or else in the environment; None without one. Raises InvalidInput."""
     # There is no option for the token itself: all users of a machine can read the arguments of a
     # process.
     if file is None:

@@ -546,7 +546,7 @@ class Actor:
                 self.core.log.trouble("session.not_released", error=error_text(error))
         has_handed_over = self._hand_over is not None and self._hand_over.stage == "written"
         self._end("moved" if has_handed_over else "closed")
-        self.core.subscriptions.end(self.session)
+        self.core.subscriptions.end(self.session, moved=has_handed_over)
         self._answer_ends()
 
     def _answer_ends(self) -> None:
@@ -591,7 +591,7 @@ class Actor:
             # It is not known which records are durable, so subscribers must read the log again.
             self.core.subscriptions.lag_all(self.session)
         else:
-            self.core.subscriptions.end(self.session)
+            self.core.subscriptions.end(self.session, moved=status == "moved")
         if self._hand_over is not None:
             self._hand_over.promise.fail(error)
         self._answer_ends()

@@ -67,8 +67,9 @@ class EventSink(Protocol):
     def lag(self) -> None:
         """Records may be missing from here on. Nothing follows."""
 
-    def end(self) -> None:
-        """The session is closed or moved. Nothing follows."""
+    def end(self, *, moved: bool = False) -> None:
+        """The session is closed or moved. Nothing follows. *moved*: another owner has it, or may
+        take it, and publishes what follows."""
 
 
 class _Merged:
@@ -142,6 +143,8 @@ class Subscription:
         self._wake: anyio.Event | None = None
         self._lagged = False
         self._ended = False
+        self.moved = False
+        """Did it end because another owner serves the session, or may take it?"""
         self.previews_lost = 0
         subscriptions.add(session, self, head)
 
@@ -204,9 +207,9 @@ class Subscription:
         self._buffer.append(restart)
         self._notify()
 
-    def end(self) -> None:
+    def end(self, *, moved: bool = False) -> None:
         """No more events will come. The buffer can still be read."""
-        self._ended = True
+        self._ended, self.moved = True, moved
         self._notify()
 
     def close(self) -> None:
@@ -468,10 +471,10 @@ class Subscriptions:
         for _, listener in self._listeners(session):
             listener.offer_restart(restart)
 
-    def end(self, session: str) -> None:
-        """The session is closed or moved. Its subscribers read their buffers and end."""
+    def end(self, session: str, *, moved: bool = False) -> None:
+        """The session is closed or *moved*. Its subscribers read their buffers and end."""
         for _, listener in self._listeners(session):
-            listener.end()
+            listener.end(moved=moved)
         self._subscribers.pop(session, None)
 
     def lag_all(self, session: str) -> None:

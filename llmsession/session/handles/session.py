@@ -31,7 +31,7 @@ from ..registry.runtime import Runtime
 from ..tasks.promise import Promise
 from ..values import commands as c
 from ..values.config import SessionConfig, ToolResult, WhenBusy
-from ..values.labels import new_session_id, tenant_of
+from ..values.labels import tenant_of
 from ..values.outcome import (
     Closed,
     CompactionOutcome,
@@ -276,7 +276,7 @@ class LLMSession:
             actor.mailbox.number(),
             command_id,
             at=turn,
-            session=given_id or new_session_id(self.tenant),
+            session=given_id or self._runtime.new_session_id(self.tenant),
             given_id=given_id,
             labels=labels,
             when_busy=busy,
@@ -593,7 +593,8 @@ class LLMSession:
             open_calls=partial(self._runtime.open_calls, self.id),
         )
         if actor.status in ("closed", "moved"):
-            subscription.end()  # the events in the log are still read; no new ones will come
+            # The events in the log are still read; no new ones will come.
+            subscription.end(moved=actor.status == "moved")
         for preview in actor.turns.runner.previews_so_far():
             subscription.offer_preview(preview)
         return subscription

@@ -17,6 +17,7 @@ from .session import LLMSession
 __all__ = [
     "SinkSubscription",
     "generation_of",
+    "has_moved",
     "is_cold",
     "newest_seq",
     "subscribe_sink",
@@ -27,6 +28,11 @@ __all__ = [
 def is_cold(session: LLMSession) -> bool:
     """Is the session no longer in memory? Its next command loads it first."""
     return session.reference.actor.status == "cold"
+
+
+def has_moved(session: LLMSession) -> bool:
+    """Does another owner have the session, or may it take it? Commands to the handle fail."""
+    return session.reference.actor.status == "moved"
 
 
 def newest_seq(session: LLMSession) -> int:
@@ -104,5 +110,5 @@ def subscribe_sink(
         after = max(accepted_at - 1, after or 0)
     runtime.subscriptions.add(session.id, sink, head)
     if actor.status in ("closed", "moved"):
-        sink.end()
+        sink.end(moved=actor.status == "moved")
     return SinkSubscription(runtime, session.id, head if after is None else after, head)

@@ -62,7 +62,7 @@ from ..values.config import (
 )
 from ..values.environment import with_environment
 from ..values.history_limits import HistoryLimits
-from ..values.labels import tenant_of
+from ..values.labels import new_session_id, tenant_of
 from ..values.outcome import Closed
 from ..values.retention import Retention, checked_rules
 from ..values.validation import checked_seconds, checked_tools
@@ -112,6 +112,8 @@ class Runtime:
         self.store: Store = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """The identity of this manager towards its store."""
+        self.new_session_id: Callable[[str | None], str] = new_session_id
+        """A new id for a session of a tenant. A cluster replaces it."""
         self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
         self._summariser = summary_provider(self.environ) if summariser is None else summariser

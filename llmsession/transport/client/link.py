@@ -33,7 +33,7 @@ from ..wire.framing import decode_from_server, encode
 from .channel import Channel, Dial
 from .pending_requests import PendingRequest, PendingRequests, again_after_s
 
-__all__ = ["EventSink", "Link"]
+__all__ = ["EventSink", "Link", "Requester"]
 
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 2.0
@@ -57,11 +57,35 @@ class EventSink(Protocol):
     def lag(self) -> None:
         """The service has ended the subscription because it was read too slowly."""
 
-    def end(self) -> None:
-        """No more events will come."""
+    def end(self, *, moved: bool = False) -> None:
+        """No more events will come. *moved*: not from this owner of the session."""
 
     def fail(self, error: SessionError) -> None:
         """No more events will come, because of *error*."""
+
+
+class Requester(Protocol):
+    """What the handles of a client use: a ``Link``, or the links to all hosts of a cluster."""
+
+    @property
+    def default_model(self) -> str | None:
+        """What the service said of it."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often a connection was made again."""
+
+    def new_id(self) -> int:
+        """An id that was not used."""
+
+    def ask(self, command: w.Command[Any]) -> PendingRequest:
+        """Send *command*."""
+
+    def subscribe(self, id: int, sink: EventSink) -> None:
+        """Give *sink* its events."""
+
+    def unsubscribe(self, id: int) -> None:
+        """Give its sink nothing more."""
 
 
 class Link:
@@ -342,8 +366,8 @@ class Link:
                 self._on_error(message)
             case w.Lagged():
                 self._end_sink(message.subscription, lambda sink: sink.lag())
-            case w.Ended():
-                self._end_sink(message.subscription, lambda sink: sink.end())
+            case w.Ended(subscription=id, moved=moved):
+                self._end_sink(id, lambda sink: sink.end(moved=moved))
             case w.Ping():
                 channel.send(encode(w.Pong()))
             case w.Goodbye():
@@ -380,7 +404,8 @@ class Link:
         hint_s = message.retry_after_s
         delay_s = again_after_s(MAX_DELAY_S if hint_s is None else hint_s, refusals)
         is_hinted = isinstance(error, Overloaded) and hint_s is not None
-        if (message.retryable and id in self._begun) or (
+        is_elsewhere = getattr(error, "address", None) is not None
+        if (message.retryable and id in self._begun and not is_elsewhere) or (
             is_hinted and loop.time() + delay_s <= until
         ):
             # A subscription that worked before the connection was lost is retried without a limit.

@@ -76,7 +76,7 @@ from llmsession.turns.blocks import encode_blocks, encode_json, plain_text
 from llmsession.turns.ids import turn_number
 
 from ..wire import messages as w
-from .link import Link
+from .link import Requester
 from .pending_requests import PendingRequest
 from .subscription import RemoteSubscription
 
@@ -85,7 +85,7 @@ __all__ = ["RemoteManager", "RemoteSession", "RemoteTurn"]
 T = TypeVar("T")
 
 
-def _request(link: Link, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
+def _request(link: Requester, kind: type[w.Command[T]], **fields: Any) -> PendingRequest:
     """Send a command of *kind*. A command that can be repeated gets a command id if it has none."""
     if "command_id" in fields:
         command_id = checked_command_id(fields["command_id"])
@@ -132,7 +132,7 @@ class RemoteManager:
     """The sessions of a service. Get it from ``connect``. It has the methods of ``SessionManager``
     that are in ``ManagerInterface``. All raise TransportError if the service cannot be reached."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Requester) -> None:
         self._link = link
 
     @property
@@ -283,7 +283,7 @@ class RemoteSession:
     ``patience_s`` of ``connect``.
     """
 
-    def __init__(self, link: Link, opened: w.Opened) -> None:
+    def __init__(self, link: Requester, opened: w.Opened) -> None:
         self.id = opened.session
         self._link = link
         self._known = opened.seq

@@ -18,7 +18,7 @@ from llmsession.turns import Preview, StepRestarted, ToolUse
 from llmsession.turns.records import decode_record, unknown_kind
 
 from ..wire import messages as w
-from .link import Link
+from .link import Requester
 
 __all__ = ["RemoteSubscription"]
 
@@ -38,7 +38,7 @@ class RemoteSubscription(Subscription):
     Without a cursor the subscription begins there or later."""
 
     def __init__(
-        self, link: Link, session: str, *, after: int | None, turn: int | None, known: int
+        self, link: Requester, session: str, *, after: int | None, turn: int | None, known: int
     ) -> None:
         begin = known if after is None else after
         super().__init__(
@@ -130,10 +130,10 @@ class RemoteSubscription(Subscription):
             )
         self.offer_preview(preview)
 
-    def end(self) -> None:
+    def end(self, *, moved: bool = False) -> None:
         """No more events will come. Buffered events can still be read."""
         self._link_ended = True
-        super().end()
+        super().end(moved=moved)
 
     def fail(self, error: SessionError) -> None:
         """No more events will come. The reader gets *error* after the buffered events."""

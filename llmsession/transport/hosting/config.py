@@ -139,6 +139,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     store_key_file: str | None = None
     """A file with the key of an encrypted store. The key may also be in
     ``LLMSESSION_STORE_KEY``."""
+    cluster: str | None = None
+    """The name of a cluster to join; needs a store in PostgreSQL. None: the service is alone."""
+    host_name: str | None = None
+    """The name of this host in the cluster, which no other has. None: the machine's name and the
+    first address."""
+    advertise: str | None = None
+    """The address at which clients reach this host. None: the first one that it listens at."""
     listen: tuple[str, ...] = ()
     """Any number of ``unix:PATH`` and ``tcp://HOST:PORT``. Without any, and without ``grpc``, it is
     ``unix:llmsession.sock``."""
@@ -192,6 +199,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for address in self.listen:
             if _address(address).scheme == "grpc":
                 raise InvalidConfig(f"listen: {address} is for grpc")
+        if self.cluster is not None and not self.store.startswith(("postgresql:", "postgres:")):
+            raise InvalidConfig("cluster: the hosts of a cluster share a store in PostgreSQL")
+        if self.cluster is None and (self.host_name is not None or self.advertise is not None):
+            raise InvalidConfig("host_name and advertise are for a host of a cluster")
         for name, text in (("grpc", self.grpc), ("health", self.health)):
             if text is not None:
                 host_and_port(name, text)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from llmsession.errors import InvalidConfig, SessionError, need_package
 from llmsession.session import Closed, SessionManager, SessionObserver, load_prices
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.unfinished import recover_unfinished
-from llmsession.store import open_store
+from llmsession.store import Store, open_store
 
 from ..server.access import TokenFile
 from ..server.service import Service
@@ -32,14 +32,30 @@ if TYPE_CHECKING:
     from ..grpc.server import GrpcServer
     from .metrics import Metrics
 
-__all__ = ["ServiceRunner", "run_service"]
+__all__ = ["HostOfCluster", "JoinCluster", "ServiceRunner", "run_service"]
+
+CLUSTER_READERS = 3
+"""Connections for reading of a host of a cluster: the directory has one, and a host 8 in all."""
 
 NO_METRICS = b"no metrics: pip install 'llmsession[metrics]'\n"
 
 
+class HostOfCluster(Protocol):
+    """The service as a host of a cluster."""
+
+    async def hand_over_all(self, timeout_s: float) -> None:
+        """Hand the live sessions over to other hosts."""
+
+
+JoinCluster: TypeAlias = Callable[
+    [SessionManager, Service, Sequence[str]], AbstractAsyncContextManager[HostOfCluster]
+]
+"""Joins a cluster, with the addresses that the service listens at, until it is left."""
+
+
 class ServiceRunner:
     """The service that *config* describes. The constructor reads files, so call it outside of event
-    loops.
+    loops. *join_cluster* joins the cluster that *config* names.
 
     *environ* contains the providers' keys. *store_key* is the key of an encrypted store. Raises
     InvalidConfig for a configuration that cannot work, before anything is opened.
@@ -52,7 +68,9 @@ class ServiceRunner:
         *,
         store_key: bytes | str | None = None,
         logger: Any | None = None,
+        join_cluster: JoinCluster | None = None,
     ) -> None:
+        self._join_cluster = join_cluster
         self._config = config
         self._environ = environ
         self._log = logger if logger is not None else default_logger()
@@ -72,7 +90,7 @@ class ServiceRunner:
         self._manager = SessionManager(
             provider=provider,
             summariser=summariser,
-            store=open_store(config.store, key=store_key),
+            store=_store_of(config, store_key),
             idle_s=config.idle_s,
             logger=logger,
             prices=load_prices(config.prices) if config.prices is not None else None,
@@ -113,7 +131,11 @@ class ServiceRunner:
                 self._log.info("service.stopped", sessions=len(released))
 
     async def _serve(self, stop: asyncio.Event, ready: Callable[[Sequence[str]], None]) -> None:
-        async with self._service, self._listening() as addresses:
+        async with (
+            self._service,
+            self._listening() as addresses,
+            self._joined(addresses) as host,
+        ):
             self._state = "ready"
             self._log.info("service.started", addresses=list(addresses))
             ready(addresses)
@@ -123,7 +145,18 @@ class ServiceRunner:
             finally:
                 recovering.cancel()
                 await asyncio.gather(recovering, return_exceptions=True)
+            if host is not None:
+                self._state = "draining"
+                await host.hand_over_all(self._config.grace_s)
             await self._drain()
+
+    @asynccontextmanager
+    async def _joined(self, addresses: Sequence[str]) -> AsyncIterator[HostOfCluster | None]:
+        if self._join_cluster is None:
+            yield None
+            return
+        async with self._join_cluster(self._manager, self._service, addresses) as host:
+            yield host
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[tuple[str, ...]]:
@@ -215,6 +248,14 @@ class ServiceRunner:
                 self._log.error("tls.not_reloaded", error=str(error))
             else:
                 self._log.info("tls.reloaded")
+
+
+def _store_of(config: ServerConfig, key: bytes | str | None) -> Store:
+    if config.cluster is None:
+        return open_store(config.store, key=key)
+    from llmsession.store.postgres.store import PostgresStore
+
+    return PostgresStore(config.store, key=key, readers=CLUSTER_READERS)
 
 
 def _metrics() -> Metrics | None:

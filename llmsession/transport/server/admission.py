@@ -15,6 +15,8 @@ from llmsession.errors import (
     Overloaded,
     SessionClosed,
     SessionError,
+    SessionInUse,
+    SessionMoved,
     SessionNotFound,
     StoreError,
 )
@@ -43,7 +45,7 @@ from .limits import (
 )
 from .refusals import RefusalLog
 
-__all__ = ["Admission", "Client", "Observer"]
+__all__ = ["Admission", "Client", "Observer", "Router"]
 
 MAX_LOGGED_CHARS = 200
 """How much of an error's text is logged. The text may quote the client's frame."""
@@ -57,6 +59,19 @@ class Observer(Protocol):
 
     def answered(self, kind: str, error: str | None) -> None:
         """A command of *kind* was answered. *error* is the error's name if it failed."""
+
+
+class Router(Protocol):
+    """Says which host of a cluster serves a session: see ``cluster.routing``."""
+
+    async def check(self, session: str, *, is_sent_here: bool) -> None:
+        """Raises SessionInUse or SessionMoved, with the address of the host that serves *session*,
+        if that is another one. *is_sent_here*: another host sent the client here. Raises as
+        ``Store.row``, too."""
+
+    async def located(self, session: str, error: SessionError) -> SessionError:
+        """*error*, a SessionInUse or SessionMoved without an address, with the address of the host
+        that serves *session*, if that is known."""
 
 
 class Client(Protocol):
@@ -104,6 +119,8 @@ class Admission:
         """Whether new turns and sessions are refused because the service is shutting down."""
         self.protocol_errors = self.commands = self.overloaded = self.lagged = 0
         self.authenticator = authenticator
+        self.router: Router | None = None
+        """Where sessions are served by several hosts."""
         self._observer = observer
         self._on_tick: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop
@@ -267,6 +284,18 @@ class Admission:
             self._log_command("command.failed", client, command, error, why=str(error))
         return visible
 
+    async def located(self, command: w.Command[Any], error: SessionError) -> SessionError:
+        """*error* with the address of the host that serves the session of *command*, if there is a
+        cluster and the error is about that."""
+        if (
+            self.router is None
+            or not isinstance(error, SessionInUse | SessionMoved)
+            or error.address is not None
+        ):
+            return error
+        session = getattr(command, "session", None)
+        return error if session is None else await self.router.located(session, error)
+
     def _log_command(
         self,
         event: str,
@@ -289,6 +318,9 @@ class Admission:
     async def open(self, tenant: str | None, command: w.Open) -> LLMSession:
         """Open a session and return its handle."""
         await tenancy.check_tenant(self.manager, command.session, tenant)
+        if self.router is not None:
+            is_sent_here = command.here or command.takeover
+            await self.router.check(command.session, is_sent_here=is_sent_here)
         try:
             return await self.manager.open(
                 command.session,

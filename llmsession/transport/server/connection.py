@@ -25,7 +25,12 @@ from llmsession.errors import (
     Unauthenticated,
 )
 from llmsession.session import LLMSession
-from llmsession.session.handles.subscription import is_cold, subscribe_sink, subscriber_count
+from llmsession.session.handles.subscription import (
+    has_moved,
+    is_cold,
+    subscribe_sink,
+    subscriber_count,
+)
 
 from ..wire import messages as w
 from ..wire.errors import to_wire
@@ -422,7 +427,7 @@ class Connection:
         while attachment.waiting and not attachment.blocked and not attachment.opening:
             handle = attachment.handle
             command = attachment.waiting[0][1]
-            if handle is None or is_cold(handle) or isinstance(command, w.Open):
+            if handle is None or isinstance(command, w.Open) or self._must_open(handle):
                 attachment.opening = True
                 self._admission.start(self._open(session, attachment, command))
                 return
@@ -435,6 +440,11 @@ class Connection:
                 STEPS[type(command)](self, command, handle, attachment)
             except SessionError as error:
                 self._answer_error(command, error)
+
+    def _must_open(self, handle: LLMSession) -> bool:
+        """Does the next command have to open the session again? In a cluster also one that moved:
+        it may have come back, and if not the router says where it is."""
+        return is_cold(handle) or (self._admission.router is not None and has_moved(handle))
 
     async def _begin_when_room(self, session: str, attachment: Attachment) -> None:
         """Start again once the outbox has room. Answers of queries are large, so queries are
@@ -451,6 +461,7 @@ class Connection:
             attachment.handle = await self._admission.open(self.tenant, opening)
         except Exception as error:
             refusal = self._admission.public_error(error)
+            refusal = await self._admission.located(command, refusal)
             attachment.opening = False
             if self._attached.get(session) is attachment and attachment.handle is None:
                 del self._attached[session]
@@ -557,7 +568,8 @@ class Connection:
             if isinstance(body, LLMSession):
                 body = self._opened(body)
         except Exception as error:
-            self._answer_error(command, self._admission.public_error(error))
+            failed = self._admission.public_error(error)
+            self._answer_error(command, await self._admission.located(command, failed))
         else:
             if isinstance(command, _ENDS_USE):
                 self._attached.pop(command.session, None)

@@ -79,6 +79,7 @@ class ServerSubscription(EventSink):
         self._ending = False
         """The session publishes nothing more; the rest of the log is still sent."""
         self._ended = False
+        self._has_moved = False
         self._newest: Preview | None = None
         self._offset = 0
         self.lagged = False
@@ -183,9 +184,10 @@ class ServerSubscription(EventSink):
             self._outbox.put(encode(w.Lagged(subscription=self.id, cursor=cursor)))
             self._on_ended(self)
 
-    def end(self) -> None:
-        """End after the rest of the log was sent: the session publishes nothing more."""
-        self._ending = True
+    def end(self, *, moved: bool = False) -> None:
+        """End after the rest of the log was sent: the session publishes nothing more. *moved*:
+        another owner publishes what follows."""
+        self._ending, self._has_moved = True, moved
         if self._is_live:
             self._end()
 
@@ -225,7 +227,10 @@ class ServerSubscription(EventSink):
     def _end(self) -> None:
         if not self._ended:
             self._stop()
-            self._outbox.put(encode(w.Ended(subscription=self.id)))
+            # The cursor is the last record that was read, whether or not it is of the turn.
+            cursor = self._cursor if self._has_moved else None
+            ended = w.Ended(subscription=self.id, moved=self._has_moved, cursor=cursor)
+            self._outbox.put(encode(ended))
             self._on_ended(self)
 
     def _fail(self, error: SessionError) -> None:

@@ -112,7 +112,9 @@ def visible_error(tenant: str | None, command: w.Command[Any], error: SessionErr
         return error
     match error:
         case SessionInUse():
-            return SessionInUse(str(getattr(command, "session", "")), ANOTHER_OWNER)
+            session = str(getattr(command, "session", ""))
+            # The address is kept: the tenant's client has to connect there.
+            return SessionInUse(session, ANOTHER_OWNER, address=error.address, view=error.view)
         case RecordDamaged():
             return error
         case StoreDamaged():

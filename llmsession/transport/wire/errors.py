@@ -50,6 +50,8 @@ def is_retryable(error: SessionError) -> bool:
         return False
     if isinstance(error, errors.StoreError):
         return error.committed is False
+    if isinstance(error, errors.SessionMoved):
+        return error.address is not None
     return isinstance(error, _RETRYABLE)
 
 

@@ -201,11 +201,13 @@ class Create(Command[Opened], frozen=True, kw_only=True, tag="create"):
 
 
 class Open(SessionCommand[Opened], frozen=True, kw_only=True, tag="open"):
-    """Open a session that exists. Every other command also opens its session if the connection has
-    not done so; only this one has options."""
+    """Open a session that exists. Every other command also opens its session if the connection
+    has not done so; only this one has options. ``here`` is for a client that another host of a
+    cluster sent here: the session is served here, unless another owner has it."""
 
     takeover: bool = False
     recovery: Recovery | None = None
+    here: bool = False
 
 
 class Send(IdempotentCommand[Accepted], frozen=True, kw_only=True, tag="send"):
@@ -485,9 +487,13 @@ class Lagged(_FromServer, frozen=True, kw_only=True, tag="lagged"):
 
 
 class Ended(_FromServer, frozen=True, kw_only=True, tag="ended"):
-    """No more events will come: the turn has ended, or the session was closed or moved."""
+    """No more events will come: the turn has ended, or the session was closed or moved. If it
+    ``moved`` to another owner, the client got everything up to ``cursor``: subscribe after it at
+    that owner."""
 
     subscription: int
+    moved: bool = False
+    cursor: int | None = None
 
 
 FromServer: TypeAlias = Welcome | Ping | Pong | Goodbye | Reply | Error | Event | Lagged | Ended

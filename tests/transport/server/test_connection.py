@@ -345,3 +345,28 @@ async def test_subscriptions_to_one_session_are_limited_for_a_connection_and_for
         await on.hear_a(w.Reply)
         assert await open_to(other, "s", 5) == "open"
         other.connection.close()
+
+
+async def test_a_subscription_of_a_session_that_moves_says_so_and_where_to_go_on() -> None:
+    async with bare(["hello"]) as on:
+        on.say(w.Subscribe(id=1, session="s"))
+        begun = await on.hear_a(w.Reply)
+        cursor = msgspec.json.decode(begun.body, type=w.Subscribed).cursor
+        manager = on.service.manager
+        turn = await (await manager.open("s")).send("hi")
+        await turn.outcome()
+        await manager.hand_over("s")
+        seqs = []
+        while not isinstance(message := await on.hear(), w.Ended):
+            assert isinstance(message, w.Event)
+            seqs += [message.seq] if message.seq else []
+        assert seqs == list(range(cursor + 1, seqs[-1] + 1))
+        assert message == w.Ended(subscription=1, moved=True, cursor=seqs[-1])
+
+
+async def test_a_subscription_of_a_session_that_is_closed_does_not_say_that_it_moved() -> None:
+    async with bare() as on:
+        on.say(w.Subscribe(id=1, session="s"))
+        await on.hear_a(w.Reply)
+        await (await on.service.manager.open("s")).close()
+        assert await on.hear_a(w.Ended) == w.Ended(subscription=1)

@@ -52,6 +52,7 @@ SAMPLES: list[SessionError] = [
     errors.HeadMoved("a1", "a2"),
     errors.TurnNotOpen(3, "ended"),
     errors.SessionInUse("s", "somebody"),
+    errors.SessionInUse("s", "somebody", address="tcp://b:1", view=7),
     errors.Gone("gone"),
     errors.SessionNotFound("s"),
     errors.SessionExists("s"),
@@ -74,6 +75,20 @@ SAMPLES: list[SessionError] = [
     errors.UnknownRecord("s", 4, "turn.exploded"),
     errors.StoreDamaged("torn"),
 ]
+
+
+def test_a_moved_session_is_worth_a_repeat_where_its_new_address_is_known() -> None:
+    error = errors.SessionMoved("moved", address="tcp://b:1", view=7)
+    known = to_wire(error)
+    assert vars(from_wire(known)) == vars(error)
+    assert (known.retryable, to_wire(errors.SessionMoved("moved")).retryable) == (True, False)
+
+
+def test_an_error_of_an_older_service_has_no_address() -> None:
+    details = {"owner": msgspec.Raw(b'"x"')}
+    error = from_wire(w.Error(code="SessionInUse", message="in use", details=details))
+    assert isinstance(error, errors.SessionInUse)
+    assert (error.owner, error.address, error.view) == ("x", None, 0)
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)

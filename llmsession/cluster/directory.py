@@ -1,0 +1,462 @@
+"""The hosts of a cluster, in the store's PostgreSQL: who there is, where, and in which state.
+
+Each host keeps a row with a lease, on one connection of its own. Every change of the rows makes a
+new version of the view, in the same transaction, and notifies all hosts. A host that is not
+notified polls. Whoever notices that a host's lease ran out, or that its process on this machine has
+ended, removes its row. The directory says where hosts are. It does not say who owns a session: that
+is in the session's row, and the store alone decides it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from llmsession.errors import InvalidInput, StoreError
+from llmsession.session.core.session_log import default_logger
+from llmsession.store.caller import Caller
+from llmsession.store.liveness import owner_is_dead
+from llmsession.store.postgres.connections import FAILURES, Connection, Connections
+from llmsession.store.postgres.schema import check_schema
+from llmsession.store.postgres.thread import LoopThread
+from llmsession.store.protocol import Owner
+
+from .placement import EMPTY, Host, View
+
+__all__ = ["Directory"]
+
+LEASE_S = 15.0
+SETTLE_S = 5.0
+"""A host that joins is given no session for so long, so that one that starts again and again moves
+none."""
+POLL_S = 2.0
+"""How often a lease is renewed and the view is read, if no notification came."""
+RETRY_S = 0.5
+NAME_CHARS = 100
+
+OnView = Callable[[View, View], None]
+OnMove = Callable[[str, str], None]
+
+
+class Directory:
+    """The directory of the cluster *name*, in the schema *schema* of the database at *dsn*.
+
+    Use it as an async context manager, in asyncio: it then follows the view, in a thread of its
+    own. *lease_s*, *settle_s* and *poll_s* must be the same at every host; times are by the
+    database's clock. Raises InvalidInput and InvalidConfig for what cannot be used. Every method
+    that waits raises StoreError if the database cannot be reached.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        name: str,
+        *,
+        schema: str = "llmsession",
+        lease_s: float = LEASE_S,
+        settle_s: float = SETTLE_S,
+        poll_s: float = POLL_S,
+        logger: Any | None = None,
+    ) -> None:
+        check_schema(schema)
+        self.name = _checked_name(name, "the cluster")
+        self.view: View = EMPTY
+        """The newest view that is known here."""
+        self._rows = _Rows(
+            Connections(dsn, max_shared=1, retry_s=0.0),
+            schema,
+            name,
+            times=_Times(lease_s, settle_s, poll_s),
+            log=logger if logger is not None else default_logger(),
+            found=lambda view: self._caller.call(lambda: self._found(view)),
+            asked=lambda session, target: self._caller.call(lambda: self._asked(session, target)),
+        )
+        self._thread = LoopThread("llmsession-cluster")
+        self._caller: Caller
+        self._on_view: list[OnView] = []
+        self._on_move: list[OnMove] = []
+
+    async def __aenter__(self) -> Directory:
+        self._caller = Caller()
+        try:
+            await self._thread.run(self._rows.begin)
+        except BaseException:
+            await self._thread.end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._thread.run(self._rows.end)
+        await self._thread.end()
+
+    def watch(self, on_view: OnView | None = None, on_move: OnMove | None = None) -> None:
+        """Call *on_view* with the view before and after each change, and *on_move* with a session
+        and the host that is to serve it, where somebody asked the host here to hand it over."""
+        if on_view is not None:
+            self._on_view.append(on_view)
+        if on_move is not None:
+            self._on_move.append(on_move)
+
+    async def join(self, host: str, address: str, owner: Owner) -> None:
+        """Enter the host *host*, whose manager is *owner*, and renew its lease from now on. A row
+        of the same name is replaced: it is that of an earlier process. Raises InvalidInput."""
+        _checked_name(host, "a host")
+        await self._thread.run(lambda: self._rows.join(host, address, owner))
+
+    async def drain(self, host: str) -> None:
+        """Give *host* no more sessions. It hands over those that it has. Raises InvalidInput if
+        there is no such host."""
+        await self._thread.run(lambda: self._rows.drain(host))
+
+    async def leave(self) -> None:
+        """Remove the host that joined here. If that fails, its lease runs out."""
+        await self._thread.run(self._rows.leave)
+
+    async def is_gone(self, host: Host) -> bool:
+        """Did the process of *host* end? Then its row is removed, and ``view`` is without it. False
+        where that cannot be told: on another machine its lease decides."""
+        return await self._thread.run(lambda: self._rows.is_gone(host))
+
+    async def ask_to_move(self, session: str, source: Host, target: str) -> None:
+        """Ask *source* to hand *session* over, and to send its clients to the host *target*."""
+        await self._thread.run(lambda: self._rows.ask_to_move(session, source, target))
+
+    async def refresh(self) -> None:
+        """Renew the lease, remove hosts that are gone, and read the view, now."""
+        await self._thread.run(self._rows.refresh)
+
+    def _found(self, view: View) -> None:
+        before, self.view = self.view, view
+        for tell in tuple(self._on_view):
+            tell(before, view)
+
+    def _asked(self, session: str, target: str) -> None:
+        for tell in self._on_move:
+            tell(session, target)
+
+
+class _Times(NamedTuple):
+    lease_s: float
+    settle_s: float
+    poll_s: float
+
+
+class _Rows:
+    """The rows of one cluster. Runs in the directory's thread, which *found* and *asked* are called
+    in: with each new view, and with each session that the host here is asked to hand over."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        schema: str,
+        name: str,
+        *,
+        times: _Times,
+        log: Any,
+        found: Callable[[View], None],
+        asked: Callable[[str, str], None],
+    ) -> None:
+        self.name = name
+        self.view: View = EMPTY
+        self._connections = connections
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._statements = _Statements(schema)
+        self._key = f"{schema}/{name}"
+        digest = hashlib.blake2b(self._key.encode(), digest_size=16).hexdigest()
+        self._channel = f"llmsession_view_{digest}"
+        self._times = times
+        self._log = log
+        self._found = found
+        self._asked = asked
+        self._due = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._own: tuple[str, str, Owner] | None = None
+        """The host that joined here: its name, its address, and its manager as an owner."""
+        self._processes: dict[str, Owner] = {}
+        """By incarnation: the process of each host in the view."""
+
+    async def begin(self) -> None:
+        """Make the tables, read the view, and follow it."""
+        async with self._changing() as connection:
+            await connection.execute(self._statements.make)
+        await self._read()
+        self._following = asyncio.create_task(self._follow())
+
+    async def end(self) -> None:
+        """Follow the view no more."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.terminate()
+
+    # Changes.
+
+    async def join(self, host: str, address: str, owner: Owner) -> None:
+        """See ``Directory.join``."""
+        self._own = (host, address, owner)
+        await self._enter()
+        await self._read()
+
+    async def _enter(self) -> None:
+        assert self._own is not None
+        host, address, owner = self._own
+        async with self._changing() as connection:
+            await connection.execute(
+                self._statements.join,
+                self.name,
+                host,
+                address,
+                owner.name,
+                owner.pid,
+                owner.started,
+                owner.host,
+                self._times.lease_s,
+                self._times.settle_s,
+            )
+            await self._bump(connection)
+
+    async def drain(self, host: str) -> None:
+        """See ``Directory.drain``."""
+        async with self._changing() as connection:
+            row = await connection.fetchrow(self._statements.drain, self.name, host)
+            if row is None:
+                raise InvalidInput(f"cluster {self.name!r} has no host {host!r}")
+            await self._bump(connection)
+        await self._read()
+
+    async def leave(self) -> None:
+        """See ``Directory.leave``."""
+        if self._own is None:
+            return
+        incarnation, self._own = self._own[2].name, None
+        await self._remove([incarnation])
+        await self._read()
+
+    async def is_gone(self, host: Host) -> bool:
+        """See ``Directory.is_gone``."""
+        process = self._processes.get(host.incarnation)
+        if process is None or not await asyncio.to_thread(_is_dead, process):
+            return self.view.by_incarnation(host.incarnation) is None
+        await self._remove([host.incarnation])
+        await self._read()
+        return True
+
+    async def ask_to_move(self, session: str, source: Host, target: str) -> None:
+        """See ``Directory.ask_to_move``."""
+        payload = f"move {source.incarnation} {target} {session}"
+        async with self._use() as connection:
+            await connection.execute(_NOTIFY, self._channel, payload)
+
+    async def _remove(self, incarnations: Sequence[str]) -> None:
+        async with self._changing() as connection:
+            if await connection.fetch(self._statements.remove, self.name, list(incarnations)):
+                await self._bump(connection)
+
+    async def _bump(self, connection: Connection) -> None:
+        version = await connection.fetchval(self._statements.bump, self.name)
+        await connection.execute(_NOTIFY, self._channel, f"view {version}")
+
+    # The view.
+
+    async def _follow(self) -> None:
+        """Renew the lease and read the view, for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), self._times.poll_s)
+            self._due.clear()
+            try:
+                await self.refresh()
+            except StoreError as error:
+                self._log.warning("cluster.directory_unreachable", why=str(error))
+            except Exception as error:  # a bug of ours must not end the lease
+                self._log.error("cluster.follow_failed", exc_info=error)
+            else:
+                continue
+            await asyncio.sleep(RETRY_S)
+            self._due.set()  # what was to be read is still to be read
+
+    async def refresh(self) -> None:
+        """See ``Directory.refresh``."""
+        await self._renew()
+        await self._clear_away()
+        await self._read()
+
+    async def _renew(self) -> None:
+        if self._own is None:
+            return
+        host, _, owner = self._own
+        async with self._use() as connection:
+            renewed = await connection.fetchval(
+                self._statements.renew, self.name, host, owner.name, self._times.lease_s
+            )
+            holder = await connection.fetchval(self._statements.holder, self.name, host)
+        if renewed is not None or self._own is None:  # it may have left meanwhile
+            return
+        if holder is not None:
+            # Another process has this host's name: only one of them can have it.
+            self._own = None
+            self._log.error("cluster.host_replaced", host=host)
+        else:
+            await self._enter()  # others removed it, because it could not renew its lease
+
+    async def _clear_away(self) -> None:
+        """Remove hosts that are gone, and let those that have settled be given sessions."""
+        processes = tuple(self._processes.items())
+        dead = await asyncio.to_thread(_dead, processes)
+        async with self._use() as connection:
+            is_due = await connection.fetchval(self._statements.is_due, self.name, dead)
+        if not is_due:
+            return
+        async with self._changing() as connection:
+            gone = await connection.fetch(self._statements.remove_gone, self.name, dead)
+            settled = await connection.fetch(self._statements.settle, self.name)
+            if gone or settled:
+                await self._bump(connection)
+        for row in gone:
+            self._log.warning("cluster.host_gone", host=row["name"])
+
+    async def _read(self) -> None:
+        async with self._use() as connection:
+            rows = await connection.fetch(self._statements.read, self.name)
+        if not rows or rows[0]["version"] <= self.view.version:
+            return
+        hosts = [row for row in rows if row["name"] is not None]
+        entries = (
+            Host(row["name"], row["address"], row["state"], row["incarnation"]) for row in hosts
+        )
+        self.view = View(rows[0]["version"], tuple(entries))
+        self._processes = {
+            row["incarnation"]: Owner(
+                row["incarnation"], row["pid"], row["started"], row["machine"]
+            )
+            for row in hosts
+        }
+        self._found(self.view)
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        kind, _, rest = payload.partition(" ")
+        if kind != "move":
+            self._due.set()
+            return
+        incarnation, target, session = rest.split(" ", 2)
+        if self._own is not None and self._own[2].name == incarnation:
+            self._asked(session, target)
+
+    # The connection.
+
+    @contextlib.asynccontextmanager
+    async def _use(self) -> AsyncIterator[Connection]:
+        """The connection, for one caller at a time; a lost one is opened again. Raises
+        StoreError."""
+        async with self._turn:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connections.open()
+                    await self._connection.add_listener(self._channel, self._heard)
+                    self._connection.add_termination_listener(lambda _: self._due.set())
+                yield self._connection
+            except FAILURES as error:
+                raise self._connections.failed(error, None) from error
+
+    @contextlib.asynccontextmanager
+    async def _changing(self) -> AsyncIterator[Connection]:
+        """The connection in a transaction that changes rows, one at a time in the cluster."""
+        async with self._use() as connection, connection.transaction():
+            await connection.execute(_LOCK, _LOCK_CLASS, self._key)
+            yield connection
+
+
+_NOTIFY = "SELECT pg_notify($1::text, $2::text)"
+_LOCK = "SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))"
+_LOCK_CLASS = 0x6C6C6D63  # "llmc": keeps our advisory locks apart from other programs'
+
+
+class _Statements:
+    """The statements on the tables in *schema*. The tables are made when they are first used."""
+
+    def __init__(self, schema: str) -> None:
+        s = f'"{schema}"'
+        self.make = f"""
+            CREATE SCHEMA IF NOT EXISTS {s};
+            CREATE TABLE IF NOT EXISTS {s}.host (
+                cluster text COLLATE "C" NOT NULL,
+                name text COLLATE "C" NOT NULL,
+                address text NOT NULL,
+                state text NOT NULL,
+                incarnation text COLLATE "C" NOT NULL,
+                pid bigint NOT NULL,
+                started text NOT NULL,
+                machine text NOT NULL,
+                lease_until timestamptz NOT NULL,
+                settled_at timestamptz NOT NULL,
+                PRIMARY KEY (cluster, name));
+            CREATE TABLE IF NOT EXISTS {s}.host_view (
+                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL)"""
+        # The first host of a cluster has nobody to wait for.
+        self.join = f"""
+            INSERT INTO {s}.host VALUES ($1, $2, $3,
+                CASE WHEN EXISTS (SELECT FROM {s}.host WHERE cluster = $1 AND name <> $2
+                                     AND state = 'up' AND lease_until > now())
+                     THEN 'joining' ELSE 'up' END,
+                $4, $5::bigint, $6, $7,
+                now() + make_interval(secs => $8), now() + make_interval(secs => $9))
+            ON CONFLICT (cluster, name) DO UPDATE SET address = excluded.address,
+                state = excluded.state, incarnation = excluded.incarnation, pid = excluded.pid,
+                started = excluded.started, machine = excluded.machine,
+                lease_until = excluded.lease_until, settled_at = excluded.settled_at"""
+        self.drain = f"""
+            UPDATE {s}.host SET state = 'draining' WHERE cluster = $1 AND name = $2
+            RETURNING name"""
+        self.remove = f"""
+            DELETE FROM {s}.host WHERE cluster = $1 AND incarnation = ANY($2::text[])
+            RETURNING name"""
+        self.bump = f"""
+            INSERT INTO {s}.host_view AS v VALUES ($1, 1)
+            ON CONFLICT (cluster) DO UPDATE SET version = v.version + 1 RETURNING version"""
+        self.renew = f"""
+            UPDATE {s}.host SET lease_until = now() + make_interval(secs => $4)
+             WHERE cluster = $1 AND name = $2 AND incarnation = $3 RETURNING name"""
+        self.holder = f"SELECT incarnation FROM {s}.host WHERE cluster = $1 AND name = $2"
+        # Where no host is up, one that has not settled is better than none.
+        may_be_up = f"""state = 'joining' AND (settled_at <= now() OR NOT EXISTS (
+            SELECT FROM {s}.host o WHERE o.cluster = $1 AND o.state = 'up'))"""
+        self.is_due = f"""
+            SELECT EXISTS (SELECT FROM {s}.host WHERE cluster = $1 AND (lease_until < now()
+                OR incarnation = ANY($2::text[]) OR ({may_be_up})))"""
+        self.remove_gone = f"""
+            DELETE FROM {s}.host WHERE cluster = $1
+               AND (lease_until < now() OR incarnation = ANY($2::text[])) RETURNING name"""
+        self.settle = f"""
+            UPDATE {s}.host SET state = 'up' WHERE cluster = $1 AND {may_be_up} RETURNING name"""
+        self.read = f"""
+            SELECT v.version, h.* FROM {s}.host_view v
+              LEFT JOIN {s}.host h ON h.cluster = v.cluster
+             WHERE v.cluster = $1 ORDER BY h.name"""
+
+
+def _is_dead(process: Owner) -> bool:
+    return owner_is_dead(process.pid, process.started, process.host) is True
+
+
+def _dead(processes: Sequence[tuple[str, Owner]]) -> list[str]:
+    """The incarnations whose processes ended on this machine."""
+    return [incarnation for incarnation, process in processes if _is_dead(process)]
+
+
+def _checked_name(name: str, what: str) -> str:
+    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= NAME_CHARS):
+        raise InvalidInput(f"{what} is named {name!r}; a name has 1 to {NAME_CHARS} characters")
+    if " " in name:
+        raise InvalidInput(f"{what} is named {name!r}; a name has no space")
+    return name

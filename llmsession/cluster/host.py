@@ -1,0 +1,137 @@
+"""A service as a host of a cluster: it joins, hands over what is placed elsewhere, and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from llmsession.errors import InvalidConfig, SessionError, StoreError
+from llmsession.session import SessionManager
+from llmsession.session.core.session_log import default_logger
+from llmsession.session.manager import runtime_of
+from llmsession.session.values.commands import HandOverWhen
+from llmsession.transport import Service
+from llmsession.transport.wire.addresses import parse_address
+
+from .directory import Directory
+from .placement import View, moved_away
+from .routing import Routing
+
+__all__ = ["ClusterHost", "advertised", "joined"]
+
+AT_ONCE = 16
+"""So many sessions are handed over at the same time."""
+ROUNDS = 5
+"""So often a host that drains looks for sessions that were opened meanwhile."""
+
+
+class ClusterHost:
+    """The host *name*: it hands over the sessions of *manager* that other hosts are to serve."""
+
+    def __init__(
+        self, manager: SessionManager, directory: Directory, name: str, *, logger: Any | None = None
+    ) -> None:
+        self._manager = manager
+        self._directory = directory
+        self._name = name
+        self._log = logger if logger is not None else default_logger()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self.routing = Routing(manager, directory, name)
+        directory.watch(self._view_changed, self._asked_to_move)
+
+    def _view_changed(self, before: View, after: View) -> None:
+        for session, _ in moved_away(before, after, self._name, self._manager.live):
+            self._start(session)
+
+    def _asked_to_move(self, session: str, target: str) -> None:
+        self.routing.hand_over_to(session, target)
+        self._start(session)
+
+    def _start(self, session: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._hand_over(session, "step"))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_over(self, session: str, when: HandOverWhen) -> None:
+        async with self._slots:
+            try:
+                await self._manager.hand_over(session, when=when)
+            except SessionError as error:
+                self._log.warning("session.not_handed_over", session=session, why=str(error))
+
+    async def hand_over_all(self, timeout_s: float) -> None:
+        """Take no more sessions, and hand over those that are live here: each at the end of its
+        step, or in the middle of it after *timeout_s*. Where no other host is up they stay."""
+        try:
+            await self._directory.drain(self._name)
+        except SessionError as error:
+            self._log.warning("cluster.directory_unreachable", why=str(error))
+            return
+        if not any(host.state == "up" for host in self._directory.view.hosts):
+            return
+        for _ in range(ROUNDS):
+            sessions = self._manager.live
+            if not sessions:
+                return
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._hand_over_each(sessions, "step")
+            except TimeoutError:
+                await self._hand_over_each(self._manager.live, "now")
+
+    async def _hand_over_each(self, sessions: Iterable[str], when: HandOverWhen) -> None:
+        await asyncio.gather(*(self._hand_over(session, when) for session in sessions))
+
+    async def aclose(self) -> None:
+        """Stop what runs for single sessions."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def joined(
+    directory: Directory,
+    manager: SessionManager,
+    service: Service,
+    addresses: Sequence[str],
+    *,
+    name: str,
+    address: str | None,
+    logger: Any | None = None,
+) -> AsyncIterator[ClusterHost]:
+    """*service*, which listens at *addresses*, as the host *name* of a cluster; others reach it at
+    *address*, by default the first of these. Raises InvalidConfig and StoreError."""
+    reached_at = advertised(address, addresses)
+    async with directory:
+        host = ClusterHost(manager, directory, name, logger=logger)
+        runtime = runtime_of(manager)
+        service.admission.router = host.routing
+        runtime.new_session_id = host.routing.new_session_id
+        await directory.join(name, reached_at, runtime.owner)
+        try:
+            yield host
+        finally:
+            await host.aclose()
+            with suppress(StoreError):  # its lease runs out
+                await directory.leave()
+
+
+def advertised(address: str | None, addresses: Sequence[str]) -> str:
+    """The address at which others reach a service that listens at *addresses*. Raises
+    InvalidConfig."""
+    if address is not None:
+        parse_address(address)
+        return address
+    found = next((each for each in addresses if not each.startswith("http")), None)
+    if found is None:
+        raise InvalidConfig("a host of a cluster has to listen somewhere")
+    if "//0.0.0.0:" in found or "//[::]:" in found:
+        raise InvalidConfig(
+            f"{found} is no address that other machines can connect to; set advertise"
+        )
+    return found

@@ -1,0 +1,8 @@
+"""A host runs on asyncio, over a real PostgreSQL: the server of the store's tests."""
+
+from __future__ import annotations
+
+from tests.store.conftest import database, postgres_server
+from tests.transport.conftest import anyio_backend
+
+__all__ = ["anyio_backend", "database", "postgres_server"]

@@ -1,0 +1,114 @@
+"""One client of all hosts: it finds a session, follows it, and misses and repeats no event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from llmsession import InvalidInput, SessionError, Unreachable, records
+from llmsession.cluster.clients import connect_cluster
+from tests.cluster.hosts import LocalHost, local_host, refresh
+from tests.store.conftest import Database
+from tests.transport.places import CONFIG
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+@asynccontextmanager
+async def two_hosts(database: Database, folder: Path) -> AsyncIterator[tuple[LocalHost, LocalHost]]:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, folder, "a", lambda request, tag: "said") as a,
+        local_host(database, folder, "b", lambda request, tag: "said") as b,
+    ):
+        await refresh(a, b)
+        yield a, b
+
+
+async def move(session: str, source: LocalHost, target: LocalHost) -> None:
+    source.routing.hand_over_to(session, target.name)
+    await source.manager.hand_over(session)
+
+
+async def test_a_client_of_any_host_reaches_a_session_at_its_own(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect_cluster([b.address]) as sessions:
+        await a.manager.create(CONFIG, session_id="s")
+        session = await sessions.open("s")
+        assert await (await session.send("hi")).text() == "said"
+        assert (a.manager.live, b.manager.live) == (("s",), ())
+
+
+async def test_commands_and_subscribers_follow_a_session_from_host_to_host(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
+        session = await sessions.create(CONFIG, session_id="s")
+        events = session.subscribe(after=0)
+        source, target = a, b
+        for _ in range(4):
+            sent = await session.send("hi")
+            assert await sent.text() == "said"
+            await move("s", source, target)
+            source, target = target, source
+        assert await (await session.send("last")).text() == "said"
+        seqs = []
+        async for event in events:
+            if (seq := getattr(event, "seq", 0)) and isinstance(event, records.Record):
+                seqs.append(seq)
+            if isinstance(event, records.TurnCommitted) and event.turn == 5:
+                break
+        assert seqs == list(range(1, seqs[-1] + 1))
+
+
+async def test_commands_that_were_sent_while_a_session_moved_are_performed_once_and_in_order(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
+        session = await sessions.create(CONFIG, session_id="s")
+        sends = [asyncio.create_task(session.send(f"m{number}")) for number in range(5)]
+        await asyncio.sleep(0)
+        moving = asyncio.create_task(move("s", a, b))
+        sends += [asyncio.create_task(session.send(f"m{number}")) for number in range(5, 20)]
+        turns = [await send for send in sends]
+        await moving
+        assert [turn.id.number for turn in turns] == list(range(1, 21))
+        for turn in turns:
+            assert await turn.text() == "said"
+        history = await session.read_conversation()
+        asked = [bytes(message.body).decode() for message in history if message.role == "user"]
+        assert [f'"m{number}"' in text for number, text in enumerate(asked)] == [True] * 20
+
+
+async def test_the_first_host_may_be_gone(database: Database, tmp_path: Path) -> None:
+    nobody = f"unix:{tmp_path}/nobody.sock"
+    async with (
+        two_hosts(database, tmp_path) as (a, _),
+        connect_cluster([nobody, a.address]) as sessions,
+    ):
+        await sessions.create(CONFIG, session_id="s")
+        assert [row.session for row in await sessions.list()] == ["s"]
+    with pytest.raises(Unreachable):
+        async with connect_cluster([nobody], patience_s=0.0):
+            pass
+
+
+async def test_an_error_of_the_session_is_the_callers(database: Database, tmp_path: Path) -> None:
+    async with two_hosts(database, tmp_path) as (a, _), connect_cluster([a.address]) as sessions:
+        with pytest.raises(SessionError, match="no session 'x'"):
+            await sessions.open("x")
+        session = await sessions.create(CONFIG)
+        with pytest.raises(InvalidInput):
+            await session.turn(7).outcome()
+
+
+async def test_what_is_no_list_of_addresses_is_refused() -> None:
+    for wrong in ("unix:x", [], ["nowhere"]):
+        with pytest.raises(InvalidInput):
+            async with connect_cluster(wrong):
+                pass

@@ -1,0 +1,106 @@
+"""A host hands over what is placed elsewhere; an operator moves sessions and lets hosts drain."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from llmsession import InvalidConfig, InvalidInput
+from llmsession.cluster.clients import connect_cluster
+from llmsession.cluster.control import move_session
+from llmsession.cluster.host import advertised
+from llmsession.cluster.placement import host_of
+from tests.cluster.hosts import LocalHost, local_host, refresh
+from tests.store.conftest import Database
+from tests.transport.places import CONFIG, until
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+async def live(host: LocalHost, *sessions: str) -> None:
+    """Wait until exactly these are live at *host*."""
+    await until(lambda: set(host.manager.live) == set(sessions))
+
+
+async def test_a_host_that_joins_is_handed_its_share_and_nothing_else(
+    database: Database, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(100), local_host(database, tmp_path, "a") as a:
+        for number in range(12):
+            await a.manager.create(CONFIG, session_id=f"s{number}")
+        async with local_host(database, tmp_path, "b") as b:
+            await refresh(a, b)
+            sessions = {f"s{number}" for number in range(12)}
+            stay = {name for name in sessions if host_of(b.directory.view, name) == own(b, "a")}
+            assert 0 < len(stay) < 12
+            await live(a, *stay)
+
+
+def own(host: LocalHost, name: str) -> object:
+    return host.directory.view.by_name(name)
+
+
+async def test_a_host_that_is_asked_to_drain_hands_all_its_sessions_over(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, tmp_path, "a", lambda request, tag: "said") as a,
+        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        connect_cluster([a.address]) as sessions,
+    ):
+        await refresh(a, b)
+        for number in range(6):
+            await sessions.create(CONFIG, session_id=f"s{number}")
+        await b.directory.drain("a")
+        await live(a)
+        for number in range(6):
+            session = await sessions.open(f"s{number}")
+            assert await (await session.send("hi")).text() == "said"
+        await live(b, *(f"s{number}" for number in range(6)))
+
+
+async def test_a_host_that_ends_hands_over_what_is_live_and_a_lone_one_keeps_it(
+    database: Database, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(100), local_host(database, tmp_path, "a") as a:
+        await a.manager.create(CONFIG, session_id="s")
+        await a.host.hand_over_all(LONG_S)
+        assert set(a.manager.live) == {"s"}
+        async with local_host(database, tmp_path, "b"):
+            await a.host.hand_over_all(LONG_S)
+            assert not a.manager.live
+
+
+LONG_S = 1000.0
+
+
+async def test_an_operator_moves_a_session_to_a_host_and_its_clients_follow(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, tmp_path, "a", lambda request, tag: "said") as a,
+        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        connect_cluster([a.address]) as sessions,
+        database.store() as store,
+    ):
+        await refresh(a, b)
+        session = await sessions.create(CONFIG, session_id="s")
+        for target in (b, a, b):
+            host = await move_session(b.directory, store, "s", target.name)
+            assert host.address == target.address
+            assert target.manager.live == ("s",)
+            assert await (await session.send("hi")).text() == "said"
+        with pytest.raises(InvalidInput, match="no host 'x'; it has a, b"):
+            await move_session(b.directory, store, "s", "x")
+
+
+def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:
+    assert advertised(None, ["http://x", "tcp://h:1"]) == "tcp://h:1"
+    assert advertised("grpc://h:2", ["tcp://0.0.0.0:1"]) == "grpc://h:2"
+    for addresses in (["tcp://0.0.0.0:1"], []):
+        with pytest.raises(InvalidConfig):
+            advertised(None, addresses)

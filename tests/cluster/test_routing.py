@@ -1,0 +1,126 @@
+"""Which host answers for a session: the owner, the placed one, or the one a client was sent to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from llmsession import SessionInUse, SessionMoved, SessionNotFound, connect
+from llmsession.cluster.placement import host_of
+from llmsession.transport.wire import messages as w
+from tests.cluster.hosts import LocalHost, local_host, refresh
+from tests.store.conftest import Database
+from tests.transport.places import CONFIG
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+@asynccontextmanager
+async def two_hosts(database: Database, folder: Path) -> AsyncIterator[tuple[LocalHost, LocalHost]]:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, folder, "a", ["one"]) as a,
+        local_host(database, folder, "b", ["one"]) as b,
+    ):
+        await refresh(a, b)
+        yield a, b
+
+
+async def released(host: LocalHost, *, placed_on: LocalHost) -> str:
+    """A session that nobody holds, made at *host* and placed on another one."""
+    session = next(
+        name
+        for name in (f"s{number}" for number in range(1000))
+        if getattr(host_of(host.directory.view, name), "name", "") == placed_on.name
+    )
+    handle = await host.manager.create(CONFIG, session_id=session)
+    await handle.close()
+    return session
+
+
+async def test_a_session_that_lives_elsewhere_is_refused_with_the_address_of_its_host(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await a.manager.create(CONFIG)
+        async with connect(b.address) as client:
+            with pytest.raises(SessionInUse) as refused:
+                await client.open(session.id)
+        assert refused.value.address == a.address
+        assert refused.value.view == b.directory.view.version > 0
+
+
+async def test_a_session_that_nobody_holds_is_served_by_the_host_that_it_is_placed_on(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await released(a, placed_on=b)
+        async with connect(a.address) as client:
+            with pytest.raises(SessionMoved) as moved:
+                await client.open(session)
+        assert moved.value.address == b.address
+        async with connect(b.address) as client:
+            await client.open(session)
+        assert session in b.manager.live
+
+
+async def test_a_client_that_was_sent_to_a_host_is_served_there(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await released(a, placed_on=b)
+        await a.service.admission.open(None, w.Open(id=1, session=session, here=True))
+        assert session in a.manager.live
+
+
+async def test_a_host_that_drains_takes_no_session_that_another_one_can_take(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await released(a, placed_on=b)
+        await a.directory.drain("b")
+        await refresh(a, b)
+        with pytest.raises(SessionMoved) as moved:
+            await b.service.admission.open(None, w.Open(id=1, session=session, here=True))
+        assert moved.value.address == a.address
+        await a.service.admission.open(None, w.Open(id=1, session=session))
+
+
+async def test_commands_to_a_session_that_was_handed_over_are_answered_with_its_new_host(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect(a.address) as client:
+        session = await client.create(CONFIG, session_id="s")
+        a.routing.hand_over_to("s", "b")
+        await a.manager.hand_over("s")
+        with pytest.raises(SessionMoved) as moved:
+            await session.send("hi")
+        assert moved.value.address == b.address
+        # It comes back, and the same connection finds it.
+        a.routing.hand_over_to("s", "a")
+        turn = await session.send("hi")
+        assert (await turn.text()) == "one"
+
+
+async def test_a_session_without_an_id_gets_one_that_is_placed_on_its_host(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        for host in (a, b):
+            made = [await host.manager.create(CONFIG, tenant="anna") for _ in range(5)]
+            forked = await (await host.manager.create(CONFIG)).fork()
+            placed = {host_of(host.directory.view, session.id) for session in [*made, forked]}
+            assert {each.name for each in placed if each is not None} == {host.name}
+
+
+async def test_a_session_that_never_was_is_not_found_anywhere(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        for host in (a, b):
+            with pytest.raises(SessionNotFound):
+                await host.service.admission.open(None, w.Open(id=1, session="nobody"))

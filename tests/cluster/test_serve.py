@@ -1,0 +1,98 @@
+"""Hosts as processes: ``llmsession serve --cluster``, one of which is killed and one ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
+
+import pytest
+
+from llmsession import SessionConfig
+from llmsession.cluster import connect_cluster
+from llmsession.transcripts import write_own
+from tests.store.conftest import Database
+from tests.testing.conversations import recording, text
+
+pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+async def started(database: Database, folder: Path, name: str) -> Process:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "llmsession", "serve", "--cluster", "c", "--host-name", name),
+        *("--store", database.dsn, "--listen", f"unix:{folder}/{name}.sock"),
+        *("--replay", str(folder / "talk.jsonl"), "--grace", "60"),
+        stdout=PIPE,
+        stderr=DEVNULL,
+        env={**os.environ, "LLMSESSION_SERVE_LOG_LEVEL": "error"},
+    )
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if line.strip() == b"ready":
+            return process
+    raise AssertionError(f"host {name} did not start")
+
+
+async def test_sessions_go_on_at_another_host_after_a_kill_and_after_an_orderly_end(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
+    hosts: list[Process] = []
+    try:
+        async with asyncio.timeout(90):
+            for name in "ab":
+                hosts.append(await started(database, tmp_path, name))
+            addresses = [f"unix:{tmp_path}/{name}.sock" for name in "ab"]
+            async with connect_cluster(addresses) as sessions:
+                session = await sessions.create(SessionConfig(model="m"))
+                assert await (await session.send("hi")).text() == "hello"
+                hosts[0].kill()
+                assert await (await session.send("hi")).text() == "hello"
+                hosts.append(await started(database, tmp_path, "a"))
+                hosts[1].send_signal(signal.SIGTERM)
+                assert await hosts[1].wait() == 0
+                assert await (await session.send("hi")).text() == "hello"
+                assert (await session.read_status()).turns == 3
+    finally:
+        for process in hosts:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def run_cli(database: Database, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "llmsession", "cluster", *arguments),
+        *("--cluster", "c", "--store", database.dsn),
+        stdout=PIPE,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def test_the_command_shows_hosts_moves_a_session_and_drains_a_host(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
+    hosts: list[Process] = []
+    try:
+        async with asyncio.timeout(90):
+            for name in ("x", "y"):
+                hosts.append(await started(database, tmp_path, name))
+            address = f"unix:{tmp_path}/x.sock"
+            async with connect_cluster([address]) as sessions:
+                session = await sessions.create(SessionConfig(model="m"))
+                moved = await run_cli(database, "move", session.id, "y")
+                assert moved == f"{session.id}  y  unix:{tmp_path}/y.sock\n"
+                assert await (await session.send("hi")).text() == "hello"
+                await run_cli(database, "drain", "x")
+                assert "x  draining" in await run_cli(database, "status")
+    finally:
+        for process in hosts:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
