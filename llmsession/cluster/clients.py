@@ -29,7 +29,7 @@ from llmsession.errors import (
 )
 from llmsession.transport import RemoteManager
 from llmsession.transport.client.link import EventSink, Link
-from llmsession.transport.client.pending_requests import PendingRequest
+from llmsession.transport.client.pending_requests import PendingRequest, fail, order_key
 from llmsession.transport.connecting import OVERLOADED_S, PATIENCE_S, dial_of
 from llmsession.transport.server.access import check_token_is_safe
 from llmsession.transport.wire import messages as w
@@ -42,7 +42,6 @@ MAX_HOPS = 8
 """So often one command is sent on before it waits, too."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.05, 1.0
 MAX_ROUTES = 100_000
-_UNORDERED = (w.Open, w.Outcome, w.Query)
 
 
 @asynccontextmanager
@@ -166,7 +165,7 @@ class ClusterLink:
         closed = SessionClosed("the connection was closed")
         for line in self._lines.values():
             for request in line.waiting:
-                _fail(request, closed)
+                fail(request, closed)
         for relay in tuple(self._relays.values()):
             relay.give_up(closed)
 
@@ -181,9 +180,9 @@ class ClusterLink:
         """Send *command* to the host of its session, now or once it is known."""
         request = _Request(command, self._now() + self._patience_s)
         if self._closed:
-            _fail(request, SessionClosed("the connection was closed"))
+            fail(request, SessionClosed("the connection was closed"))
             return request
-        key, session = _key(command), getattr(command, "session", None)
+        key, session = order_key(command), getattr(command, "session", None)
         line = self._lines.setdefault(key, _Line(session))
         link = self._known_link(session)
         if line.waiting or line.is_moving or link is None:
@@ -206,7 +205,7 @@ class ClusterLink:
     ) -> None:
         line.sent.discard(request.command.id)
         if sent.answer.cancelled():
-            _fail(request, SessionClosed("the connection was closed"))
+            fail(request, SessionClosed("the connection was closed"))
             return
         request.repeated = request.repeated or sent.repeated
         error = sent.answer.exception()
@@ -284,7 +283,7 @@ class ClusterLink:
                 for request in tuple(line.waiting):
                     if is_over or self._now() >= request.give_up:
                         line.waiting.remove(request)
-                        _fail(request, error)
+                        fail(request, error)
                 if not line.waiting:
                     line.is_moving = False
                     self._lines.pop(key, None)
@@ -508,13 +507,6 @@ class _Relay:
             sink.fail(error)
 
 
-def _key(command: w.Command[Any]) -> str | int:
-    """Commands with the same key have an order."""
-    if isinstance(command, w.SessionCommand) and not isinstance(command, _UNORDERED):
-        return command.session
-    return command.id
-
-
 def _delay_s(refusals: int) -> float:
     delay_s: float = FIRST_DELAY_S * 2 ** min(refusals, 10)
     return min(delay_s, MAX_DELAY_S)
@@ -523,9 +515,3 @@ def _delay_s(refusals: int) -> float:
 def _retrieve(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
         answer.exception()
-
-
-def _fail(request: PendingRequest, error: SessionError) -> None:
-    if not request.answer.done():
-        request.answer.set_exception(error)
-        request.answer.exception()  # asyncio need not report it: perhaps nobody waits any more

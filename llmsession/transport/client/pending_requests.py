@@ -26,7 +26,7 @@ from llmsession.errors import Overloaded, SessionError, Unreachable
 
 from ..wire import messages as w
 
-__all__ = ["PendingRequest", "PendingRequests", "again_after_s"]
+__all__ = ["PendingRequest", "PendingRequests", "again_after_s", "fail", "order_key"]
 
 FIRST_DELAY_S = 0.05
 MAX_DELAY_S = 2.0
@@ -93,7 +93,7 @@ class PendingRequests:
         """Send *command*, or queue it behind a refused command of its session."""
         loop = asyncio.get_running_loop()
         request = self._requests[command.id] = PendingRequest(command, loop.create_future())
-        key = _key(command)
+        key = order_key(command)
         line = self._lines.get(key) if isinstance(key, str) else None
         if line is not None and line.waiting:
             if not isinstance(command, w.Interrupt):
@@ -113,7 +113,7 @@ class PendingRequests:
         request = self._requests.pop(id, None)
         if request is None:
             return None
-        key = _key(request.command)
+        key = order_key(request.command)
         line = self._lines.get(key)
         if line is not None:
             line.sent.discard(id)
@@ -128,7 +128,7 @@ class PendingRequests:
         request = self._requests.get(id)
         if request is None:
             return False
-        now, key = asyncio.get_running_loop().time(), _key(request.command)
+        now, key = asyncio.get_running_loop().time(), order_key(request.command)
         line = self._lines.setdefault(key, _Line())
         line.sent.discard(id)
         request.refusal = error
@@ -166,10 +166,10 @@ class PendingRequests:
         requests, self._requests = tuple(self._requests.values()), {}
         self._lines.clear()
         for request in requests:
-            _fail(request, error)
+            fail(request, error)
 
     def _note_sent(self, request: PendingRequest) -> None:
-        key, command = _key(request.command), request.command
+        key, command = order_key(request.command), request.command
         if isinstance(command, w.Interrupt):
             line = self._lines.get(key)
             if line is not None and command.turn is None:
@@ -212,19 +212,20 @@ class PendingRequests:
             # connection was lost. Reporting Overloaded would claim that it was not.
             unknown = Unreachable(f"a repeat was refused, so nobody knows if it was done: {error}")
             unknown.__cause__ = error
-            _fail(request, unknown)
+            fail(request, unknown)
         else:
-            _fail(request, error)
+            fail(request, error)
 
 
-def _key(command: w.Command[Any]) -> str | int:
+def order_key(command: w.Command[Any]) -> str | int:
     """The key of a command's order. Commands of one session share it; others have their own key."""
     if isinstance(command, w.SessionCommand) and not isinstance(command, _UNORDERED):
         return command.session
     return command.id
 
 
-def _fail(request: PendingRequest, error: SessionError) -> None:
+def fail(request: PendingRequest, error: SessionError) -> None:
+    """Answer *request* with *error*, unless it has an answer."""
     if not request.answer.done():
         request.answer.set_exception(error)
         # Retrieve the exception, or asyncio would report it if the caller has stopped waiting.
