@@ -132,10 +132,13 @@ class ActivationTable:
 
     async def hand_over(self, session: str, when: HandOverWhen) -> Closed:
         """Give up *session*, also one that is being activated, with what is open. Raises as
-        ``Actor.put_hand_over``."""
+        ``Actor.put_hand_over``, and as ``Store.row`` for one that is not live here."""
         await self._not_busy(session)
         actor = self.actors.get(session)
-        return Closed(session) if actor is None else await actor.put_hand_over(when).wait()
+        if actor is None:
+            await self._store.row(session)
+            return Closed(session)
+        return await actor.put_hand_over(when).wait()
 
     async def evict(self, actor: Actor) -> bool:
         """Release a session if no handle refers to it and nothing is open. Returns whether it

@@ -494,7 +494,6 @@ class Runtime:
 
     async def hand_over(self, session: str, when: HandOverWhen) -> Closed:
         """See ``SessionManager.hand_over``."""
-        await self.store.row(session)
         return await self._table.hand_over(session, when)
 
     async def delete(self, session: str) -> None:
