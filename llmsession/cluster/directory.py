@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -20,7 +19,13 @@ from llmsession.errors import InvalidInput, StoreError
 from llmsession.session.core.session_log import default_logger
 from llmsession.store.caller import Caller
 from llmsession.store.liveness import owner_is_dead
-from llmsession.store.postgres.connections import FAILURES, Connection, Connections
+from llmsession.store.postgres.connections import (
+    FAILURES,
+    NOTIFY,
+    Connection,
+    Connections,
+    channel_name,
+)
 from llmsession.store.postgres.schema import check_schema
 from llmsession.store.postgres.thread import LoopThread
 from llmsession.store.protocol import Owner
@@ -172,8 +177,7 @@ class _Rows:
         self._turn = asyncio.Lock()
         self._statements = _Statements(schema)
         self._key = f"{schema}/{name}"
-        digest = hashlib.blake2b(self._key.encode(), digest_size=16).hexdigest()
-        self._channel = f"llmsession_view_{digest}"
+        self._channel = channel_name("llmsession_view_", self._key)
         self._times = times
         self._log = log
         self._found = found
@@ -256,7 +260,7 @@ class _Rows:
         """See ``Directory.ask_to_move``."""
         payload = f"move {source.incarnation} {target} {session}"
         async with self._use() as connection:
-            await connection.execute(_NOTIFY, self._channel, payload)
+            await connection.execute(NOTIFY, self._channel, payload)
 
     async def _remove(self, incarnations: Sequence[str]) -> None:
         async with self._changing() as connection:
@@ -265,7 +269,7 @@ class _Rows:
 
     async def _bump(self, connection: Connection) -> None:
         version = await connection.fetchval(self._statements.bump, self.name)
-        await connection.execute(_NOTIFY, self._channel, f"view {version}")
+        await connection.execute(NOTIFY, self._channel, f"view {version}")
 
     # The view.
 
@@ -377,7 +381,6 @@ class _Rows:
             yield connection
 
 
-_NOTIFY = "SELECT pg_notify($1::text, $2::text)"
 _LOCK = "SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))"
 _LOCK_CLASS = 0x6C6C6D63  # "llmc": keeps our advisory locks apart from other programs'
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import re
 import socket
 import time
@@ -20,10 +21,12 @@ from llmsession.errors import InvalidConfig, StoreError
 
 __all__ = [
     "FAILURES",
+    "NOTIFY",
     "SETTLE",
     "Connection",
     "Connections",
     "RetryPolicy",
+    "channel_name",
     "is_damage",
     "is_lost",
     "is_passing",
@@ -36,6 +39,8 @@ CONNECT_S = 10.0
 BACKOFF_S, MAX_BACKOFF_S = 0.02, 1.0
 DEAD_S = 30
 """A server that was not heard of for this many seconds is regarded as gone."""
+NOTIFY = "SELECT pg_notify($1::text, $2::text)"
+"""Sends a text, the second value, to all who listen to a channel, the first."""
 IDLE_S = 60.0
 """A shared connection is closed after this many seconds without use."""
 
@@ -56,6 +61,11 @@ SET enable_hashjoin = off;
 SET enable_mergejoin = off;
 SET jit = off
 """
+
+
+def channel_name(prefix: str, key: str) -> str:
+    """The channel for *key*, which may be longer than a channel's name can be."""
+    return prefix + hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 class Connection(Protocol):

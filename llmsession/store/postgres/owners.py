@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,7 @@ from ..liveness import lease_clock, this_host
 from ..ownership import still_holds
 from ..protocol import Lease, Owner, OwnerListener
 from ..row_seals import seal_head, seal_origin
-from .connections import FAILURES, Connection, Connections
+from .connections import FAILURES, NOTIFY, Connection, Connections, channel_name
 from .schema import OPEN
 from .sql import Statements, check_seals, owner_of, owner_values
 
@@ -26,7 +25,6 @@ VALID_SHARE = 0.9
 """The share of a lease's time for which its owner relies on it, because clocks differ a little."""
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
-NOTIFY = "SELECT pg_notify($1::text, $2::text)"
 
 
 class Owners:
@@ -87,7 +85,8 @@ class Owners:
                         connection = await self._connections.open()
                         connection.add_termination_listener(lambda _: self._due.set())
                     for name in sorted(self._leased.keys() - listening):
-                        await connection.add_listener(_channel(self._schema, name), self._heard)
+                        heard = partial(self._heard, name)
+                        await connection.add_listener(_channel(self._schema, name), heard)
                         listening.add(name)
                     await self._renew_all(connection, cut_off)
                     cut_off = set()
@@ -118,11 +117,11 @@ class Owners:
         self._leased[name] = until
         listener.missed()
 
-    def _heard(self, connection: object, pid: int, channel: str, payload: str) -> None:
-        epoch, _, session = payload.partition(" ")
-        for name, (listener, caller) in tuple(self._listeners.items()):
-            if _channel(self._schema, name) == channel:
-                caller.call(partial(listener.taken, session, int(epoch)))
+    def _heard(self, name: str, _connection: object, _pid: int, _channel: str, news: str) -> None:
+        epoch, _, session = news.partition(" ")
+        if name in self._listeners:
+            listener, caller = self._listeners[name]
+            caller.call(partial(listener.taken, session, int(epoch)))
 
     async def _notify(self, holder: Owner, session: str, epoch: int) -> None:
         """Tell *holder* that it lost *session*. It finds out by itself at its next append."""
@@ -198,9 +197,8 @@ class Owners:
 
 
 def _channel(schema: str, owner: str) -> str:
-    """Where *owner* listens. PostgreSQL's names of channels are short, those of owners need not
-    be."""
-    return "llmsession_" + hashlib.blake2b(f"{schema}/{owner}".encode(), digest_size=16).hexdigest()
+    """Where *owner* listens."""
+    return channel_name("llmsession_", f"{schema}/{owner}")
 
 
 def _holder_text(holder: Owner) -> str:
