@@ -38,21 +38,20 @@ from llmsession.providers.protocol import Provider
 from llmsession.turns.blocks import TextBlock, ToolResultBlock, parse_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.records import ModelRequest
-from llmsession.turns.reply import Reply, ReplyBuilder
+from llmsession.turns.reply import Reply
 from llmsession.turns.request import (
     Profile,
     Request,
     RequestMessage,
-    StepTag,
     checked_profile,
     sizes_for,
 )
 from llmsession.turns.stop import Follow, stop_rule
 
-from ..core.reply_reader import read_reply
 from ..tasks.owner_lease import OwnerLease
 from ..tasks.worker_thread import off_loop
 from ..values.config import SummariserConfig
+from .summary_requests import SummaryRequests
 
 __all__ = ["ModelSummary", "SummaryFailed", "count_by", "shown_chars"]
 
@@ -101,15 +100,12 @@ class ModelSummary:
         count: Callable[[str], int],
         lease: OwnerLease,
     ) -> None:
-        self._provider = provider
-        self._lease = lease
+        self._sender = SummaryRequests(provider, lease, step=step)
         self._config = config
-        self._step = step
         self._count = count
         self.profile: Profile = checked_profile(provider.profile(config.model))
-        self.requests: list[ModelRequest] = []
+        self.requests: list[ModelRequest] = self._sender.made
         """The requests so far, with the usage that was reported."""
-        self._request_count = 0
         self._shows_media = True
         self._room_scale = 1
 
@@ -180,7 +176,7 @@ class ModelSummary:
                 return _Plan((whole,) if passages else (), tokens)
             runs = chunked(passages, room * PART_PERCENT // 100, self.profile)
             # One more request merges them.
-            if len(runs) + 1 <= self._config.max_requests - self._request_count:
+            if len(runs) + 1 <= self._config.max_requests - self._sender.count:
                 return _Plan(runs, tokens)
         max_requests = self._config.max_requests
         raise SummaryFailed(
@@ -291,32 +287,17 @@ class ModelSummary:
         return _text_of(reply)
 
     async def _reply(self, instructions: str, body: msgspec.Raw, max_tokens: int) -> Reply:
-        if self._request_count >= self._config.max_requests:
+        if self._sender.count >= self._config.max_requests:
             raise SummaryFailed(
-                f"there is no summary after {self._request_count} requests (max_requests)"
+                f"there is no summary after {self._sender.count} requests (max_requests)"
             )
-        self._request_count += 1
         request = Request(
             model=self._config.model,
             max_tokens=self._reply_tokens(max_tokens),
             system=instructions,
             messages=(RequestMessage("user", body),),
         )
-        builder = ReplyBuilder()
-        try:
-            # Turn 0 keeps this request apart from those of turns, which are numbered from 1.
-            tag = StepTag(0, self._step, self._request_count)
-            return await read_reply(
-                self._provider,
-                request,
-                tag,
-                builder=builder,
-                show=lambda _: None,
-                lease=self._lease,
-            )
-        finally:
-            model = builder.model or self._config.model
-            self.requests.append(ModelRequest(model, builder.usage))
+        return await self._sender.send(request)
 
 
 def _text_of(reply: Reply) -> str:

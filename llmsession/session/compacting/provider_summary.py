@@ -24,14 +24,14 @@ from llmsession.errors import InvalidRequest, ProviderError
 from llmsession.providers.protocol import Provider
 from llmsession.turns.messages import Message
 from llmsession.turns.records import ModelRequest
-from llmsession.turns.reply import Reply, ReplyBuilder
-from llmsession.turns.request import Frame, Profile, Request, StepTag
+from llmsession.turns.reply import Reply
+from llmsession.turns.request import Frame, Profile, Request
 from llmsession.turns.stop import Follow, stop_rule
 
-from ..core.reply_reader import read_reply
 from ..tasks.owner_lease import OwnerLease
 from ..tasks.worker_thread import off_loop
 from .model_summary import SummaryFailed
+from .summary_requests import SummaryRequests
 
 __all__ = ["SignedSummary", "can_summarise", "request_for_summary"]
 
@@ -123,14 +123,11 @@ class SignedSummary:
         refused: Callable[[ProviderError], None],
         lease: OwnerLease,
     ) -> None:
-        self._provider = provider
-        self._lease = lease
+        self._sender = SummaryRequests(provider, lease, step=step)
         self._request = request
         self._is_long = is_long
-        self._step = step
         self._refused = refused
-        self._request_count = 0
-        self.requests: list[ModelRequest] = []
+        self.requests: list[ModelRequest] = self._sender.made
         """The requests so far, with the usage that was reported."""
 
     async def block(self) -> str:
@@ -143,7 +140,7 @@ class SignedSummary:
         request = await off_loop(self._request) if self._is_long else self._request()
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
-                return _block_of(await self._reply(request))
+                return _block_of(await self._sender.send(request))
             except ProviderError as error:
                 if error.code in OUR_BUGS:
                     self._refused(error)
@@ -151,24 +148,6 @@ class SignedSummary:
                     raise
                 await anyio.sleep(max(delay_s, error.delay_s))
         raise AssertionError  # the last round returns or raises
-
-    async def _reply(self, request: Request) -> Reply:
-        self._request_count += 1
-        builder = ReplyBuilder()
-        try:
-            # Turn 0 keeps this request apart from those of turns, which are numbered from 1.
-            tag = StepTag(0, self._step, self._request_count)
-            return await read_reply(
-                self._provider,
-                request,
-                tag,
-                builder=builder,
-                show=lambda _: None,
-                lease=self._lease,
-            )
-        finally:
-            model = builder.model or request.model
-            self.requests.append(ModelRequest(model, builder.usage))
 
 
 def _block_of(reply: Reply) -> str:
