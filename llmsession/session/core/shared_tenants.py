@@ -46,8 +46,8 @@ class _Account(msgspec.Struct):
     """The slice; None if there is none."""
     used: Spending = Spending()
     """What the sessions here have spent since the slice was asked for."""
-    until: float = 0.0
-    """When the slice ends."""
+    until: tuple[float, float] = (0.0, 0.0)
+    """When the slice ends, by both clocks."""
     pending: Spending = Spending()
     """What the sessions here have spent, and is not appended yet."""
     sessions: dict[str, tuple[Spending, Spending]] = {}
@@ -56,22 +56,11 @@ class _Account(msgspec.Struct):
 
 
 class SharedTenants(Tenants):
-    """The accounts of one manager's tenants in *store*, whose slices belong to *owner*.
+    """The accounts of one manager's tenants in *store*, whose slices belong to *owner*."""
 
-    *now* is in seconds, by a clock that does not stop with the machine.
-    """
-
-    def __init__(
-        self,
-        store: CountingStore,
-        owner: str,
-        budgets: Any = None,
-        *,
-        now: Callable[[], float] = lease_clock,
-    ) -> None:
+    def __init__(self, store: CountingStore, owner: str, budgets: Any = None) -> None:
         self._store = store
         self._owner = owner
-        self._now = now
         self._accounts: dict[str, _Account] = {}
         super().__init__(budgets)
 
@@ -154,8 +143,10 @@ class SharedTenants(Tenants):
         if account is None or self.budget(tenant) is None:
             return True
         part = account.part
-        has_part = part is not None and not part.without(account.used).is_used_up
-        return has_part and self._now() < account.until
+        if part is None or part.without(account.used).is_used_up:
+            return False
+        now, until = _now(), account.until
+        return now[0] < until[0] and now[1] < until[1]
 
     async def make_room(self, tenant: str) -> None:
         """See ``Tenants.make_room``. Several callers ask the store once."""
@@ -177,7 +168,7 @@ class SharedTenants(Tenants):
             return
         cost = budget.max_cost_usd
         limit = Amounts(budget.max_tokens, None if cost is None else nano_usd(cost))
-        account.part, account.used, begun = None, Spending(), self._now()
+        account.part, account.used, begun = None, Spending(), _now()
         grant = await self._store.reserve(
             tenant,
             self._owner,
@@ -189,7 +180,8 @@ class SharedTenants(Tenants):
         account.counted, account.seen = grant.spent, Spending()
         if not grant.part.is_used_up:
             if budget is self.budget(tenant):
-                account.part, account.until = grant.part, begun + VALID_SHARE * HOLD_S
+                valid_s = VALID_SHARE * HOLD_S
+                account.part, account.until = grant.part, (begun[0] + valid_s, begun[1] + valid_s)
         elif self.exceeded(tenant) is None:
             # What is left is in slices of other managers, or about to be counted.
             await anyio.sleep(min(max(grant.retry_s, MIN_RETRY_S), MAX_RETRY_S))
@@ -198,6 +190,13 @@ class SharedTenants(Tenants):
         """Give all slices back. Raises StoreError."""
         if any(account.part is not None for account in self._accounts.values()):
             await self._store.give_back(self._owner)
+
+
+def _now() -> tuple[float, float]:
+    """The time in seconds by the event loop's clock, and by one that a sleeping machine does not
+    stop.
+    """
+    return anyio.current_time(), lease_clock()
 
 
 def _share(limit: int | None) -> int | None:
