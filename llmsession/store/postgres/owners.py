@@ -19,12 +19,24 @@ from .connections import FAILURES, NOTIFY, Connection, Connections, channel_name
 from .schema import OPEN
 from .sql import Statements, check_seals, owner_of, owner_values
 
-__all__ = ["Owners"]
+__all__ = ["Owners", "end_lease"]
 
 VALID_SHARE = 0.9
 """The share of a lease's time for which its owner relies on it, because clocks differ a little."""
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
+_ENDED = "ended"
+"""What an owner is told whose lease another process ended."""
+
+
+async def end_lease(connection: Connection, schema: str, owner: str) -> None:
+    """End the lease of the owner named *owner*, because its process is dead: its sessions are free
+    at once. If it lives after all, it is told. Then it renews its lease, keeps what nobody took
+    meanwhile, and is fenced from the rest. Does nothing where no store has made its tables.
+    """
+    if await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".owner') is not None:
+        await connection.execute(Statements(schema).end_leases, [owner])
+        await connection.execute(NOTIFY, _channel(schema, owner), _ENDED)
 
 
 class Owners:
@@ -43,6 +55,8 @@ class Owners:
         self._lease_s = lease_s
         self._leased: dict[str, float] = {}
         """By owner: the time by ``lease_clock`` until which the lease is valid."""
+        self._doubted: set[str] = set()
+        """The owners that may have lost sessions without being told, until their next renewal."""
         self._listeners: dict[str, tuple[OwnerListener, Caller]] = {}
         self._due = asyncio.Event()
         """Set when something has to be done before the next renewal."""
@@ -72,7 +86,6 @@ class Owners:
         """
         connection: Connection | None = None
         listening: set[str] = set()
-        cut_off: set[str] = set()
         try:
             await self._due.wait()  # for the first owner
             while True:
@@ -80,7 +93,7 @@ class Owners:
                 self._due.clear()
                 try:
                     if connection is None or connection.is_closed():
-                        cut_off |= listening
+                        self._doubted |= listening
                         listening = set()
                         connection = await self._connections.open()
                         connection.add_termination_listener(lambda _: self._due.set())
@@ -88,8 +101,7 @@ class Owners:
                         heard = partial(self._heard, name)
                         await connection.add_listener(_channel(self._schema, name), heard)
                         listening.add(name)
-                    await self._renew_all(connection, cut_off)
-                    cut_off = set()
+                    await self._renew_all(connection)
                     await connection.execute(self._statements.forget_owners)
                 except FAILURES:
                     pause_s = min(pause_s, RETRY_S)
@@ -99,13 +111,21 @@ class Owners:
             if connection is not None:
                 connection.terminate()
 
-    async def _renew_all(self, connection: Connection, cut_off: set[str]) -> None:
-        """Renew all leases. The connection of the owners in *cut_off* was lost meanwhile."""
+    async def _renew_all(self, connection: Connection) -> None:
+        """Renew all leases, and tell those owners that may have lost sessions meanwhile."""
         begun, names = lease_clock(), sorted(self._leased)
-        await connection.execute(self._statements.lease, names, self._lease_s)
+        doubted, self._doubted = self._doubted, set()
+        try:
+            rows = await connection.fetch(self._statements.lease, names, self._lease_s)
+        except BaseException:
+            self._doubted |= doubted
+            raise
+        doubted |= {row["name"] for row in rows if row["is_new"]}  # somebody had ended it
         until = begun + VALID_SHARE * self._lease_s
         for name in names:
-            missed = name in cut_off or self._leased[name] < lease_clock()
+            if name in self._doubted:
+                continue  # its lease was ended again meanwhile; the next round renews it
+            missed = name in doubted or self._leased[name] < lease_clock()
             listener, caller = self._listeners.get(name, (None, None))
             if listener is None or caller is None or not missed:
                 self._leased[name] = until
@@ -117,7 +137,16 @@ class Owners:
         self._leased[name] = until
         listener.missed()
 
+    def _doubt(self, name: str) -> None:
+        """The lease of *name* is not valid until it is renewed, which is due now."""
+        self._doubted.add(name)
+        self._leased[name] = 0.0
+        self._due.set()
+
     def _heard(self, name: str, _connection: object, _pid: int, _channel: str, news: str) -> None:
+        if news == _ENDED:
+            self._doubt(name)
+            return
         epoch, _, session = news.partition(" ")
         if name in self._listeners:
             listener, caller = self._listeners[name]
@@ -135,6 +164,15 @@ class Owners:
             lambda connection: connection.fetch(self._statements.epochs, list(sessions))
         )
         return {row["id"]: row["epoch"] for row in rows}
+
+    async def end_lease_of(self, owner: str) -> None:
+        """See ``PostgresStore.end_lease_of``."""
+
+        async def act(connection: Connection) -> None:
+            async with connection.transaction():
+                await end_lease(connection, self._schema, owner)
+
+        await self._connections.run(act)
 
     async def end(self) -> None:
         """Give up the leases, so that the sessions that these owners still hold are free."""
