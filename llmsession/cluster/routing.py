@@ -46,8 +46,11 @@ class Routing:
     async def check(self, session: str, *, is_sent_here: bool) -> None:
         """See ``Router.check``."""
         actor = self._runtime.find_live(session)
-        if actor is not None and actor.status == "live":
-            return
+        if actor is not None:
+            if actor.status == "live":
+                return
+            # Until it has released the session, the next host would send the client back.
+            await actor.put_close().wait()
         owner = (await self._runtime.store.row(session)).owner
         if owner is not None and owner.name != self._runtime.owner.name:
             holder = self._directory.view.by_incarnation(owner.name)

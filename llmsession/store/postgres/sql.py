@@ -103,7 +103,8 @@ class Statements:
         self.lease = f"""
             INSERT INTO {s}.owner (name, lease_until)
             SELECT name, now() + $2::float8 * interval '1 second' FROM unnest($1::text[]) AS name
-            ON CONFLICT (name) DO UPDATE SET lease_until = excluded.lease_until"""
+            ON CONFLICT (name) DO UPDATE SET lease_until = excluded.lease_until
+            RETURNING name, xmax = 0 AS is_new"""
         self.epochs = f"SELECT id, epoch FROM {s}.session WHERE id = ANY($1::text[])"
         self.end_leases = f"DELETE FROM {s}.owner WHERE name = ANY($1::text[])"
         self.forget_owners = f"""

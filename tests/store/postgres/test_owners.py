@@ -285,6 +285,60 @@ async def test_an_owner_hears_that_its_store_was_cut_off_once_it_listens_again(
         await _until_heard(store, store, "s", heard)
 
 
+# A store is told who is dead.
+
+
+async def test_what_an_owner_on_another_machine_held_is_free_once_the_store_is_told_it_is_dead(
+    database: Database,
+) -> None:
+    async with database.store(lease_s=3600.0) as here:
+        await here.create("s", ANN)
+        # Its machine is lost: nobody renews its lease.
+        database.sql("INSERT INTO @owner VALUES ('far', now() + interval '1 hour')")
+        database.sql("UPDATE @session SET owner = 'far', owner_host = 'another machine'")
+        await raised(SessionInUse, lambda: here.acquire("s", ANN))
+        await here.end_lease_of("nobody")
+        await here.end_lease_of("\0")
+        await raised(SessionInUse, lambda: here.acquire("s", ANN))
+        await here.end_lease_of("far")
+        assert await here.acquire("s", ANN) == Lease("s", 2, 0)
+
+
+async def test_an_owner_that_was_wrongly_said_to_be_dead_is_told_and_keeps_what_nobody_took(
+    database: Database,
+) -> None:
+    heard = Heard()
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        there.watch_owner(FAR, heard)
+        kept, lost = await there.create("kept", FAR), await there.create("lost", FAR)
+        with database.locked("owner", "name = 'far'") as lock:
+            # It is told when the lease has ended. It cannot renew it before.
+            async with anyio.create_task_group() as group:
+                group.start_soon(here.end_lease_of, "far")
+                await database.wait_for(1)
+                lock.run("ROLLBACK")
+        await until(lambda: heard.times_missed)
+        await until(lambda: there.is_lease_valid(FAR))
+        # Everybody sees that it lives.
+        await raised(SessionInUse, lambda: here.acquire("kept", BOB))
+        await here.acquire("lost", BOB, takeover=True)
+        assert isinstance(await append(there, lost, b"late").wait(), Conflict)
+        await written(there, kept, b"1")
+        assert await there.epochs(["kept", "lost"]) == {"kept": 1, "lost": 2}
+
+
+async def test_an_owner_whose_lease_was_ended_looks_what_it_lost_although_it_was_not_told(
+    database: Database,
+) -> None:
+    heard = Heard()
+    async with database.store(lease_s=0.3) as store:
+        store.watch_owner(FAR, heard)
+        await store.create("s", FAR)
+        await until(lambda: database.sql("SELECT FROM @owner"))
+        database.sql("DELETE FROM @owner")
+        await until(lambda: heard.times_missed)
+
+
 # Answers that are lost.
 
 
