@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal
 
-__all__ = ["Wire", "running_wire"]
+__all__ = ["State", "Wire", "running_wire"]
 
 State = Literal["whole", "silent", "cut"]
 PIECE = 1 << 16
