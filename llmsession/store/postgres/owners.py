@@ -25,6 +25,10 @@ VALID_SHARE = 0.9
 """The share of a lease's time for which its owner relies on it, because clocks differ a little."""
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
+TICK_S = 0.25
+STALL_S = 1.0
+"""A process that stood still for longer may have been declared dead: observers wait for 2 seconds
+(``cluster.ladder``). So it asks before it relies on its lease again."""
 _ENDED = "ended"
 """What an owner is told whose lease another process ended."""
 
@@ -57,6 +61,8 @@ class Owners:
         """By owner: the time by ``lease_clock`` until which the lease is valid."""
         self._doubted: set[str] = set()
         """The owners that may have lost sessions without being told, until their next renewal."""
+        self._ticked = lease_clock()
+        """When the store's loop was last seen to run."""
         self._listeners: dict[str, tuple[OwnerListener, Caller]] = {}
         self._due = asyncio.Event()
         """Set when something has to be done before the next renewal."""
@@ -67,8 +73,8 @@ class Owners:
 
     def is_valid(self, owner: Owner) -> bool:
         """See ``LeasingStore.is_lease_valid``."""
-        until = self._leased.get(owner.name)
-        return until is None or lease_clock() < until
+        until, now = self._leased.get(owner.name), lease_clock()
+        return until is None or (now < until and now - self._ticked <= STALL_S)
 
     async def lease(self, owner: Owner) -> None:
         """Begin the lease of *owner*, by the database's clock."""
@@ -84,6 +90,7 @@ class Owners:
         The shared connections may all be waiting for a long vacuum. After an error it is tried
         again soon.
         """
+        ticking = asyncio.create_task(self._tick())
         connection: Connection | None = None
         listening: set[str] = set()
         try:
@@ -108,8 +115,19 @@ class Owners:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._due.wait(), pause_s)
         finally:
+            ticking.cancel()
             if connection is not None:
                 connection.terminate()
+
+    async def _tick(self) -> None:
+        """Notice that this process stood still, because it was stopped or its machine froze."""
+        while True:
+            now = lease_clock()
+            if now - self._ticked > STALL_S:
+                for name in self._leased:
+                    self._doubt(name)
+            self._ticked = now  # last: until then ``is_valid`` sees how long it was
+            await asyncio.sleep(TICK_S)
 
     async def _renew_all(self, connection: Connection) -> None:
         """Renew all leases, and tell those owners that may have lost sessions meanwhile."""
