@@ -197,8 +197,6 @@ class ClusterLink:
         command = msgspec.structs.replace(request.command, id=link.new_id())
         if line.was_sent_on and isinstance(command, w.Open):
             command = msgspec.structs.replace(command, here=True)
-        elif not line.was_sent_on and isinstance(command, w.Create):
-            command = msgspec.structs.replace(command, elsewhere=True)
         sent = link.ask(command)
         sent.answer.add_done_callback(lambda answer: self._answered(key, line, request, link, sent))
 

@@ -80,12 +80,14 @@ class Routing:
                 raise SessionInUse(
                     session, f"host {holder.name}", address=holder.address, view=self._version
                 )
-        await self._check_target(session, is_sent_here=is_sent_here)
+        target = await self._target(session, is_sent_here=is_sent_here)
+        if target is not None:
+            raise SessionMoved(
+                f"session {session!r} is served by host {target.name!r}",
+                address=target.address,
+                view=self._version,
+            )
         self._handed_over.pop(session, None)
-
-    async def check_new(self, session: str) -> None:
-        """See ``Router.check_new``."""
-        await self._check_target(session, is_sent_here=False)
 
     async def located(self, session: str, error: SessionError) -> SessionError:
         """See ``Router.located``."""
@@ -116,15 +118,6 @@ class Routing:
     @property
     def _version(self) -> int:
         return self._directory.view.version
-
-    async def _check_target(self, session: str, *, is_sent_here: bool) -> None:
-        target = await self._target(session, is_sent_here=is_sent_here)
-        if target is not None:
-            raise SessionMoved(
-                f"session {session!r} is served by host {target.name!r}",
-                address=target.address,
-                view=self._version,
-            )
 
     async def _target(self, session: str, *, is_sent_here: bool) -> Host | None:
         """The other host that is to take *session*, which nobody holds; None to take it here."""

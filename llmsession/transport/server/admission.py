@@ -69,10 +69,6 @@ class Router(Protocol):
         if that is another one. *is_sent_here*: another host sent the client here. Raises as
         ``Store.row``, too."""
 
-    async def check_new(self, session: str) -> None:
-        """Raises SessionMoved, with its address, if a new session of this id is placed on another
-        host."""
-
     async def located(self, session: str, error: SessionError) -> SessionError:
         """*error*, a SessionInUse or SessionMoved without an address, with the address of the host
         that serves *session*, if that is known."""
@@ -339,8 +335,6 @@ class Admission:
 
     async def create(self, tenant: str | None, command: w.Create) -> LLMSession:
         """Create a session."""
-        if self.router is not None and command.elsewhere and command.session is not None:
-            await self.router.check_new(command.session)
         return await self.manager.create(
             load_config(command.config),
             session_id=command.session,

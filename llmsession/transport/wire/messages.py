@@ -191,16 +191,13 @@ class SessionQuery(SessionCommand[Body], Query, Generic[Body], frozen=True, kw_o
 
 
 class Create(Command[Opened], frozen=True, kw_only=True, tag="create"):
-    """Create a session. ``config`` is a SessionConfig. ``elsewhere`` is for a client that follows
-    sessions: a host of a cluster answers with the host that ``session`` is placed on, if that is
-    another one. Else the session is created where the client asked."""
+    """Create a session. ``config`` is a SessionConfig."""
 
     config: msgspec.Raw
     session: str | None = None
     labels: dict[str, str] = {}
     seed: Seed | None = None
     command_id: str | None = None
-    elsewhere: bool = False
 
 
 class Open(SessionCommand[Opened], frozen=True, kw_only=True, tag="open"):
