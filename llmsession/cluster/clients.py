@@ -36,7 +36,7 @@ from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
 from llmsession.transport.wire.tls import ClientTls
 
-__all__ = ["ClusterLink", "connect_cluster"]
+__all__ = ["ClusterLink", "connect_cluster", "link_maker"]
 
 MAX_HOPS = 8
 """So often one command is sent on before it waits, too."""
@@ -66,6 +66,28 @@ async def connect_cluster(
     """
     if isinstance(addresses, str) or not addresses:
         raise InvalidInput("connect_cluster takes a list of addresses, one or more")
+    make = link_maker(token=token, tls=tls, insecure=insecure, overloaded_s=overloaded_s)
+    link = ClusterLink(tuple(addresses), make, patience_s=patience_s)
+    for address in addresses:
+        make(address)  # raises for one that cannot be used
+    try:
+        await link.begin()
+        yield RemoteManager(link)
+    finally:
+        await link.aclose()
+
+
+def link_maker(
+    *,
+    token: str | None = None,
+    tls: ClientTls | None = None,
+    insecure: bool = False,
+    overloaded_s: float = 0.0,
+    client: str = "python",
+) -> Callable[[str], Link]:
+    """A function that makes the link to the host at an address. The link fails at once if the host
+    cannot be reached. The function raises InvalidInput and InvalidConfig. For the parameters see
+    ``connect_cluster``."""
 
     def make(address: str) -> Link:
         where = parse_address(address)
@@ -78,17 +100,10 @@ async def connect_cluster(
             token=token,
             patience_s=0.0,  # another host may serve the session by now
             overloaded_s=overloaded_s,
-            client="python",
+            client=client,
         )
 
-    link = ClusterLink(tuple(addresses), make, patience_s=patience_s)
-    for address in addresses:
-        make(address)  # raises for one that cannot be used
-    try:
-        await link.begin()
-        yield RemoteManager(link)
-    finally:
-        await link.aclose()
+    return make
 
 
 class _Request(PendingRequest):

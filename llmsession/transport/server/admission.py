@@ -73,6 +73,9 @@ class Router(Protocol):
         """*error*, a SessionInUse or SessionMoved without an address, with the address of the host
         that serves *session*, if that is known."""
 
+    def statistics(self) -> w.ClusterStatistics:
+        """What this host knows of the cluster now."""
+
 
 class Client(Protocol):
     """The part of a connection that admission needs."""
