@@ -53,6 +53,25 @@ class _FromServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 # The connection itself.
 
 
+class HostEntry(msgspec.Struct, frozen=True):
+    """A host of a cluster: see ``cluster.placement.Host``."""
+
+    name: str
+    address: str
+    state: str
+    """``joining``, ``up`` or ``draining``."""
+
+
+class ClusterHosts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The hosts of a cluster, as one of them knows them. A higher ``view`` is newer. A client may
+    place a session as the hosts do; a wrong guess costs a redirect. What is hashed is the session's
+    id, which begins with ``namespace`` for this client."""
+
+    view: int
+    hosts: tuple[HostEntry, ...]
+    namespace: str = ""
+
+
 class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a client: the versions that it supports, and its token if it has one.
     ``client`` is a name for the log."""
@@ -65,13 +84,15 @@ class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
 class Welcome(_FromServer, frozen=True, kw_only=True, tag="welcome"):
     """The answer to ``hello``. ``version`` is used from now on. A frame to the server may have up
     to ``max_frame_bytes``. A side that has received nothing for ``keepalive_s`` seconds sends a
-    ping. ``default_model`` is a model that the service has, for clients whose users name none."""
+    ping. ``default_model`` is a model that the service has, for clients whose users name none. A
+    host of a cluster names its ``cluster``'s hosts."""
 
     version: int
     server: str
     max_frame_bytes: int
     keepalive_s: float
     default_model: str | None = None
+    cluster: ClusterHosts | None = None
 
 
 class Ping(_FromClient, _FromServer, frozen=True, kw_only=True, tag="ping"):
@@ -144,15 +165,6 @@ class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     overloaded: int
     lagged: int
     previews_lost: int
-
-
-class HostEntry(msgspec.Struct, frozen=True):
-    """A host of a cluster: see ``cluster.placement.Host``."""
-
-    name: str
-    address: str
-    state: str
-    """``joining``, ``up`` or ``draining``."""
 
 
 class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
