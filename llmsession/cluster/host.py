@@ -64,7 +64,9 @@ class ClusterHost:
         async with self._slots:
             try:
                 await self._manager.hand_over(session, when=when)
+                self.routing.handed_over += 1
             except SessionError as error:
+                self.routing.not_handed_over += 1
                 self._log.warning("session.not_handed_over", session=session, why=str(error))
 
     async def hand_over_all(self, timeout_s: float) -> None:

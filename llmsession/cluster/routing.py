@@ -16,6 +16,7 @@ from llmsession.errors import SessionError, SessionInUse, SessionMoved
 from llmsession.session import SessionManager
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.labels import new_session_id
+from llmsession.transport.wire.messages import ClusterStatistics, HostEntry
 
 from .placement import Host, View, host_of
 
@@ -57,6 +58,8 @@ class Routing:
         self._host = host
         self._handed_over: OrderedDict[str, str] = OrderedDict()
         """By session: the host that it was moved to from here."""
+        self.handed_over = self.not_handed_over = 0
+        """See ``ClusterStatistics``. Counted by the host."""
 
     def hand_over_to(self, session: str, host: str) -> None:
         """From now on clients of *session* are sent to *host*."""
@@ -104,6 +107,23 @@ class Routing:
         if own is not None and isinstance(error, SessionMoved):
             return SessionMoved(str(error), address=own.address, view=self._version)
         return error
+
+    def statistics(self) -> ClusterStatistics:
+        """See ``Router.statistics``."""
+        view = self._directory.view
+        own = view.by_name(self._host)
+        is_own = own is not None and own.incarnation == self._runtime.owner.name
+        return ClusterStatistics(
+            cluster=self._directory.name,
+            host=self._host,
+            state=own.state if own is not None and is_own else None,
+            view=view.version,
+            hosts=tuple(HostEntry(host.name, host.address, host.state) for host in view.hosts),
+            handed_over=self.handed_over,
+            not_handed_over=self.not_handed_over,
+            lease_valid=self._runtime.is_lease_valid,
+            directory_age_s=self._directory.age_s,
+        )
 
     def new_session_id(self, tenant: str | None) -> str:
         """A random id that is placed here, so that the session stays where it was made."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from llmsession import InvalidInput, SessionError, Unreachable, records
 from llmsession.cluster.clients import connect_cluster
-from llmsession.cluster.placement import Host
+from llmsession.cluster.placement import Host, host_of
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG
@@ -43,6 +43,39 @@ async def test_a_client_of_any_host_reaches_a_session_at_its_own(
         session = await sessions.open("s")
         assert await (await session.send("hi")).text() == "said"
         assert (a.manager.live, b.manager.live) == (("s",), ())
+
+
+async def test_a_new_session_is_made_at_the_host_that_it_is_placed_on(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
+        made = [(await sessions.create(CONFIG)).id for _ in range(12)]
+        for host in (a, b):
+            placed = {
+                s
+                for s in made
+                if host_of(a.directory.view, s) == host.directory.view.by_name(host.name)
+            }
+            assert placed
+            assert set(host.manager.live) == placed
+        assert a.routing.handed_over == b.routing.handed_over == 0
+
+
+async def test_a_client_that_was_given_one_host_knows_the_others_when_that_one_is_gone(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        AsyncExitStack() as stack,
+    ):
+        a = await stack.enter_async_context(local_host(database, tmp_path, "a"))
+        await refresh(a, b)
+        async with connect_cluster([a.address]) as sessions:
+            await stack.aclose()
+            session = await sessions.create(CONFIG)
+            assert await (await session.send("hi")).text() == "said"
+            assert b.manager.live == (session.id,)
 
 
 async def test_commands_and_subscribers_follow_a_session_from_host_to_host(
