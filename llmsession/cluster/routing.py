@@ -31,6 +31,12 @@ MAX_IDS = 64
 class HostDirectory(Protocol):
     """What a host asks of the directory of its cluster: see ``Directory``."""
 
+    name: str
+
+    @property
+    def age_s(self) -> float:
+        """See ``Directory.age_s``."""
+
     @property
     def view(self) -> View:
         """The newest view that is known here."""

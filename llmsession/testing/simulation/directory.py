@@ -94,6 +94,8 @@ class DirectoryLink:
         group: TaskGroup,
         silent: Callable[[View], Sequence[str]],
     ) -> None:
+        self.name = "simulated"
+        self.age_s = 0.0
         self.view: View = EMPTY
         self._rows = rows
         self._store = store
