@@ -296,7 +296,7 @@ class Actor:
         if self.status == "closing":
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
-                self.core.journal.write(r.SessionHandedOver())
+                self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
                 return True
             await self._release()
         return not self.mailbox.is_empty

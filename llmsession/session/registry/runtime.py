@@ -199,6 +199,7 @@ class Runtime:
     async def _end(self) -> None:
         await self.close(leave_open=False)
         await self.stop_works()
+        self._services.lease.end()
         left = await self._services.tool_threads.wait_all(self._thread_wait_s)
         if left:
             log = SessionLog(self._logger, "", content=False)
