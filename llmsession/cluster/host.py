@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,13 +16,15 @@ from llmsession.transport import Service
 from llmsession.transport.wire.addresses import parse_address
 
 from .directory import Directory
-from .placement import View, moved_away
+from .placement import Change, View
 from .routing import Routing
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 
 AT_ONCE = 16
 """So many sessions are handed over at the same time."""
+LOOKED_AT = 200
+"""So many sessions that stay are looked at in a row, in less than a millisecond."""
 ROUNDS = 5
 """So often a host that drains looks for sessions that were opened meanwhile."""
 
@@ -43,15 +45,24 @@ class ClusterHost:
         directory.watch(self._view_changed, self._asked_to_move)
 
     def _view_changed(self, before: View, after: View) -> None:
-        for session, _ in moved_away(before, after, self._name, self._manager.live):
-            self._start(session)
+        self._start(self._hand_over_moved(Change(before, after, self._name)))
+
+    async def _hand_over_moved(self, change: Change) -> None:
+        """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
+        session that moves costs a look at each of them."""
+        for number, session in enumerate(self._manager.live, 1):
+            moves = change.target(session) is not None
+            if moves:
+                self._start(self._hand_over(session, "step"))
+            if moves or number % LOOKED_AT == 0:
+                await asyncio.sleep(0)
 
     def _asked_to_move(self, session: str, target: str) -> None:
         self.routing.hand_over_to(session, target)
-        self._start(session)
+        self._start(self._hand_over(session, "step"))
 
-    def _start(self, session: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._hand_over(session, "step"))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
