@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from llmsession import InvalidInput, SessionError, Unreachable, connect, records
+from llmsession import InvalidInput, SessionError, Unreachable, records
 from llmsession.cluster.clients import connect_cluster
 from llmsession.cluster.placement import Host, host_of
 from tests.cluster.hosts import LocalHost, local_host, refresh
@@ -45,32 +45,44 @@ async def test_a_client_of_any_host_reaches_a_session_at_its_own(
         assert (a.manager.live, b.manager.live) == (("s",), ())
 
 
-async def test_sessions_are_made_where_they_are_placed_and_not_where_the_client_asked(
+async def test_a_new_session_is_made_at_the_host_that_it_is_placed_on(
     database: Database, tmp_path: Path
 ) -> None:
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
-        made = {(await sessions.create(CONFIG)).id for _ in range(20)}
-        assert set(a.manager.live) | set(b.manager.live) == made
+        made = [(await sessions.create(CONFIG)).id for _ in range(12)]
         for host in (a, b):
-            assert host.manager.live
-            for session in host.manager.live:
-                assert host_of(host.directory.view, session) == view_of(host)
+            placed = {
+                s
+                for s in made
+                if host_of(a.directory.view, s) == host.directory.view.by_name(host.name)
+            }
+            assert placed
+            assert set(host.manager.live) == placed
+        assert a.routing.handed_over == b.routing.handed_over == 0
 
 
-async def test_a_client_of_one_host_makes_its_sessions_there(
+async def test_a_client_that_was_given_one_host_knows_the_others_when_that_one_is_gone(
     database: Database, tmp_path: Path
 ) -> None:
-    async with two_hosts(database, tmp_path) as (a, b), connect(a.address) as sessions:
-        made = {(await sessions.create(CONFIG)).id for _ in range(10)}
-        assert (set(a.manager.live), b.manager.live) == (made, ())
+    async with (
+        asyncio.timeout(100),
+        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        AsyncExitStack() as stack,
+    ):
+        a = await stack.enter_async_context(local_host(database, tmp_path, "a"))
+        await refresh(a, b)
+        async with connect_cluster([a.address]) as sessions:
+            await stack.aclose()
+            session = await sessions.create(CONFIG)
+            assert await (await session.send("hi")).text() == "said"
+            assert b.manager.live == (session.id,)
 
 
 async def test_commands_and_subscribers_follow_a_session_from_host_to_host(
     database: Database, tmp_path: Path
 ) -> None:
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
-        await a.manager.create(CONFIG, session_id="s")
-        session = await sessions.open("s")
+        session = await sessions.create(CONFIG, session_id="s")
         events = session.subscribe(after=0)
         source, target = a, b
         for _ in range(4):
@@ -92,8 +104,7 @@ async def test_commands_that_were_sent_while_a_session_moved_are_performed_once_
     database: Database, tmp_path: Path
 ) -> None:
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
-        await a.manager.create(CONFIG, session_id="s")
-        session = await sessions.open("s")
+        session = await sessions.create(CONFIG, session_id="s")
         sends = [asyncio.create_task(session.send(f"m{number}")) for number in range(5)]
         await asyncio.sleep(0)
         moving = asyncio.create_task(move("s", a, b))
@@ -112,8 +123,7 @@ async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_sessi
     database: Database, tmp_path: Path
 ) -> None:
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
-        await a.manager.create(CONFIG, session_id="s")
-        session = await sessions.open("s")
+        session = await sessions.create(CONFIG, session_id="s")
         events = session.subscribe(after=0)
         source, target = a, b
         for _ in range(12):

@@ -24,6 +24,7 @@ from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.config import load_config
+from llmsession.session.values.labels import namespace_of
 from llmsession.session.values.validation import MAX_LISTED
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
@@ -69,13 +70,12 @@ class Router(Protocol):
         if that is another one. *is_sent_here*: another host sent the client here. Raises as
         ``Store.row``, too."""
 
-    async def check_new(self, session: str) -> None:
-        """Raises SessionMoved, with its address, if a new session of this id is placed on another
-        host."""
-
     async def located(self, session: str, error: SessionError) -> SessionError:
         """*error*, a SessionInUse or SessionMoved without an address, with the address of the host
         that serves *session*, if that is known."""
+
+    def statistics(self) -> w.ClusterStatistics:
+        """What this host knows of the cluster now."""
 
 
 class Client(Protocol):
@@ -317,6 +317,14 @@ class Admission:
             **fields,
         )
 
+    def hosts_for(self, tenant: str | None) -> w.ClusterHosts | None:
+        """The hosts of the cluster, for a client of *tenant*. None without a cluster."""
+        if self.router is None:
+            return None
+        now = self.router.statistics()
+        namespace = "" if tenant is None else namespace_of(tenant)
+        return w.ClusterHosts(view=now.view, hosts=now.hosts, namespace=namespace)
+
     # Commands on whole sessions.
 
     async def open(self, tenant: str | None, command: w.Open) -> LLMSession:
@@ -339,8 +347,6 @@ class Admission:
 
     async def create(self, tenant: str | None, command: w.Create) -> LLMSession:
         """Create a session."""
-        if self.router is not None and command.elsewhere and command.session is not None:
-            await self.router.check_new(command.session)
         return await self.manager.create(
             load_config(command.config),
             session_id=command.session,
