@@ -11,7 +11,7 @@ import pytest
 
 from llmsession import InvalidInput, SessionError, Unreachable, records
 from llmsession.cluster.clients import connect_cluster
-from llmsession.cluster.placement import host_of
+from llmsession.cluster.placement import Host, host_of
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG
@@ -117,6 +117,29 @@ async def test_commands_that_were_sent_while_a_session_moved_are_performed_once_
         history = await session.read_conversation()
         asked = [bytes(message.body).decode() for message in history if message.role == "user"]
         assert [f'"m{number}"' in text for number, text in enumerate(asked)] == [True] * 20
+
+
+async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_session_back(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
+        session = await sessions.create(CONFIG, session_id="s")
+        events = session.subscribe(after=0)
+        source, target = (a, b) if a.manager.live else (b, a)
+        for _ in range(12):
+            await b.directory.ask_to_move("s", view_of(source), target.name)
+            async for event in events:
+                if isinstance(event, records.SessionHandedOver):
+                    break
+            assert await (await session.send("hi")).text() == "said"
+            assert (source.manager.live, target.manager.live) == ((), ("s",))
+            source, target = target, source
+
+
+def view_of(host: LocalHost) -> Host:
+    found = host.directory.view.by_name(host.name)
+    assert found is not None
+    return found
 
 
 async def test_the_first_host_may_be_gone(database: Database, tmp_path: Path) -> None:
