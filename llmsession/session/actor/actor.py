@@ -90,7 +90,7 @@ class Actor:
         self.core = Core(
             state=state,
             config=config,
-            journal=Journal(store, lease, services.clock, self._came_back),
+            journal=Journal(store, lease, services.clock, self._came_back, tuple(state.open)),
             report=self.report,
             services=services,
         )

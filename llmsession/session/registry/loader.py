@@ -177,7 +177,7 @@ class Loader:
             return
         promise: Promise[Written] = Promise()
         lease = msgspec.structs.replace(lease, head=state.head)
-        journal = Journal(self._store, lease, self._clock, promise.set)
+        journal = Journal(self._store, lease, self._clock, promise.set, tuple(state.open))
         for record in records:
             journal.write(record)
         journal.flush()

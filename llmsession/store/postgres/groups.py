@@ -68,6 +68,14 @@ class Unit:
             (e.batch.labels for e in reversed(self.entries) if e.batch.labels is not None), None
         )
 
+    @property
+    def unfinished(self) -> bool | None:
+        """The last mark that a batch set, if any did."""
+        if len(self.entries) == 1:
+            return self.first.unfinished
+        marks = (e.batch.unfinished for e in reversed(self.entries))
+        return next((mark for mark in marks if mark is not None), None)
+
     def takes(self, entry: Entry) -> bool:
         """Add *entry* if its batch follows directly. Returns whether it does."""
         batch = entry.batch
@@ -147,6 +155,7 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
         [first.head for first in firsts],
         [unit.entries[-1].batch.at for unit in units],
         *zip(*bodies, strict=True),
+        [unit.unfinished for unit in units],
     )
     labels = [unit.labels for unit in units]
     if cipher is PLAIN and not blobs and not any(entry is not None for entry in labels):

@@ -72,7 +72,17 @@ def test_a_groups_rows_are_told_in_columns() -> None:
         [b"one", b"twothreex", b""],
         [None, "{1,1,4,9}", "{}"],
         [None, "{0,3,5,1}", "{}"],
+        [None, None, None],
     ]
+
+
+def test_the_last_mark_of_a_unit_counts() -> None:
+    waiting = deque(
+        Entry(Batch("s", 1, head, (b"x",), unfinished=mark), NOBODY, NOBODY)
+        for head, mark in enumerate((True, False, None))
+    )
+    [unit] = form_group(waiting)
+    assert unit.unfinished is False
 
 
 batches = st.builds(
