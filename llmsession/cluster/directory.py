@@ -2,9 +2,10 @@
 
 Each host keeps a row with a lease, on one connection of its own. Every change of the rows makes a
 new version of the view, in the same transaction, and notifies all hosts. A host that is not
-notified polls. Whoever notices that a host's lease ran out, or that its process on this machine has
-ended, removes its row. The directory says where hosts are. It does not say who owns a session: that
-is in the session's row, and the store alone decides it.
+notified polls. Whoever notices that a host's lease ran out removes its row. Whoever knows that a
+host is dead declares it dead: its sessions are then free at once. The directory says where hosts
+are. It does not say who owns a session: that is in the session's row, and the store alone decides
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from llmsession.errors import InvalidInput, StoreError
 from llmsession.session.core.session_log import default_logger
 from llmsession.store.caller import Caller
-from llmsession.store.liveness import owner_is_dead
+from llmsession.store.liveness import lease_clock, owner_is_dead
 from llmsession.store.postgres.connections import (
     FAILURES,
     NOTIFY,
@@ -26,6 +27,7 @@ from llmsession.store.postgres.connections import (
     Connections,
     channel_name,
 )
+from llmsession.store.postgres.owners import end_lease
 from llmsession.store.postgres.schema import check_schema
 from llmsession.store.postgres.thread import LoopThread
 from llmsession.store.protocol import Owner
@@ -42,6 +44,7 @@ POLL_S = 2.0
 """How often a lease is renewed and the view is read, if no notification came."""
 RETRY_S = 0.5
 NAME_CHARS = 100
+_ENDED_HERE = "its process ended"
 
 OnView = Callable[[View, View], None]
 OnMove = Callable[[str, str], None]
@@ -103,6 +106,11 @@ class Directory:
         await self._thread.run(self._rows.end)
         await self._thread.end()
 
+    @property
+    def age_s(self) -> float:
+        """How many seconds ago the database last answered."""
+        return lease_clock() - self._rows.answered_at
+
     def watch(self, on_view: OnView | None = None, on_move: OnMove | None = None) -> None:
         """Call *on_view* with the view before and after each change, and *on_move* with a session
         and the host that is to serve it, where somebody asked the host here to hand it over."""
@@ -130,6 +138,16 @@ class Directory:
         """Did the process of *host* end? Then its row is removed, and ``view`` is without it. False
         where that cannot be told: on another machine its lease decides."""
         return await self._thread.run(lambda: self._rows.is_gone(host))
+
+    async def declare_dead(self, incarnation: str, why: str) -> bool:
+        """The host *incarnation* is dead: remove its row, and end its lease in the store, so that
+        its sessions can be taken at once. *why* is for the log. Returns False if nobody has that
+        incarnation.
+
+        A notice that is wrong does no harm: a host that lives enters the directory again, renews
+        its lease, keeps what nobody took meanwhile, and is fenced from the rest.
+        """
+        return await self._thread.run(lambda: self._rows.declare_dead(incarnation, why))
 
     async def ask_to_move(self, session: str, source: Host, target: str) -> None:
         """Ask *source* to hand *session* over, and to send its clients to the host *target*."""
@@ -176,6 +194,7 @@ class _Rows:
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._statements = _Statements(schema)
+        self._schema = schema
         self._key = f"{schema}/{name}"
         self._channel = channel_name("llmsession_view_", self._key)
         self._times = times
@@ -188,6 +207,8 @@ class _Rows:
         """The host that joined here: its name, its address, and its manager as an owner."""
         self._processes: dict[str, Owner] = {}
         """By incarnation: the process of each host in the view."""
+        self.answered_at = lease_clock()
+        """When the view was last read, by ``lease_clock``."""
 
     async def begin(self) -> None:
         """Make the tables, read the view, and follow it."""
@@ -252,9 +273,20 @@ class _Rows:
         process = self._processes.get(host.incarnation)
         if process is None or not await asyncio.to_thread(_is_dead, process):
             return self.view.by_incarnation(host.incarnation) is None
-        await self._remove([host.incarnation])
-        await self._read()
+        await self.declare_dead(host.incarnation, _ENDED_HERE)
         return True
+
+    async def declare_dead(self, incarnation: str, why: str) -> bool:
+        """See ``Directory.declare_dead``."""
+        async with self._changing() as connection:
+            names = await connection.fetch(self._statements.remove, self.name, [incarnation])
+            if names:
+                await end_lease(connection, self._schema, incarnation)
+                await self._bump(connection)
+        for row in names:
+            self._log.warning("cluster.host_dead", host=row["name"], why=why)
+        await self._read()
+        return bool(names)
 
     async def ask_to_move(self, session: str, source: Host, target: str) -> None:
         """See ``Directory.ask_to_move``."""
@@ -317,13 +349,14 @@ class _Rows:
     async def _clear_away(self) -> None:
         """Remove hosts that are gone, and let those that have settled be given sessions."""
         processes = tuple(self._processes.items())
-        dead = await asyncio.to_thread(_dead, processes)
+        for incarnation in await asyncio.to_thread(_dead, processes):
+            await self.declare_dead(incarnation, _ENDED_HERE)
         async with self._use() as connection:
-            is_due = await connection.fetchval(self._statements.is_due, self.name, dead)
+            is_due = await connection.fetchval(self._statements.is_due, self.name)
         if not is_due:
             return
         async with self._changing() as connection:
-            gone = await connection.fetch(self._statements.remove_gone, self.name, dead)
+            gone = await connection.fetch(self._statements.remove_gone, self.name)
             settled = await connection.fetch(self._statements.settle, self.name)
             if gone or settled:
                 await self._bump(connection)
@@ -333,6 +366,7 @@ class _Rows:
     async def _read(self) -> None:
         async with self._use() as connection:
             rows = await connection.fetch(self._statements.read, self.name)
+        self.answered_at = lease_clock()
         if not rows or rows[0]["version"] <= self.view.version:
             return
         hosts = [row for row in rows if row["name"] is not None]
@@ -435,11 +469,10 @@ class _Statements:
         may_be_up = f"""state = 'joining' AND (settled_at <= now() OR NOT EXISTS (
             SELECT FROM {s}.host o WHERE o.cluster = $1 AND o.state = 'up'))"""
         self.is_due = f"""
-            SELECT EXISTS (SELECT FROM {s}.host WHERE cluster = $1 AND (lease_until < now()
-                OR incarnation = ANY($2::text[]) OR ({may_be_up})))"""
+            SELECT EXISTS (SELECT FROM {s}.host
+                            WHERE cluster = $1 AND (lease_until < now() OR ({may_be_up})))"""
         self.remove_gone = f"""
-            DELETE FROM {s}.host WHERE cluster = $1
-               AND (lease_until < now() OR incarnation = ANY($2::text[])) RETURNING name"""
+            DELETE FROM {s}.host WHERE cluster = $1 AND lease_until < now() RETURNING name"""
         self.settle = f"""
             UPDATE {s}.host SET state = 'up' WHERE cluster = $1 AND {may_be_up} RETURNING name"""
         self.read = f"""

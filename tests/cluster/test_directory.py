@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from llmsession import InvalidInput, StoreError
+from llmsession import InvalidInput, SessionInUse, StoreError
 from llmsession.cluster.directory import Directory
 from llmsession.cluster.placement import Host, View
-from llmsession.store.protocol import this_process
-from tests.store.conftest import Database
+from llmsession.store.protocol import Lease, Owner, this_process
+from tests.store.conftest import Database, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -150,6 +150,51 @@ async def test_a_host_whose_process_ended_on_this_machine_is_gone_at_once(
         assert await directory.is_gone(Host("a", "tcp://a:1", "up", "i-a"))
         [own] = directory.view.hosts
         assert not await directory.is_gone(own)
+
+
+FAR = Owner("i-far", 7, "1", "another machine")
+
+
+async def test_the_sessions_of_a_host_that_is_declared_dead_are_free_at_once_everywhere(
+    database: Database,
+) -> None:
+    async with opened(database, 2) as (first, second), database.store() as store:
+        await join(first, "a")
+        database.sql(
+            "INSERT INTO @host SELECT cluster, 'far', address, 'up', 'i-far', 7, '1',"
+            " 'another machine', lease_until, settled_at FROM @host"
+        )
+        database.sql("UPDATE @host_view SET version = version + 1")
+        # It is on a machine that nobody can see, and it is lost: its lease would run for an hour.
+        await store.create("s", this_process("i-a"))
+        database.sql("INSERT INTO @owner VALUES ('i-far', now() + interval '1 hour')")
+        database.sql("UPDATE @session SET owner = 'i-far', owner_host = 'another machine'")
+        await second.refresh()
+        with pytest.raises(SessionInUse):
+            await store.acquire("s", this_process("i-a"))
+        assert await second.declare_dead("i-far", "its node was declared dead")
+        assert set(states(second.view)) == {"a"}
+        assert await store.acquire("s", this_process("i-a")) == Lease("s", 2, 0)
+        await until_states(first, a="up")
+        assert not await second.declare_dead("i-far", "its node was declared dead")
+        assert not await second.declare_dead("nobody", "why not")
+
+
+async def test_a_host_that_was_wrongly_declared_dead_enters_again_and_keeps_its_sessions(
+    database: Database,
+) -> None:
+    async with opened(database, 2) as (first, second), database.store() as store:
+        await join(first, "a")
+        await store.create("s", FAR)
+        await first.join("far", "tcp://far:1", FAR)
+        await second.refresh()
+        version = second.view.version
+        assert await second.declare_dead("i-far", "silent to two observers")
+        while second.view.version < version + 2 or "far" not in states(second.view):
+            await second.refresh()
+        await until(lambda: database.sql("SELECT FROM @owner WHERE name = 'i-far'"))
+        with pytest.raises(SessionInUse):
+            await store.acquire("s", this_process("i-a"))
 
 
 async def test_a_process_with_the_name_of_a_host_replaces_it(database: Database) -> None:

@@ -92,7 +92,12 @@ class Actor:
             state=state,
             config=config,
             journal=Journal(
-                store, lease, services.clock, self._came_back, charge_of(state, services.prices)
+                store,
+                lease,
+                services.clock,
+                self._came_back,
+                charge=charge_of(state, services.prices),
+                open_turns=tuple(state.open),
             ),
             report=self.report,
             services=services,
@@ -299,7 +304,7 @@ class Actor:
         if self.status == "closing":
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
-                self.core.journal.write(r.SessionHandedOver())
+                self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
                 return True
             await self._release()
         return not self.mailbox.is_empty
@@ -468,6 +473,7 @@ class Actor:
         if self.status in ("live", "closing"):
             message = f"session {self.session!r} was taken over by another owner; open it again"
             self._give_up(SessionMoved(message), "moved")
+            self.core.services.observers.taken(self.session)
 
     def _take_in(self, record: r.Record) -> None:
         """Fold a durable record into the state, then publish it."""

@@ -26,7 +26,7 @@ from llmsession.errors import (
     error_text,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.checked import checked_store
+from llmsession.store.checked import CheckedStore, checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
@@ -107,7 +107,7 @@ class Runtime:
         """Read once. Configuration fields that are None are filled from it."""
         self.given_store: Store = store if store is not None else MemoryStore()
         """The store that the user passed."""
-        self.store: Store = checked_store(self.given_store)
+        self.store: CheckedStore = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """The identity of this manager towards its store."""
         self.tenants = tenants_of(self.given_store, self.owner.name, tenant_budgets)
@@ -199,6 +199,7 @@ class Runtime:
     async def _end(self) -> None:
         await self.close(leave_open=False)
         await self.stop_works()
+        self._services.lease.end()
         left = await self._services.tool_threads.wait_all(self._thread_wait_s)
         if left:
             log = SessionLog(self._logger, "", content=False)
@@ -252,6 +253,11 @@ class Runtime:
             raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
         if not self._accepting:
             raise SessionClosed("the SessionManager is closing and accepts no more sessions")
+
+    @property
+    def is_lease_valid(self) -> bool:
+        """Does this manager hold its sessions for certain? Call it after ``enter``."""
+        return self._services.lease.is_valid
 
     def _fence_older(self, session: str, epoch: int) -> None:
         """The store has *session* under *epoch*: an actor of an earlier one has lost it."""

@@ -56,7 +56,8 @@ class PostgresStore:
       are encrypted. Ids, owners, times, and what accounts have spent are not.
     - **Leases.** A session's owner has a lease of *lease_s* seconds by the database's clock, which
       is renewed while the store is open. After a machine is lost, its sessions are free once their
-      lease has run out. The sessions of a process that died on this machine are free at once.
+      lease has run out. The sessions of a process that died on this machine are free at once, and
+      those of an owner that the store is told is dead: see ``end_lease_of``.
     - **Lost servers.** *retry_s* is how many seconds a call waits for a server that cannot be
       reached. An append that was being sent when the server went away is settled if the server is
       back within that time, and otherwise answered ``Lost``.
@@ -146,6 +147,16 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, filter))
 
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        """See ``UnfinishedIndex.unfinished``. Looks only at what owners left that are gone."""
+        if not _is_text(after):
+            raise InvalidInput(f"no session can have an id like {after!r}")
+        return await self._look(partial(self._reading.unfinished, after, limit))
+
+    async def settle(self, row: SessionRow) -> None:
+        if _is_text(row.session):
+            await self._change(lambda _: self._owners.settle(row))
+
     async def rows_with(
         self,
         words: Sequence[Word],
@@ -178,6 +189,17 @@ class PostgresStore:
 
     async def epochs(self, sessions: Sequence[str]) -> Mapping[str, int]:
         return await self._look(lambda _: self._owners.epochs(sessions))
+
+    async def end_lease_of(self, owner: str) -> None:
+        """Tell the store that the process of the owner named *owner* is dead: whatever it held can
+        be taken at once, from every machine.
+
+        If it is not true, nothing durable is lost. The owner that lives is told, renews its lease
+        and keeps what nobody took meanwhile; from what was taken it is fenced. Has no effect if
+        there is no such owner. Raises StoreError.
+        """
+        if _is_text(owner):
+            await self._change(lambda _: self._owners.end_lease_of(owner))
 
     async def begin_count(
         self, account: str, labels: Mapping[str, str], *, limit: int
