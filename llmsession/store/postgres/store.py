@@ -190,6 +190,7 @@ class PostgresStore:
         """
         if _is_text(owner):
             await self._change(lambda _: self._owners.end_lease_of(owner))
+
     async def begin_count(
         self, account: str, labels: Mapping[str, str], *, limit: int
     ) -> Sequence[Uncounted]:
