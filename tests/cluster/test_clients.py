@@ -133,6 +133,9 @@ async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_sessi
                     break
             assert await (await session.send("hi")).text() == "said"
             assert (source.manager.live, target.manager.live) == ((), ("s",))
+            async for event in events:  # so the subscription is there, too
+                if isinstance(event, records.TurnCommitted):
+                    break
             source, target = target, source
 
 
