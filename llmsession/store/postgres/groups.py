@@ -81,6 +81,7 @@ class Unit:
         spent = sum((charge.spent for charge in charges), Spending())
         return Charge(charges[0].account, spent)
 
+    @property
     def unfinished(self) -> bool | None:
         """The last mark that a batch set, if any did."""
         if len(self.entries) == 1:
