@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from .counting import Charge
 from .liveness import our_start, this_host
 
 __all__ = [
@@ -155,6 +156,8 @@ class Batch(msgspec.Struct, frozen=True):
     """The time of the last record, in seconds since the epoch."""
     labels: dict[str, str] | None = None
     """The session's labels from now on, if not None. They are written together with the records."""
+    charge: Charge | None = None
+    """What the records spent. A ``CountingStore`` counts it together with the records."""
     unfinished: bool | None = None
     """Has the session unfinished work from now on? None changes nothing. Written likewise, by a
     store that is an ``UnfinishedIndex``."""

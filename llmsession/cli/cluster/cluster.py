@@ -11,7 +11,7 @@ import typer
 from llmsession.errors import InvalidInput
 from llmsession.store import open_store
 
-from ..common.service import TokenFile, read_token
+from ..common.service import CaFile, TokenFile, host_links
 from ..common.stores import KeyFile, StoreAddress, store_key
 from ..common.terminal import say, say_json
 
@@ -35,6 +35,7 @@ def cluster(
     store: StoreAddress,
     key_file: KeyFile = None,
     token_file: TokenFile = None,
+    ca: CaFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With status: one JSON object a host.")
     ] = False,
@@ -67,8 +68,8 @@ def cluster(
 
         opened = open_store(store, key=store_key(key_file))
         try:
-            token = read_token(token_file)
-            host = await move_session(directory, opened, values[0], values[1], token=token)
+            make = await host_links(token_file, ca)
+            host = await move_session(directory, opened, values[0], values[1], make)
         finally:
             await opened.aclose()
         say(f"{values[0]}  {host.name}  {host.address}")

@@ -464,6 +464,7 @@ class Actor:
         if self.status in ("live", "closing"):
             message = f"session {self.session!r} was taken over by another owner; open it again"
             self._give_up(SessionMoved(message), "moved")
+            self.core.services.observers.taken(self.session)
 
     def _take_in(self, record: r.Record) -> None:
         """Fold a durable record into the state, then publish it."""

@@ -249,6 +249,11 @@ class Runtime:
         if not self._accepting:
             raise SessionClosed("the SessionManager is closing and accepts no more sessions")
 
+    @property
+    def is_lease_valid(self) -> bool:
+        """Does this manager hold its sessions for certain? Call it after ``enter``."""
+        return self._services.lease.is_valid
+
     def _fence_older(self, session: str, epoch: int) -> None:
         """The store has *session* under *epoch*: an actor of an earlier one has lost it."""
         actor = self.find_live(session)

@@ -26,8 +26,8 @@ from llmsession.store import (
     StoredRecord,
     this_process,
 )
+from llmsession.store.held_leases import HeldLeases
 from llmsession.store.liveness import lease_clock, our_start, this_host
-from llmsession.store.postgres import owners
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
@@ -353,7 +353,7 @@ async def test_a_process_that_stood_still_does_not_rely_on_its_lease_before_it_h
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood_still_s = [0.0]
-    monkeypatch.setattr(owners, "lease_clock", lambda: lease_clock() + stood_still_s[0])
+    monkeypatch.setattr(HeldLeases, "now", lambda _: lease_clock() + stood_still_s[0])
     heard = Heard()
     async with database.store(lease_s=3600.0) as store:
         store.watch_owner(FAR, heard)
