@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from llmsession.errors import InvalidInput, StoreError
 from llmsession.session.core.session_log import default_logger
 from llmsession.store.caller import Caller
-from llmsession.store.liveness import owner_is_dead
+from llmsession.store.liveness import lease_clock, owner_is_dead
 from llmsession.store.postgres.connections import (
     FAILURES,
     NOTIFY,
@@ -129,6 +129,11 @@ class Directory:
         """The name of the machine that *host* runs on; "" if the host is gone."""
         return self._rows.machine_of(host.incarnation)
 
+    @property
+    def age_s(self) -> float:
+        """How many seconds ago the database last answered."""
+        return lease_clock() - self._rows.answered_at
+
     def watch(self, on_view: OnView | None = None, on_move: OnMove | None = None) -> None:
         """Call *on_view* with the view before and after each change, and *on_move* with a session
         and the host that is to serve it, where somebody asked the host here to hand it over."""
@@ -228,6 +233,8 @@ class _Rows:
         """By incarnation: the process of each host in the view."""
         self._machines: dict[str, str] = {}
         """Likewise: the name of its machine."""
+        self.answered_at = lease_clock()
+        """When the view was last read, by ``lease_clock``."""
 
     async def begin(self) -> None:
         """Make the tables, read the view, and follow it."""
@@ -402,6 +409,7 @@ class _Rows:
     async def _read(self) -> None:
         async with self._use() as connection:
             rows = await connection.fetch(self._statements.read, self.name)
+        self.answered_at = lease_clock()
         if not rows or rows[0]["version"] <= self.view.version:
             return
         hosts = [row for row in rows if row["name"] is not None]

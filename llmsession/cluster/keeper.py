@@ -275,8 +275,7 @@ class Keeper:
             kept.failures = 0  # somebody asked it to: it is started again with the code of today
         else:
             kept.failures = failures_after(kept.failures, lease_clock() - begun)
-        log = self._log.info if code == 0 else self._log.warning
-        log("cluster.host_ended", host=kept.name, pid=running.pid, why=kept.why)
+        self._log.info("cluster.host_ended", host=kept.name, pid=running.pid, why=kept.why)
 
     def _spawned(self, name: str) -> _Running:
         log = _log_file(self._folder, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,17 +25,18 @@ async def run_local(
     count: int,
     *,
     node: str,
-    stop: asyncio.Event,
-    kill: asyncio.Event,
     ready: Callable[[], object],
+    ending: Callable[[], object],
     on_change: Callable[[SupervisedHost], None],
 ) -> None:
-    """Keep *count* hosts running on this machine, or as many as somebody wants later, until *stop*
-    is set or none is wanted any more. *ready* is called once the first *count* are up.
+    """Keep *count* hosts running on this machine, or as many as somebody wants later, until SIGINT,
+    SIGTERM or SIGHUP, or until none is wanted. Runs in the main thread. *ready* is called once the
+    first *count* are up, and *ending* after the signal.
 
-    Then all hosts hand their sessions over and end; they are killed when *kill* is set. Raises
-    InvalidInput if one of the first ends before it is up, and StoreError.
+    Then all hosts hand their sessions over and end; a second signal kills them. Raises InvalidInput
+    if one of the first ends before it is up, and StoreError.
     """
+    stop, kill = _signals(ending)
     changed = asyncio.Event()
     first_are_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     up = set[str]()
@@ -74,6 +76,22 @@ async def run_local(
             killing = asyncio.create_task(_kill_when(kill, keeper))
             await keeper.end()
             killing.cancel()
+
+
+def _signals(ending: Callable[[], object]) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set at the first signal that ends a program, after *ending* was called, and at the second."""
+    loop, first, second = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        if first.is_set():
+            second.set()
+        else:
+            ending()
+            first.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end)
+    return first, second
 
 
 async def _first_of(*waits: asyncio.Future[Any]) -> None:

@@ -9,16 +9,18 @@ views do not send a client to and fro.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
 
 from llmsession.errors import SessionError, SessionInUse, SessionMoved
 from llmsession.session import SessionManager
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.labels import new_session_id
+from llmsession.transport.wire.messages import ClusterStatistics, HostEntry
 
-from .directory import Directory
-from .placement import Host, host_of
+from .placement import Host, View, host_of
 
-__all__ = ["Routing"]
+__all__ = ["HostDirectory", "Routing"]
 
 MAX_HANDED_OVER = 10_000
 """Sessions whose new host is remembered; the placement counts for older ones."""
@@ -26,15 +28,44 @@ MAX_IDS = 64
 """So many ids are tried for one that is placed here. Of 20 hosts 96 % of the sessions get one."""
 
 
+class HostDirectory(Protocol):
+    """What a host asks of the directory of its cluster: see ``Directory``."""
+
+    name: str
+
+    @property
+    def age_s(self) -> float:
+        """See ``Directory.age_s``."""
+
+    @property
+    def view(self) -> View:
+        """The newest view that is known here."""
+
+    def watch(
+        self,
+        on_view: Callable[[View, View], None] | None = None,
+        on_move: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """See ``Directory.watch``."""
+
+    async def drain(self, host: str) -> None:
+        """See ``Directory.drain``."""
+
+    async def is_gone(self, host: Host) -> bool:
+        """See ``Directory.is_gone``."""
+
+
 class Routing:
     """The router of the host *host*, which serves the sessions of *manager*: see ``Router``."""
 
-    def __init__(self, manager: SessionManager, directory: Directory, host: str) -> None:
+    def __init__(self, manager: SessionManager, directory: HostDirectory, host: str) -> None:
         self._runtime = runtime_of(manager)
         self._directory = directory
         self._host = host
         self._handed_over: OrderedDict[str, str] = OrderedDict()
         """By session: the host that it was moved to from here."""
+        self.handed_over = self.not_handed_over = 0
+        """See ``ClusterStatistics``. Counted by the host."""
 
     def hand_over_to(self, session: str, host: str) -> None:
         """From now on clients of *session* are sent to *host*."""
@@ -46,8 +77,11 @@ class Routing:
     async def check(self, session: str, *, is_sent_here: bool) -> None:
         """See ``Router.check``."""
         actor = self._runtime.find_live(session)
-        if actor is not None and actor.status == "live":
-            return
+        if actor is not None:
+            if actor.status == "live":
+                return
+            # Until it has released the session, the next host would send the client back.
+            await actor.put_close().wait()
         owner = (await self._runtime.store.row(session)).owner
         if owner is not None and owner.name != self._runtime.owner.name:
             holder = self._directory.view.by_incarnation(owner.name)
@@ -79,6 +113,23 @@ class Routing:
         if own is not None and isinstance(error, SessionMoved):
             return SessionMoved(str(error), address=own.address, view=self._version)
         return error
+
+    def statistics(self) -> ClusterStatistics:
+        """See ``Router.statistics``."""
+        view = self._directory.view
+        own = view.by_name(self._host)
+        is_own = own is not None and own.incarnation == self._runtime.owner.name
+        return ClusterStatistics(
+            cluster=self._directory.name,
+            host=self._host,
+            state=own.state if own is not None and is_own else None,
+            view=view.version,
+            hosts=tuple(HostEntry(host.name, host.address, host.state) for host in view.hosts),
+            handed_over=self.handed_over,
+            not_handed_over=self.not_handed_over,
+            lease_valid=self._runtime.is_lease_valid,
+            directory_age_s=self._directory.age_s,
+        )
 
     def new_session_id(self, tenant: str | None) -> str:
         """A random id that is placed here, so that the session stays where it was made."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from .counting import Charge
 from .liveness import our_start, this_host
 
 __all__ = [
@@ -154,6 +155,8 @@ class Batch(msgspec.Struct, frozen=True):
     """The time of the last record, in seconds since the epoch."""
     labels: dict[str, str] | None = None
     """The session's labels from now on, if not None. They are written together with the records."""
+    charge: Charge | None = None
+    """What the records spent. A ``CountingStore`` counts it together with the records."""
 
 
 class Appended(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .simulation.search import SimulationPlan, SimulationReport, simulate
     from .simulation.user_parts import UserParts
     from .store_contract.contract import StoreContract
+    from .store_contract.counting import CountingContract
     from .stress.run import StressPlan, StressReport, run_stress
     from .strict_server.model.faults import WireFault
     from .strict_server.model.models import ModelRules
@@ -53,6 +54,7 @@ else:
         "simulation.search": ("SimulationPlan", "SimulationReport", "simulate"),
         "simulation.user_parts": ("UserParts",),
         "store_contract.contract": ("StoreContract",),
+        "store_contract.counting": ("CountingContract",),
         "stress.run": ("StressPlan", "StressReport", "run_stress"),
         "strict_server.model.faults": ("WireFault",),
         "strict_server.model.models": ("ModelRules",),
@@ -76,6 +78,7 @@ else:
 
 __all__ = [
     "INVARIANTS",
+    "CountingContract",
     "DriveOptions",
     "DriveReport",
     "Driven",

@@ -338,13 +338,15 @@ whoever loses a session in PostgreSQL hears nothing of it (docs/how-to/keep-sess
     -                     await self._notify(holder, session, new_row["epoch"])
     +                     pass
     test_an_owner_hears_at_once_that_its_session_was_taken
+
+in store/held_leases.py, by store/postgres/test_owners.py
 a lease in PostgreSQL that was not renewed is valid (docs/how-to/keep-sessions.md)
-    - return until is None or lease_clock() < until
+    - return until is None or self._clock() < until
     + return True
     test_a_lease_that_cannot_be_renewed_is_not_valid_until_it_is_renewed
 an owner whose store was cut off hears nothing of it (docs/how-to/keep-sessions.md)
-    - missed = name in cut_off or self._leased[name] < lease_clock()
-    + missed = self._leased[name] < lease_clock()
+    - missed = owner in cut_off or self._until[owner] < self._clock()
+    + missed = self._until[owner] < self._clock()
     test_an_owner_hears_that_its_store_was_cut_off_once_it_listens_again
 
 in store/postgres/writer.py, by store/postgres/test_writer.py

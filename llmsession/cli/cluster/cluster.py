@@ -10,7 +10,7 @@ import typer
 
 from llmsession.store import open_store
 
-from ..common.service import TokenFile, read_token
+from ..common.service import CaFile, TokenFile, host_links
 from ..common.stores import KeyFile, StoreAddress, store_key
 from ..common.terminal import say, say_json
 from .up import up
@@ -101,6 +101,7 @@ def move(
     cluster: ClusterName = "default",
     key_file: KeyFile = None,
     token_file: TokenFile = None,
+    ca: CaFile = None,
 ) -> None:
     """Move one session to a host, at the end of its step. Its clients follow it."""
 
@@ -109,8 +110,8 @@ def move(
 
         opened = open_store(store, key=store_key(key_file))
         try:
-            token = read_token(token_file)
-            found = await move_session(directory, opened, session, host, token=token)
+            make = await host_links(token_file, ca)
+            found = await move_session(directory, opened, session, host, make)
         finally:
             await opened.aclose()
         say(f"{session}  {found.name}  {found.address}")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import platform
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,15 +113,6 @@ async def _up_local(store: str, command: HostCommand, folder: Path, count: int) 
     from llmsession.cluster.directory import Directory
     from llmsession.cluster.local import run_local
 
-    loop, stop, kill = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-
-    def end() -> None:
-        if stop.is_set():
-            kill.set()
-        elif not stop.is_set():
-            say("the hosts end; Ctrl-C again kills them", flush=True)
-            stop.set()
-
     def ready() -> None:
         name = "" if command.cluster == "default" else f" --cluster {command.cluster}"
         say(f"ready: cluster {command.cluster!r} has {count} hosts; their logs are in {folder}")
@@ -132,8 +121,9 @@ async def _up_local(store: str, command: HostCommand, folder: Path, count: int) 
             say(f"  llmsession cluster {what}{name}")
         say("Ctrl-C drains the hosts and ends them.", flush=True)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end)
+    def ending() -> None:
+        say("the hosts end; Ctrl-C again kills them", flush=True)
+
     async with Directory(store, command.cluster) as directory:
         await run_local(
             directory,
@@ -141,9 +131,8 @@ async def _up_local(store: str, command: HostCommand, folder: Path, count: int) 
             folder,
             count,
             node=platform.node() or "host",
-            stop=stop,
-            kill=kill,
             ready=ready,
+            ending=ending,
             on_change=_print_change,
         )
 

@@ -25,6 +25,8 @@ from llmsession.turns.records import (
     encode_record,
 )
 
+from .meter import ChargeOf
+
 __all__ = ["Journal", "Written"]
 
 Then: TypeAlias = Callable[[], None]
@@ -44,6 +46,7 @@ class Journal:
 
     Records that arrive during an append go into the next batch, so a slow store makes batches
     larger instead of making the queue longer. ``report`` gets each batch with its result, in order.
+    *charge* says what each batch spends.
     Nothing here waits, so nothing can be cancelled.
     """
 
@@ -53,11 +56,13 @@ class Journal:
         lease: Lease,
         clock: Callable[[], float],
         report: Callable[[Written], None],
+        charge: ChargeOf | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
         self._clock = clock
         self._report = report
+        self._charge = charge
         self._queue: list[tuple[Record | None, Then | None]] = []
         self._written = lease.head
         self._seq = lease.head
@@ -109,6 +114,7 @@ class Journal:
             bodies=tuple(encode_record(record) for record in records),
             at=records[-1].at if records else 0.0,
             labels=_labels(records),
+            charge=self._charge(records) if self._charge is not None else None,
         )
         if not batch.bodies:
             self._report(Written(entries, batch, Appended(self._written)))

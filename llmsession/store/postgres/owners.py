@@ -11,7 +11,8 @@ from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, Stor
 
 from ..caller import Caller
 from ..cipher import PLAIN, Cipher
-from ..liveness import lease_clock, this_host
+from ..held_leases import HeldLeases
+from ..liveness import this_host
 from ..ownership import still_holds
 from ..protocol import Lease, Owner, OwnerListener
 from ..row_seals import seal_head, seal_origin
@@ -21,10 +22,12 @@ from .sql import Statements, check_seals, owner_of, owner_values
 
 __all__ = ["Owners", "end_lease"]
 
-VALID_SHARE = 0.9
-"""The share of a lease's time for which its owner relies on it, because clocks differ a little."""
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
+TICK_S = 0.25
+STALL_S = 1.0
+"""A process that stood still for longer may have been declared dead: observers wait for 2 seconds
+(``cluster.ladder``). So it asks before it relies on its lease again."""
 _ENDED = "ended"
 """What an owner is told whose lease another process ended."""
 
@@ -53,29 +56,31 @@ class Owners:
         self._statements = statements
         self._schema = schema
         self._lease_s = lease_s
-        self._leased: dict[str, float] = {}
-        """By owner: the time by ``lease_clock`` until which the lease is valid."""
+        self._leases = HeldLeases(lease_s)
         self._doubted: set[str] = set()
         """The owners that may have lost sessions without being told, until their next renewal."""
-        self._listeners: dict[str, tuple[OwnerListener, Caller]] = {}
+        self._ticked = self._leases.now()
+        """When the store's loop was last seen to run."""
         self._due = asyncio.Event()
         """Set when something has to be done before the next renewal."""
 
     def watch(self, owner: Owner, listener: OwnerListener) -> None:
         """See ``LeasingStore.watch_owner``. Called in the listener's loop, as is the next."""
-        self._listeners[owner.name] = (listener, Caller())
+        self._leases.watch(owner.name, listener, Caller().call)
 
     def is_valid(self, owner: Owner) -> bool:
         """See ``LeasingStore.is_lease_valid``."""
-        until = self._leased.get(owner.name)
-        return until is None or lease_clock() < until
+        if owner.name not in self._leases.owners:
+            return True
+        is_running = self._leases.now() - self._ticked <= STALL_S
+        return is_running and self._leases.is_valid(owner.name)
 
     async def lease(self, owner: Owner) -> None:
         """Begin the lease of *owner*, by the database's clock."""
-        if owner.name not in self._leased:
-            begun = lease_clock()
+        if owner.name not in self._leases.owners:
+            asked_at = self._leases.now()
             await self._connections.execute(self._statements.lease, [owner.name], self._lease_s)
-            self._leased.setdefault(owner.name, begun + VALID_SHARE * self._lease_s)
+            self._leases.begun(owner.name, asked_at)
             self._due.set()  # to listen
 
     async def renew(self) -> None:
@@ -84,6 +89,7 @@ class Owners:
         The shared connections may all be waiting for a long vacuum. After an error it is tried
         again soon.
         """
+        ticking = asyncio.create_task(self._tick())
         connection: Connection | None = None
         listening: set[str] = set()
         try:
@@ -97,7 +103,7 @@ class Owners:
                         listening = set()
                         connection = await self._connections.open()
                         connection.add_termination_listener(lambda _: self._due.set())
-                    for name in sorted(self._leased.keys() - listening):
+                    for name in sorted(self._leases.owners - listening):
                         heard = partial(self._heard, name)
                         await connection.add_listener(_channel(self._schema, name), heard)
                         listening.add(name)
@@ -108,12 +114,23 @@ class Owners:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._due.wait(), pause_s)
         finally:
+            ticking.cancel()
             if connection is not None:
                 connection.terminate()
 
+    async def _tick(self) -> None:
+        """Notice that this process stood still, because it was stopped or its machine froze."""
+        while True:
+            now = self._leases.now()
+            if now - self._ticked > STALL_S:
+                for name in self._leases.owners:
+                    self._doubt(name)
+            self._ticked = now  # last: until then ``is_valid`` sees how long it was
+            await asyncio.sleep(TICK_S)
+
     async def _renew_all(self, connection: Connection) -> None:
         """Renew all leases, and tell those owners that may have lost sessions meanwhile."""
-        begun, names = lease_clock(), sorted(self._leased)
+        asked_at, names = self._leases.now(), sorted(self._leases.owners)
         doubted, self._doubted = self._doubted, set()
         try:
             rows = await connection.fetch(self._statements.lease, names, self._lease_s)
@@ -121,26 +138,14 @@ class Owners:
             self._doubted |= doubted
             raise
         doubted |= {row["name"] for row in rows if row["is_new"]}  # somebody had ended it
-        until = begun + VALID_SHARE * self._lease_s
-        for name in names:
-            if name in self._doubted:
-                continue  # its lease was ended again meanwhile; the next round renews it
-            missed = name in doubted or self._leased[name] < lease_clock()
-            listener, caller = self._listeners.get(name, (None, None))
-            if listener is None or caller is None or not missed:
-                self._leased[name] = until
-            else:
-                # In the owner's loop: nothing runs there between the renewal and the news.
-                caller.call(partial(self._renewed, name, until, listener))
-
-    def _renewed(self, name: str, until: float, listener: OwnerListener) -> None:
-        self._leased[name] = until
-        listener.missed()
+        # One whose lease was ended again meanwhile is renewed in the next round.
+        renewed = [name for name in names if name not in self._doubted]
+        self._leases.renewed(renewed, asked_at, cut_off=doubted)
 
     def _doubt(self, name: str) -> None:
         """The lease of *name* is not valid until it is renewed, which is due now."""
         self._doubted.add(name)
-        self._leased[name] = 0.0
+        self._leases.ended(name)
         self._due.set()
 
     def _heard(self, name: str, _connection: object, _pid: int, _channel: str, news: str) -> None:
@@ -148,9 +153,7 @@ class Owners:
             self._doubt(name)
             return
         epoch, _, session = news.partition(" ")
-        if name in self._listeners:
-            listener, caller = self._listeners[name]
-            caller.call(partial(listener.taken, session, int(epoch)))
+        self._leases.taken(name, session, int(epoch))
 
     async def _notify(self, holder: Owner, session: str, epoch: int) -> None:
         """Tell *holder* that it lost *session*. It finds out by itself at its next append."""
@@ -176,9 +179,9 @@ class Owners:
 
     async def end(self) -> None:
         """Give up the leases, so that the sessions that these owners still hold are free."""
-        if self._leased:
+        if names := sorted(self._leases.owners):
             with suppress(StoreError):  # then the leases run out by themselves
-                await self._connections.execute(self._statements.end_leases, sorted(self._leased))
+                await self._connections.execute(self._statements.end_leases, names)
 
     async def create(self, session: str, owner: Owner, cipher: Cipher) -> Lease:
         """See ``Store.create``."""

@@ -94,6 +94,37 @@ SELECT s.id, s.parent, s.head, array_agg(p.first ORDER BY p.first) AS firsts,
        array_agg(p.last ORDER BY p.first) AS lasts, array_agg(p.born ORDER BY p.first) AS borns
   FROM {s}.session s LEFT JOIN {s}.span p ON p.session = s.id GROUP BY s.id
 """
+_COUNTERS = """
+CREATE TABLE IF NOT EXISTS {s}.counter (
+    account bytea PRIMARY KEY,
+    tokens numeric NOT NULL DEFAULT 0,
+    nano_usd numeric NOT NULL DEFAULT 0,
+    unpriced bytea[] NOT NULL DEFAULT '{{}}'
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS {s}.slice (
+    account bytea NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    tokens numeric NOT NULL,
+    nano_usd numeric NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (account, owner)
+);
+CREATE TABLE IF NOT EXISTS {s}.uncounted (
+    account bytea NOT NULL,
+    session text COLLATE "C" NOT NULL,
+    upto bigint NOT NULL,
+    PRIMARY KEY (account, session)
+);
+CREATE INDEX IF NOT EXISTS uncounted_session ON {s}.uncounted (session);
+"""
+"""What accounts spend (see ``store.counting``). The tables of this version did not have these at
+first, and older programs of this version count nothing.
+"""
+_HAS_COUNTERS = """
+SELECT EXISTS (
+    SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = $1::text AND c.relname = 'uncounted')
+"""
 _HAS_TABLES = """
 SELECT EXISTS (
     SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -135,6 +166,10 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
             if tables is None or FIRST_VERSION <= tables[0] < newest:
                 return await _bring_up(connection, schema, tables, key, where)
     version, note = tables
+    if version == newest and not await connection.fetchval(_HAS_COUNTERS, schema):
+        async with connection.transaction():
+            await lock_structure(connection, schema)
+            await connection.execute(_COUNTERS.format(s=f'"{schema}"'))
     if version == newest and not await connection.fetchval(_HAS_SEALS, schema):
         async with connection.transaction():
             await lock_structure(connection, schema)
@@ -224,4 +259,5 @@ async def _bring_up(
         FIRST_VERSION + len(MIGRATIONS) - 1,
         note,
     )
+    await connection.execute(_COUNTERS.format(s=f'"{schema}"'))
     return await _add_seals(connection, schema, cipher, note)

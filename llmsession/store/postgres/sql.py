@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,9 +20,11 @@ __all__ = [
     "OWNER_COLUMNS",
     "PLACED_BYTES",
     "Statements",
+    "account_mark",
     "body_place",
     "check_seals",
     "label_marks",
+    "model_bytes",
     "owner_of",
     "owner_values",
     "record_of",
@@ -136,14 +138,26 @@ class Statements:
                   FROM {s}.span p, made WHERE p.session = $6 AND p.first <= $7
                 UNION ALL SELECT $1, $7 + 1, {OPEN}, log, $1 FROM made)
             SELECT epoch FROM made"""
-        self.append = _append(s, plain=True)
-        self.append_all = _append(s, plain=False)
+        self.append = _append(s, plain=True, charged=False)
+        self.append_all = _append(s, plain=False, charged=False)
+        self.append_charged = _append(s, plain=True, charged=True)
+        self.append_all_charged = _append(s, plain=False, charged=True)
+
+    def append_of(self, *, plain: bool, charged: bool) -> str:
+        """The fenced append of a group: *plain* without labels and large parts, *charged* with
+        charges. Its values are those of ``groups.arguments``.
+        """
+        if charged:
+            return self.append_charged if plain else self.append_all_charged
+        return self.append if plain else self.append_all
 
 
-def _append(s: str, *, plain: bool) -> str:
+def _append(s: str, *, plain: bool, charged: bool) -> str:
     """The fenced append of a group. A unit is a session, the epoch and the head that it is expected
     at, and what is to be written; one that meets others is left out, whole. What comes back is the
-    numbers of the units that were written. *plain* writes neither labels nor large parts.
+    numbers of the units that were written. *plain* writes neither labels nor large parts. *charged*
+    charges the counters that were begun, in the order of their names: two groups that lock them in
+    different orders would deadlock.
 
     A unit of one record has its body; the bodies of more are one string, with their starts and
     lengths. So the rows of records are made without a join over the group, of which the planner
@@ -178,6 +192,26 @@ def _append(s: str, *, plain: bool) -> str:
              GROUP BY b.name ORDER BY b.name
             ON CONFLICT (name) DO UPDATE SET refs = blob.refs + excluded.refs
         )"""
+    charge = ""
+    if charged:
+        first = 8 if plain else 18
+        columns += ", account, tokens, nano_usd, unpriced"
+        arrays += f", ${first}::bytea[], ${first + 1}::text[], ${first + 2}::text[]"
+        arrays += f", ${first + 3}::text[]"
+        charge = f""", charged AS (
+            INSERT INTO {s}.counter AS c (account, tokens, nano_usd, unpriced)
+            SELECT f.account, sum(f.tokens::numeric), sum(f.nano_usd::numeric),
+                   ARRAY(SELECT DISTINCT m.name FROM fenced g
+                          CROSS JOIN LATERAL unnest(g.unpriced::bytea[]) AS m(name)
+                          WHERE g.account = f.account)
+              FROM fenced f JOIN {s}.counter k ON k.account = f.account
+             GROUP BY f.account ORDER BY f.account
+            ON CONFLICT (account) DO UPDATE
+               SET tokens = c.tokens + excluded.tokens, nano_usd = c.nano_usd + excluded.nano_usd,
+                   unpriced = CASE WHEN excluded.unpriced <@ c.unpriced THEN c.unpriced
+                              ELSE ARRAY(SELECT DISTINCT unnest(c.unpriced || excluded.unpriced))
+                              END
+        )"""
     return f"""
         WITH unit AS (
             SELECT * FROM unnest({arrays}) WITH ORDINALITY AS u({columns}, n)
@@ -201,7 +235,7 @@ def _append(s: str, *, plain: bool) -> str:
               FROM fenced f
              CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
              WHERE f.starts IS NOT NULL
-        ){insert_blobs}
+        ){insert_blobs}{charge}
         SELECT array_agg(n) FROM fenced"""
 
 
@@ -278,6 +312,16 @@ def label_marks(labels: Mapping[str, str | None], cipher: Cipher) -> list[bytes]
     marks = [cipher.name(msgspec.json.encode([name])) for name in labels]
     pairs = ([name, value] for name, value in labels.items() if value is not None)
     return marks + [cipher.name(msgspec.json.encode(pair)) for pair in pairs]
+
+
+def account_mark(account: str, cipher: Cipher) -> bytes:
+    """The name of an account in the tables."""
+    return cipher.name(msgspec.json.encode(["account", account]))
+
+
+def model_bytes(models: Iterable[str]) -> list[bytes]:
+    """Names of models as they are stored: as bytes, because a text cannot hold a NUL there."""
+    return [model.encode("utf-8", "replace") for model in sorted(models)]
 
 
 def check_seals(row: Mapping[str, Any], session: str, cipher: Cipher) -> None:

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import anyio
 
 from llmsession.errors import InvalidConfig, InvalidInput, SessionNotFound, StoreError
+from llmsession.turns.spending.spending import Spending
 
 from ..cipher import PLAIN, Cipher, Key, check_key
+from ..counting import Amounts, Grant, Uncounted
 from ..protocol import (
     EVERYTHING,
     AppendResult,
@@ -27,6 +29,7 @@ from ..protocol import (
 )
 from . import upkeep
 from .connections import Connection, Connections
+from .counters import Counters
 from .owners import Owners
 from .reading import Reading
 from .schema import check_schema, migrate
@@ -50,7 +53,7 @@ class PostgresStore:
     - **Threads.** The store works in a thread of its own, on asyncio and trio alike. Several event
       loops may use one store. Waiting batches are committed together.
     - **Encryption.** With *key*, 32 bytes or a passphrase, the content of sessions and their labels
-      are encrypted. Ids, owners and times are not.
+      are encrypted. Ids, owners, times, and what accounts have spent are not.
     - **Leases.** A session's owner has a lease of *lease_s* seconds by the database's clock, which
       is renewed while the store is open. After a machine is lost, its sessions are free once their
       lease has run out. The sessions of a process that died on this machine are free at once, and
@@ -90,6 +93,7 @@ class PostgresStore:
         self._owners = Owners(self._connections, statements, schema, lease_s)
         self._reading = Reading(self._connections, statements)
         self._words = WordIndex(self._connections, schema)
+        self._counters = Counters(self._connections, schema)
         self._shared_records = SharedRecords(schema, statements, self._words)
         self._thread = LoopThread("llmsession-postgres")
         self._writer = Writer(
@@ -186,6 +190,38 @@ class PostgresStore:
         """
         if _is_text(owner):
             await self._change(lambda _: self._owners.end_lease_of(owner))
+
+    async def begin_count(
+        self, account: str, labels: Mapping[str, str], *, limit: int
+    ) -> Sequence[Uncounted]:
+        return await self._change(
+            lambda cipher: self._counters.begin(account, labels, limit, cipher)
+        )
+
+    async def add_counted(self, account: str, spent: Mapping[str, Spending]) -> None:
+        await self._change(lambda cipher: self._counters.add_counted(account, spent, cipher))
+
+    async def spent_by(self, account: str) -> Spending:
+        return await self._look(partial(self._counters.spent_by, account))
+
+    async def reserve(
+        self,
+        account: str,
+        owner: str,
+        limit: Amounts,
+        asked: Amounts,
+        *,
+        pending: Spending,
+        hold_s: float,
+    ) -> Grant:
+        return await self._change(
+            lambda cipher: self._counters.reserve(
+                account, owner, limit, asked, pending=pending, hold_s=hold_s, cipher=cipher
+            )
+        )
+
+    async def give_back(self, owner: str) -> None:
+        await self._change(lambda _: self._counters.give_back(owner))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(lease.session)

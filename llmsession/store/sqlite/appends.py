@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from llmsession.errors import SessionNotFound
 
+from ..counting import Charge
 from ..protocol import Appended, AppendResult, Batch, Conflict
 from ..segments import LAST_SEQ
 from .records import RecordRow
@@ -47,6 +48,7 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
     positions = _read(sessions, {batch.session for batch in batches})
     results: list[AppendResult] = []
     rows: list[RecordRow] = []
+    charges: list[Charge] = []
     keep = sessions.records.keep
     for batch in batches:
         position = positions.get(batch.session)
@@ -65,9 +67,12 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
             position.is_written = False
         if batch.labels is not None:
             sessions.label(batch.session, batch.labels)
+        if batch.charge is not None:
+            charges.append(batch.charge)
         results.append(Appended(head))
     _write(sessions, positions)
     sessions.records.insert(rows)
+    sessions.counters.charge(charges)
     return results
 
 

@@ -24,6 +24,7 @@ from ..ownership import still_holds
 from ..protocol import Lease, Owner, SessionRow
 from ..row_seals import Part, check_row, seal_head, seal_origin
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
+from .counters import Counters
 from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
 from .word_index import WordTables
@@ -92,6 +93,7 @@ class SessionTables:
         self.db = db
         self.records = Records(db, cipher)
         self.words = WordTables(db, self.records)
+        self.counters = Counters(db, now)
         self._cipher = cipher
         self._now = now
         self._lease_s = lease_s
@@ -281,6 +283,7 @@ class SessionTables:
         self._unlabel(session)
         self.db.execute("DELETE FROM session WHERE id = ?", (session,))
         self.db.execute("DELETE FROM segment WHERE log = ?", (log,))
+        self.counters.forget_session(session)
         for source in sources:
             for first, upto in unused(self._uses(source)):
                 self.records.remove(source, first, upto)

@@ -24,6 +24,7 @@ from llmsession.session import LLMSession, SessionManager
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.config import load_config
+from llmsession.session.values.labels import namespace_of
 from llmsession.session.values.validation import MAX_LISTED
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
@@ -72,6 +73,9 @@ class Router(Protocol):
     async def located(self, session: str, error: SessionError) -> SessionError:
         """*error*, a SessionInUse or SessionMoved without an address, with the address of the host
         that serves *session*, if that is known."""
+
+    def statistics(self) -> w.ClusterStatistics:
+        """What this host knows of the cluster now."""
 
 
 class Client(Protocol):
@@ -312,6 +316,14 @@ class Admission:
             command=w.tag_of(type(command)),
             **fields,
         )
+
+    def hosts_for(self, tenant: str | None) -> w.ClusterHosts | None:
+        """The hosts of the cluster, for a client of *tenant*. None without a cluster."""
+        if self.router is None:
+            return None
+        now = self.router.statistics()
+        namespace = "" if tenant is None else namespace_of(tenant)
+        return w.ClusterHosts(view=now.view, hosts=now.hosts, namespace=namespace)
 
     # Commands on whole sessions.
 

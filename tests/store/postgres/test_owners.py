@@ -17,7 +17,8 @@ import pytest
 
 from llmsession.errors import SessionExists, SessionInUse
 from llmsession.store import Conflict, Lease, Owner, PostgresStore, StoredRecord, this_process
-from llmsession.store.liveness import our_start, this_host
+from llmsession.store.held_leases import HeldLeases
+from llmsession.store.liveness import lease_clock, our_start, this_host
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
@@ -337,6 +338,27 @@ async def test_an_owner_whose_lease_was_ended_looks_what_it_lost_although_it_was
         await until(lambda: database.sql("SELECT FROM @owner"))
         database.sql("DELETE FROM @owner")
         await until(lambda: heard.times_missed)
+
+
+async def test_a_process_that_stood_still_does_not_rely_on_its_lease_before_it_has_asked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood_still_s = [0.0]
+    monkeypatch.setattr(HeldLeases, "now", lambda _: lease_clock() + stood_still_s[0])
+    heard = Heard()
+    async with database.store(lease_s=3600.0) as store:
+        store.watch_owner(FAR, heard)
+        await store.create("s", FAR)
+        await until(lambda: store.is_lease_valid(FAR))
+        with database.locked("owner") as lock:
+            stood_still_s[0] = 3.0
+            assert not store.is_lease_valid(FAR)
+            await database.wait_for(1)  # it asks
+            assert not store.is_lease_valid(FAR)
+            assert heard.times_missed == 0
+            lock.run("ROLLBACK")
+        await until(lambda: heard.times_missed)
+        await until(lambda: store.is_lease_valid(FAR))
 
 
 # Answers that are lost.
