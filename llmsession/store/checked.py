@@ -20,6 +20,7 @@ from .protocol import (
     SessionRow,
     Store,
     StoredRecord,
+    UnfinishedIndex,
     Word,
     WordIndex,
 )
@@ -88,6 +89,22 @@ class CheckedStore(Store):
             lambda: self._store.rows(after=after, limit=limit, filter=filter),
             lambda rows: _are_rows(rows, after, limit),
         )
+
+    async def unfinished(self, *, after: str, limit: int) -> Sequence[SessionRow] | None:
+        """See ``UnfinishedIndex``. None if the store is none."""
+        index = self._store
+        if not isinstance(index, UnfinishedIndex):
+            return None
+        return await _answer(
+            lambda: index.unfinished(after=after, limit=limit),
+            lambda rows: _are_rows(rows, after, limit),
+        )
+
+    async def settle(self, row: SessionRow) -> None:
+        """See ``UnfinishedIndex``. Has no effect if the store is none."""
+        index = self._store
+        if isinstance(index, UnfinishedIndex):
+            await _answer(lambda: index.settle(row))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """See ``Store``."""

@@ -92,7 +92,12 @@ class Actor:
             state=state,
             config=config,
             journal=Journal(
-                store, lease, services.clock, self._came_back, charge_of(state, services.prices)
+                store,
+                lease,
+                services.clock,
+                self._came_back,
+                charge=charge_of(state, services.prices),
+                open_turns=tuple(state.open),
             ),
             report=self.report,
             services=services,

@@ -186,7 +186,14 @@ class Loader:
         promise: Promise[Written] = Promise()
         lease = msgspec.structs.replace(lease, head=state.head)
         charge = charge_of(state, self._prices)
-        journal = Journal(self._store, lease, self._clock, promise.set, charge)
+        journal = Journal(
+            self._store,
+            lease,
+            self._clock,
+            promise.set,
+            charge=charge,
+            open_turns=tuple(state.open),
+        )
         for record in records:
             journal.write(record)
         journal.flush()

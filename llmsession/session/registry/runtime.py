@@ -26,7 +26,7 @@ from llmsession.errors import (
     error_text,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.checked import checked_store
+from llmsession.store.checked import CheckedStore, checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
@@ -107,7 +107,7 @@ class Runtime:
         """Read once. Configuration fields that are None are filled from it."""
         self.given_store: Store = store if store is not None else MemoryStore()
         """The store that the user passed."""
-        self.store: Store = checked_store(self.given_store)
+        self.store: CheckedStore = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """The identity of this manager towards its store."""
         self.tenants = tenants_of(self.given_store, self.owner.name, tenant_budgets)
