@@ -25,6 +25,7 @@ from llmsession.transport import RemoteManager, RemoteSession
 __all__ = ["AtOwner", "rows"]
 
 BOUND = 1.15
+WARM_S = 0.3
 
 
 class AtOwner(msgspec.Struct, frozen=True):
@@ -94,8 +95,7 @@ async def _paced(side: _Side, plan: AtOwner) -> Measured:
         sessions = await _streaming(side, plan.streams, "paced")
         group = await stack.enter_async_context(asyncio.TaskGroup())
         tasks = [group.create_task(follow(session)) for session in sessions]
-        while seen < 3 * plan.streams:
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(WARM_S)
         before, host, client = seen, Cpu(side.host.cpu_s), Cpu()
         await asyncio.sleep(plan.window_s)
         count = seen - before
@@ -134,7 +134,7 @@ def _figures(took: list[float], host_us: float, client_us: float) -> Measured:
     return {"p50": percentile(took, 0.5) * 1e3, "host": host_us, "client": client_us}
 
 
-async def rows(stage: Stage, plan: AtOwner = AtOwner()) -> list[Row]:
+async def rows(stage: Stage, plan: AtOwner) -> list[Row]:
     """The rows. The second host of the cluster serves nothing: it is there to be asked."""
     dsn = stage.database()
     [single] = stage.start(stage.database())
@@ -147,20 +147,21 @@ async def rows(stage: Stage, plan: AtOwner = AtOwner()) -> list[Row]:
         ):
             ours, bare = _Side(sessions, hosts[0]), _Side(bare_sessions, single)
             return [
-                *await _compared("a send to accepted", "a short turn", _sends, ours, bare, plan),
-                *await _compared("first delta", "its turn", _first_deltas, ours, bare, plan),
-                *await _compared("", "a paced delta", _paced, ours, bare, plan),
-                *await _compared("an interrupt", "an interrupt", _interrupts, ours, bare, plan),
+                *await _compared((ours, bare), plan, _sends, "a short turn", "a send to accepted"),
+                *await _compared((ours, bare), plan, _first_deltas, "its turn", "first delta"),
+                *await _compared((ours, bare), plan, _paced, "a paced delta"),
+                *await _compared((ours, bare), plan, _interrupts, "an interrupt", "an interrupt"),
             ]
     finally:
         stage.stop((single, *hosts))
 
 
 async def _compared(
-    timed: str, spent: str, block: Block, ours: _Side, bare: _Side, plan: AtOwner
+    pair: tuple[_Side, _Side], plan: AtOwner, block: Block, spent: str, timed: str = ""
 ) -> list[Row]:
+    """The rows of *block*: the CPU of what it has *spent*, and the time of what it has *timed*."""
     rounds = plan.stream_rounds if block is _paced else plan.rounds
-    sides = [partial(block, side, plan) for side in (ours, bare)]
+    sides = [partial(block, side, plan) for side in pair]
     await in_turns(sides, 1)  # what is done once is not measured
     a, b = await in_turns(sides, rounds)
     found = [

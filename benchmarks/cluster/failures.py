@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import msgspec
 
 from benchmarks.cluster.figures import absolute
 from benchmarks.cluster.processes import (
-    READY_S,
     Host,
     Stage,
     following,
@@ -21,15 +21,17 @@ from benchmarks.cluster.processes import (
 )
 from benchmarks.report import Row
 from llmsession import SessionConfig, records
-from llmsession.cluster import connect_cluster
+from llmsession.cluster import connect_cluster, host_of
 from llmsession.cluster.directory import Directory
-from llmsession.transport import RemoteManager, RemoteSession, RemoteTurn
+from llmsession.transport import RemoteManager, RemoteSession
 
 __all__ = ["Failures", "killed", "lost"]
 
 MOST_KILLED_S = 1.0
 MOST_LOST_S = 3.0
 LOOK_S = 0.01
+WAIT_S = 20.0
+"""Longer than a lease."""
 IDLE = SessionConfig(model="short")
 OPEN = SessionConfig(model="slow", recovery="resume")
 
@@ -43,13 +45,13 @@ class Failures(msgspec.Struct, frozen=True):
     lost: int = 2
 
 
-async def killed(stage: Stage, plan: Failures = Failures()) -> list[Row]:
+async def killed(stage: Stage, plan: Failures) -> list[Row]:
     """``kill -9`` of one of three hosts, on one machine."""
     found = await _failed(stage, plan, plan.killed, is_lost=False)
     return _rows("a host is killed", found, MOST_KILLED_S)
 
 
-async def lost(stage: Stage, plan: Failures = Failures()) -> list[Row]:
+async def lost(stage: Stage, plan: Failures) -> list[Row]:
     """One of three hosts stands still for ever. The others cannot see its process, as if it ran on
     another machine."""
     if not is_unseen_possible():
@@ -126,21 +128,27 @@ async def _one(
             await looking.until_resumed()
             return time.perf_counter() - begun
 
-        async with asyncio.timeout(READY_S):
-            found = await asyncio.gather(answered(), resumed(), resumed_alone())
+        found = await asyncio.gather(*map(_in_time, (answered(), resumed(), resumed_alone())))
         for each in events:
             each.close()
-        turns = (session.turn(1) for session in (*followed, *alone))
-        await asyncio.gather(*map(_interrupted, turns, (*followed, *alone)))
+        async with asyncio.timeout(WAIT_S):  # or they go on when the next host fails
+            await asyncio.gather(*(session.interrupt() for session in (*followed, *alone)))
         return _Found(*found)
+
+
+async def _in_time(measured: Awaitable[float]) -> float:
+    """What *measured* returns, and infinity where it does not in time."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            return await measured
+    except TimeoutError:
+        return math.inf
 
 
 async def _made(
     sessions: RemoteManager, directory: Directory, host: Host, count: int, config: SessionConfig
 ) -> list[RemoteSession]:
     """Sessions that are placed on *host*."""
-    from llmsession.cluster import host_of
-
     made: list[RemoteSession] = []
     names = (f"{config.model} {time.perf_counter_ns()}" for _ in range(10_000))
     for name in names:
@@ -156,10 +164,6 @@ async def _until_resumed(events: object) -> None:
     async for event in events:  # type: ignore[attr-defined]
         if isinstance(event, records.TurnResumed):
             return
-
-
-async def _interrupted(turn: RemoteTurn, session: RemoteSession) -> None:
-    await session.interrupt(turn.id)
 
 
 class _Alone:

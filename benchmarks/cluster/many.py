@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import time
 from functools import partial
+from itertools import pairwise
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import msgspec
@@ -24,6 +25,7 @@ __all__ = ["Placement", "StartUp", "placement", "start_up"]
 MOST_OFF = 0.04
 MOST_LOOK_UP_US = 1.0
 BOUND = 1.25
+LOOK_S = 0.01
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -65,11 +67,11 @@ def _joined(hosts: int, sessions: range) -> int:
     return moved
 
 
-def placement(plan: Placement = Placement()) -> list[Row]:
+def placement(plan: Placement) -> list[Row]:
     """The rows. Each session is looked at: none of the figures is of a sample."""
     cores = os.cpu_count() or 1
     bounds = [plan.sessions * at // (4 * cores) for at in range(4 * cores + 1)]
-    ranges = [range(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
+    ranges = [range(*pair) for pair in pairwise(bounds)]
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         moved = sum(pool.map(partial(_joined, plan.hosts), ranges))
     share = moved / plan.sessions * (plan.hosts + 1)
@@ -111,7 +113,7 @@ class _Store(msgspec.Struct):
     head: int
 
 
-async def start_up(stage: Stage, plan: StartUp = StartUp()) -> list[Row]:
+async def start_up(stage: Stage, plan: StartUp) -> list[Row]:
     """A host starts in a store with many sessions. One of them has a turn that its dead owner left
     open: the start is over when it has been resumed."""
     stores = [await _filled(stage, size) for size in plan.sizes]
@@ -155,6 +157,9 @@ async def _filled(stage: Stage, size: int) -> _Store:
 
 
 _HEAD = "SELECT head FROM llmsession.session WHERE id = $1"
+_READ = """
+SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables
+"""
 _COPIES = """
 WITH made AS (
     INSERT INTO llmsession.session (id, log, epoch, head, created_at, touched_at)
@@ -178,15 +183,21 @@ async def _started(stage: Stage, store: _Store) -> Measured:
     try:
         before = await _rows_read(connection)
         [host] = await asyncio.to_thread(stage.start, store.dsn, "a")
-        async with asyncio.timeout(READY_S):
-            while (head := await connection.fetchval(_HEAD, store.session)) == store.head:
-                await asyncio.sleep(0.01)
+        store.head = await _head_above(connection, store)
         spent_s = host.cpu_s()
         stage.stop([host])
-        store.head = head
         return {"cpu": spent_s * 1e3, "read": await _rows_read(connection) - before}
     finally:
         await connection.close()
+
+
+async def _head_above(connection: asyncpg.Connection, store: _Store) -> int:
+    async with asyncio.timeout(READY_S):
+        while True:
+            head: int = await connection.fetchval(_HEAD, store.session)
+            if head > store.head:
+                return head
+            await asyncio.sleep(LOOK_S)
 
 
 async def _rows_read(connection: asyncpg.Connection) -> float:
@@ -194,11 +205,8 @@ async def _rows_read(connection: asyncpg.Connection) -> float:
     connection did when that ends."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     async with asyncio.timeout(READY_S):
-        while await connection.fetchval(others) > 1:
-            await asyncio.sleep(0.01)
-    return float(
-        await connection.fetchval(
-            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))"
-            "  FROM pg_stat_user_tables"
-        )
-    )
+        while True:
+            if await connection.fetchval(others) == 1:
+                break
+            await asyncio.sleep(LOOK_S)
+    return float(await connection.fetchval(_READ))

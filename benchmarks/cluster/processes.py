@@ -6,6 +6,7 @@ process by its own clock, so what else the machine does is not in it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -21,7 +22,17 @@ from llmsession.cluster.directory import Directory
 from llmsession.transcripts import Conversation, write_own
 from tests.store.postgres.server import PostgresServer, running_server
 
-__all__ = ["CLUSTER", "DELAY_S", "DELTA", "Host", "Stage", "busy_cores", "cpu_s", "staged"]
+__all__ = [
+    "DELTA",
+    "READY_S",
+    "Host",
+    "Stage",
+    "following",
+    "is_unseen_possible",
+    "machine_cpu",
+    "staged",
+    "until_hosts",
+]
 
 CLUSTER = "bench"
 DELAY_S = 0.05
@@ -203,8 +214,6 @@ async def following(stage: Stage, dsn: str, *states: str) -> AsyncIterator[Direc
 
 async def until_hosts(directory: Directory, *states: str) -> None:
     """Wait until the hosts in *directory* are in *states*, in any order."""
-    import asyncio
-
     changed = asyncio.Event()
     directory.watch(lambda before, after: changed.set())
     async with asyncio.timeout(READY_S):
@@ -228,7 +237,7 @@ def _child_of(pid: int) -> int:
     return child
 
 
-def busy_cores() -> tuple[float, float]:
+def machine_cpu() -> tuple[float, float]:
     """The CPU seconds that all programs have used since the machine started, and the time."""
     ticks = [int(word) for word in Path("/proc/stat").read_text("utf-8").split("\n")[0].split()[1:]]
     idle = ticks[3] + ticks[4]

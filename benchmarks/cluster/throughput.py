@@ -60,7 +60,7 @@ class _Cluster(msgspec.Struct, frozen=True):
         }
 
 
-async def rows(stage: Stage, plan: Throughput = Throughput()) -> list[Row]:
+async def rows(stage: Stage, plan: Throughput) -> list[Row]:
     """The rows: the CPU of the hosts for a turn, beside one host."""
     async with AsyncExitStack() as stack:
         clusters = [await _cluster(stack, stage, count, plan.senders) for count in plan.hosts]
