@@ -27,6 +27,7 @@ MOST_MS = 20.0
 MOST = 1.0
 """Milliseconds for each of many: 1,000 a second."""
 LOOK_S = 0.02
+PAUSE_S = 0.05
 AT_ONCE = 64
 
 
@@ -110,6 +111,7 @@ class _Traffic:
                 await turn.outcome()
             except SessionError as error:
                 self.refused.append(error)
+            await asyncio.sleep(PAUSE_S)
 
     async def end(self) -> None:
         for task in self._tasks:
@@ -130,9 +132,9 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
         async with AsyncExitStack() as stack:
             directory = await stack.enter_async_context(following(stage, dsn, "up", "up"))
             sessions = await _live(stack, hosts, plan.live)
+            hosts += await asyncio.to_thread(stage.start, dsn, "c")
             traffic = _Traffic(sessions, plan.senders)
             stack.push_async_callback(traffic.end)
-            hosts += await asyncio.to_thread(stage.start, dsn, "c")
             await until_hosts(directory, "up", "up", "up")
             begun = time.perf_counter()
             traffic.took_ms.clear()
