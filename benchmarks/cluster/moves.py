@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import msgspec
 
 from benchmarks.cluster.figures import absolute
-from benchmarks.cluster.processes import READY_S, Host, Stage, following, until_hosts
+from benchmarks.cluster.processes import READY_S, Host, Stage, cpu_s, following, until_hosts
 from benchmarks.report import Row, percentile
 from llmsession import SessionConfig, records
 from llmsession.cluster import connect_cluster, host_of
@@ -141,7 +142,12 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
             target = directory.view.by_name("c")
             assert target is not None
             looked = _Owners(stage, dsn, directory, [session.id for session in sessions])
+            parts = {"the hosts": [host.pid for host in hosts], "the client": [os.getpid()]}
+            cpu = {name: sum(map(cpu_s, pids)) for name, pids in parts.items()}
+            postgres = stage.postgres_cpu()
             released_s, reopened_s = await looked.until_moved(begun)
+            spent_s = {name: sum(map(cpu_s, pids)) - cpu[name] for name, pids in parts.items()}
+            spent_s["PostgreSQL"] = stage.postgres_cpu_since(postgres)
             await traffic.end()
     finally:
         stage.stop(hosts)
@@ -150,7 +156,8 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
     note = f"{moved} of {plan.live} live sessions moved; {sent} sends meanwhile"
     slow = (
         f"the sends took {percentile(traffic.took_ms, 0.5):.0f} ms (p50),"
-        f" {max(traffic.took_ms):.0f} ms at most"
+        f" {max(traffic.took_ms):.0f} ms at most; CPU for each session that moved, with the sends: "
+        + ", ".join(f"{name} {each / moved * 1e3:.2f} ms" for name, each in spent_s.items())
     )
     return [
         absolute("a host joins: each session released", [released_ms], MOST, "ms", note),
