@@ -87,7 +87,8 @@ async def _tour(console: Console, dsn: str, quick: bool) -> bool:
         talks = [Talk(name) for name in NAMES[:: 2 if quick else 1]]
         picture = Picture(console, directory, overview, talks)
         async with asyncio.TaskGroup() as group:
-            looking = [group.create_task(picture.look()), group.create_task(picture.show())]
+            showing = group.create_task(picture.show())
+            looking = [group.create_task(picture.look())]
             for host in "abc":
                 await picture.wait_for("up", of=host)
             address = hosts.programs["a"].addresses[0]  # the host says where the others are
@@ -102,6 +103,7 @@ async def _tour(console: Console, dsn: str, quick: bool) -> bool:
             for talk in talks:
                 talk.end()
             await asyncio.gather(*talking)
+            showing.cancel()
             whole = await _report(console, steps, sessions, talks)
             for task in looking:
                 task.cancel()
@@ -169,14 +171,15 @@ class _Steps:
                 await picture.wait_until_shared("d")
 
         pid = hosts.programs["b"].pid
-        await self._step("nothing happens", "replies stream", nothing)
-        await self._step("kill -9 b", f"[bold red]kill -9 {pid}[/]: host b is gone", kill)
-        await self._step("drain c", "[bold yellow]host c drains, and ends[/]", drain)
+        await self._step("nothing happens", "nothing happens: replies stream", nothing)
+        await self._step("kill -9 b", f"[bold red]kill -9 {pid}[/], which is host b", kill)
+        await self._step("drain c", "[bold yellow]host c drains[/] and ends", drain)
         await self._step("add d", "[bold green]host d joins[/], and gets its share", add)
         return self._steps
 
     async def _step(self, title: str, told: str, act: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(self._look_s)
+        self._console.print(f"\n[bold]{len(self._steps) + 1}.[/] {told}")
         before, began = dict(self._picture.served), time.monotonic()
         await act()
         acted = time.monotonic()
@@ -187,7 +190,11 @@ class _Steps:
         stayed = [talk for talk in self._talks if talk not in moved]
         step = (title, gaps_of(moved, began, ended), gaps_of(stayed, began, ended))
         self._steps.append(step)
-        self._console.print(f"\n[bold]{len(self._steps)}.[/] {told}")
+        if step[1] is not None:
+            self._console.print(
+                f"   {step[1].sessions} sessions moved, and were silent for"
+                f" {step[1].median_ms:,.0f} ms, at most {step[1].max_ms:,.0f} ms"
+            )
         if not self._console.is_terminal:
             self._console.print(self._picture.drawn())
 

@@ -233,17 +233,45 @@ async def test_a_batch_that_was_surely_not_written_is_not_counted_and_frees_its_
                 super().append(batch, done)
 
     store = Failing()
-    async with manager_of(store, 25) as manager:
+    async with manager_of(store, COST) as manager:
         session = await manager.create(CONFIG, tenant="acme")
         store.fails = True
         for _ in range(4):
             with pytest.raises(StoreError):
                 await said(session)
         store.fails = False
-        for _ in range(3):
-            assert not await is_refused(session)
+        await said(session)
         assert await is_refused(session)
         assert await manager.tenant_spending("acme") == await spent_in_logs(store)
+
+
+async def test_what_was_spent_and_is_not_written_yet_is_not_reserved_again() -> None:
+    class Slow(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held: list[tuple[Batch, Callable[[AppendResult], None]]] = []
+
+        def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+            if batch.charge is None:
+                super().append(batch, done)
+            else:
+                self.held.append((batch, done))
+
+        def write(self) -> None:
+            for batch, done in self.held:
+                super().append(batch, done)
+
+    store = Slow()
+    async with manager_of(store, 15) as manager:
+        turns = []
+        for _ in range(3):
+            session = await manager.create(CONFIG, tenant="acme")
+            turns.append(await session.send("go"))
+            await anyio.sleep(2)
+        assert len(store.held) == 2, "the third began although 20 of 15 are spent"
+        store.write()
+        outcomes = [await turn.outcome() for turn in turns]
+    assert [outcome.stop_reason for outcome in outcomes] == ["end_turn", "end_turn", "budget"]
 
 
 async def test_a_turn_fails_where_the_store_cannot_say_what_is_left() -> None:
