@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from llmsession.errors import InvalidConfig, SessionError, StoreError
 from llmsession.session import SessionManager
@@ -18,13 +19,15 @@ from llmsession.transport import Service
 from llmsession.transport.wire.addresses import parse_address
 
 from .directory import Directory
-from .placement import View, moved_away
+from .placement import Change, View
 from .routing import HostDirectory, Routing
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 
 AT_ONCE = 16
 """So many sessions are handed over at the same time."""
+LOOKED_AT = 200
+"""So many sessions that stay are looked at in a row, in less than a millisecond."""
 ROUNDS = 5
 """So often a host that drains looks for sessions that were opened meanwhile."""
 
@@ -49,8 +52,18 @@ class ClusterHost:
         directory.watch(self._view_changed, self._asked_to_move)
 
     def _view_changed(self, before: View, after: View) -> None:
-        for session, _ in moved_away(before, after, self._name, self._manager.live):
-            self._start(session)
+        work = partial(self._hand_over_moved, Change(before, after, self._name))
+        runtime_of(self._manager).run_work(f"hand-overs of view {after.version}", work)
+
+    async def _hand_over_moved(self, change: Change) -> None:
+        """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
+        session that moves costs a look at each of them."""
+        for number, session in enumerate(self._manager.live, 1):
+            moves = change.target(session) is not None
+            if moves:
+                self._start(session)
+            if moves or number % LOOKED_AT == 0:
+                await anyio.lowlevel.checkpoint()
 
     def _asked_to_move(self, session: str, target: str) -> None:
         self.routing.hand_over_to(session, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import anyio
 from msgspec.structs import replace
@@ -73,6 +74,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._names: list[str] = []
+        self._unfinished: list[str] = []
         self._highest_epoch = 0
         """The highest epoch of all deleted sessions. A new session with a deleted one's id starts
         above it, so that old owners stay fenced.
@@ -129,6 +131,8 @@ class MemoryStore:
         if not log.epochs or log.epochs[-1][1] != batch.epoch:
             log.epochs.append((batch.head + 1, batch.epoch))
         log.bodies.extend(batch.bodies)
+        if batch.unfinished is not None:
+            self._mark(batch.session, batch.unfinished)
         row = log.row
         head = batch.head + len(batch.bodies)
         log.row = SessionRow(
@@ -176,6 +180,24 @@ class MemoryStore:
                 matches.append(row)
         return matches
 
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        names = self._unfinished[bisect_right(self._unfinished, after) :]
+        rows = (self._logs[name].row for name in names)
+        return list(islice((row for row in rows if row.owner is None), limit))
+
+    async def settle(self, row: SessionRow) -> None:
+        log = self._logs.get(row.session)
+        if log is not None and (log.row.epoch, log.row.head) == (row.epoch, row.head):
+            self._mark(row.session, False)
+
+    def _mark(self, session: str, unfinished: bool) -> None:
+        at = bisect_left(self._unfinished, session)
+        is_marked = self._unfinished[at : at + 1] == [session]
+        if unfinished and not is_marked:
+            self._unfinished.insert(at, session)
+        elif is_marked and not unfinished:
+            del self._unfinished[at]
+
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         log = self._log(lease.session)
         if log.row.epoch != lease.epoch:
@@ -190,6 +212,7 @@ class MemoryStore:
         self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)
         del self._logs[session]
         self._names.remove(session)
+        self._mark(session, False)
         for counter in self._counters.values():
             counter.uncounted.pop(session, None)
 

@@ -81,6 +81,14 @@ class Unit:
         spent = sum((charge.spent for charge in charges), Spending())
         return Charge(charges[0].account, spent)
 
+    @property
+    def unfinished(self) -> bool | None:
+        """The last mark that a batch set, if any did."""
+        if len(self.entries) == 1:
+            return self.first.unfinished
+        marks = (e.batch.unfinished for e in reversed(self.entries))
+        return next((mark for mark in marks if mark is not None), None)
+
     def takes(self, entry: Entry) -> bool:
         """Add *entry* if its batch follows directly. Returns whether it does."""
         batch = entry.batch
@@ -168,6 +176,7 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
         [first.head for first in firsts],
         [unit.entries[-1].batch.at for unit in units],
         *zip(*bodies, strict=True),
+        [unit.unfinished for unit in units],
     )
     charges = [unit.charge for unit in units]
     charged = any(charge is not None for charge in charges)

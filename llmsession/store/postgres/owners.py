@@ -14,7 +14,7 @@ from ..cipher import PLAIN, Cipher
 from ..held_leases import HeldLeases
 from ..liveness import this_host
 from ..ownership import still_holds
-from ..protocol import Lease, Owner, OwnerListener
+from ..protocol import Lease, Owner, OwnerListener, SessionRow
 from ..row_seals import seal_head, seal_origin
 from .connections import FAILURES, NOTIFY, Connection, Connections, channel_name
 from .schema import OPEN
@@ -231,6 +231,10 @@ class Owners:
                 if holder is not None and holder.name != owner.name:
                     await self._notify(holder, session, new_row["epoch"])
                 return Lease(session, new_row["epoch"], new_row["head"])
+
+    async def settle(self, row: SessionRow) -> None:
+        """See ``UnfinishedIndex.settle``."""
+        await self._connections.execute(self._statements.settle, row.session, row.epoch, row.head)
 
     async def release(self, lease: Lease) -> None:
         """See ``Store.release``."""

@@ -82,6 +82,19 @@ ALTER TABLE {s}.session ALTER labels SET STATISTICS 0;
 INSERT INTO {s}.store (version) VALUES (0);
 """
 
+# The sessions with unfinished work. A table of its own: a row of a session is written with every
+# append, and stays a HOT update if no column that is indexed changes. ``owner`` is that of the
+# last append that said so, '' once the session was released: it finds those that the dead left.
+# Of sessions that an earlier version wrote it is not known.
+_UNFINISHED = """
+CREATE TABLE {s}.unfinished (
+    session text COLLATE "C" PRIMARY KEY,
+    owner text COLLATE "C" NOT NULL
+);
+CREATE INDEX unfinished_owner ON {s}.unfinished (owner, session);
+INSERT INTO {s}.unfinished SELECT id, coalesce(owner, '') FROM {s}.session;
+"""
+
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
 _HAS_SEALS = """
 SELECT EXISTS (
@@ -133,7 +146,7 @@ SELECT EXISTS (
 
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED)
 """The first script makes tables of ``FIRST_VERSION``. Each later one upgrades them to the next
 version.
 """

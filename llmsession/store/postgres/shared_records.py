@@ -91,7 +91,9 @@ class SharedRecords:
         # the same time.
         self._raise_epoch = f"""
             UPDATE {s}.store SET highest_epoch = greatest(highest_epoch, $1)"""
-        self._drop_session = f"DELETE FROM {s}.session WHERE id = $1"
+        self._drop_session = f"""
+            WITH settled AS (DELETE FROM {s}.unfinished WHERE session = $1)
+            DELETE FROM {s}.session WHERE id = $1"""
         self._forget_uncounted = f"DELETE FROM {s}.uncounted WHERE session = $1"
 
     async def fork(

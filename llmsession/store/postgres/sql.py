@@ -99,9 +99,43 @@ class Statements:
              WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7
             RETURNING epoch, head"""
         self.release = f"""
-            UPDATE {s}.session
-               SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
-             WHERE id = $1 AND epoch = $2"""
+            WITH released AS (
+                UPDATE {s}.session
+                   SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
+                 WHERE id = $1 AND epoch = $2 RETURNING id)
+            UPDATE {s}.unfinished u SET owner = '' FROM released r WHERE u.session = r.id"""
+        # Each owner is found by one step of the index, however many sessions it has there. The
+        # process of an owner is in the row of a session that it holds.
+        self.unfinished_owners = f"""
+            WITH RECURSIVE each AS (
+                (SELECT owner FROM {s}.unfinished ORDER BY owner LIMIT 1)
+                UNION ALL
+                SELECT (SELECT u.owner FROM {s}.unfinished u
+                         WHERE u.owner > each.owner ORDER BY u.owner LIMIT 1)
+                  FROM each WHERE each.owner IS NOT NULL)
+            SELECT e.owner AS key, s.*, extract(epoch FROM now())::float8 AS now,
+                   extract(epoch FROM o.lease_until)::float8 AS lease_until
+              FROM each e
+              LEFT JOIN {s}.owner o ON o.name = e.owner
+              LEFT JOIN LATERAL (
+                SELECT s.owner, s.owner_pid, s.owner_started, s.owner_host
+                  FROM {s}.unfinished u JOIN {s}.session s ON s.id = u.session
+                 WHERE u.owner = e.owner AND s.owner = e.owner LIMIT 1) s ON true
+             WHERE e.owner IS NOT NULL"""
+        self.unfinished = f"""
+            SELECT {_ROW}, extract(epoch FROM now())::float8 AS now,
+                   extract(epoch FROM o.lease_until)::float8 AS lease_until
+              FROM (SELECT u.session FROM {s}.unfinished u
+                     WHERE u.owner = ANY($1::text[]) AND u.session > $2
+                     ORDER BY u.session LIMIT $3) u
+              JOIN {s}.session s ON s.id = u.session
+              LEFT JOIN {s}.owner o ON o.name = s.owner
+             ORDER BY id"""
+        # Whoever appends meanwhile is waited for, and has then changed the head.
+        self.settle = f"""
+            WITH same AS (SELECT id FROM {s}.session
+                           WHERE id = $1 AND epoch = $2 AND head = $3 FOR UPDATE)
+            DELETE FROM {s}.unfinished u USING same WHERE u.session = same.id"""
         self.lease = f"""
             INSERT INTO {s}.owner (name, lease_until)
             SELECT name, now() + $2::float8 * interval '1 second' FROM unnest($1::text[]) AS name
@@ -163,16 +197,16 @@ def _append(s: str, *, plain: bool, charged: bool) -> str:
     lengths. So the rows of records are made without a join over the group, of which the planner
     cannot know the size.
     """
-    columns = "session, epoch, head, at, body, starts, lengths"
+    columns = "session, epoch, head, at, body, starts, lengths, unfinished"
     set_seal = ""
     arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::float8[], $5::bytea[], $6::text[],
-                $7::text[]"""
+                $7::text[], $8::boolean[]"""
     cuts = "f.starts::int[], f.lengths::int[]"
     cut = "start, length"
     set_labels, insert_blobs, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
     if not plain:
         columns += ", labels, marks, large, large_starts, large_lengths, seal"
-        arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[], $17::bytea[]"
+        arrays += ", $9::bytea[], $10::text[], $11::bytea[], $12::text[], $13::text[], $18::bytea[]"
         set_seal = ", head_seal = u.seal"
         cuts += ", f.large_starts::int[], f.large_lengths::int[]"
         cut += ", large_start, large_length"
@@ -186,7 +220,7 @@ def _append(s: str, *, plain: bool, charged: bool) -> str:
         insert_blobs = f""", kept AS (
             INSERT INTO {s}.blob (name, body, refs)
             SELECT b.name, (array_agg(b.body))[1], sum(b.refs)
-              FROM unnest($13::bigint[], $14::bytea[], $15::bytea[], $16::bigint[])
+              FROM unnest($14::bigint[], $15::bytea[], $16::bytea[], $17::bigint[])
                    AS b(n, name, body, refs)
               JOIN fenced f ON f.n = b.n
              GROUP BY b.name ORDER BY b.name
@@ -194,7 +228,7 @@ def _append(s: str, *, plain: bool, charged: bool) -> str:
         )"""
     charge = ""
     if charged:
-        first = 8 if plain else 18
+        first = 9 if plain else 19
         columns += ", account, tokens, nano_usd, unpriced"
         arrays += f", ${first}::bytea[], ${first + 1}::text[], ${first + 2}::text[]"
         arrays += f", ${first + 3}::text[]"
@@ -224,7 +258,14 @@ def _append(s: str, *, plain: bool, charged: bool) -> str:
                    {set_seal}{set_labels}
               FROM unit u
              WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
-            RETURNING s.log, u.*
+            RETURNING s.log, s.owner, u.*
+        ), begun AS (
+            INSERT INTO {s}.unfinished (session, owner)
+            SELECT f.session, coalesce(f.owner, '') FROM fenced f WHERE f.unfinished
+            ON CONFLICT (session) DO UPDATE SET owner = excluded.owner
+        ), settled AS (
+            DELETE FROM {s}.unfinished u USING fenced f
+             WHERE u.session = f.session AND NOT f.unfinished
         ), written AS (
             INSERT INTO {s}.record (log, seq, epoch, body, large)
             SELECT f.log, f.head + 1, f.epoch, f.body, {large_of_one}

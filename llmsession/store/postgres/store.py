@@ -147,6 +147,16 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, filter))
 
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        """See ``UnfinishedIndex.unfinished``. Looks only at what owners left that are gone."""
+        if not _is_text(after):
+            raise InvalidInput(f"no session can have an id like {after!r}")
+        return await self._look(partial(self._reading.unfinished, after, limit))
+
+    async def settle(self, row: SessionRow) -> None:
+        if _is_text(row.session):
+            await self._change(lambda _: self._owners.settle(row))
+
     async def rows_with(
         self,
         words: Sequence[Word],

@@ -80,9 +80,15 @@ CREATE TABLE large (
 CREATE TABLE large_body (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 """
 
+# Has the session unfinished work? NULL: not known, because an earlier version wrote the row.
+_UNFINISHED = """
+ALTER TABLE session ADD COLUMN unfinished INTEGER;
+CREATE INDEX session_unfinished ON session (id) WHERE unfinished IS NOT 0;
+"""
+
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-STEPS: tuple[str, ...] = (_FIRST,)
+STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED)
 """The first step makes a file of ``FIRST_VERSION``. Each later one upgrades it to the next version.
 A step that was released never changes.
 """

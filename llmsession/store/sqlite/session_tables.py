@@ -165,6 +165,13 @@ class SessionTables:
             (lease.session, lease.epoch),
         )
 
+    def settle(self, row: SessionRow) -> None:
+        """See ``UnfinishedIndex.settle``."""
+        self.db.execute(
+            "UPDATE session SET unfinished = 0 WHERE id = ? AND epoch = ? AND head = ?",
+            (row.session, row.epoch, row.head),
+        )
+
     def _check_free(self, session: str) -> None:
         if self.db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).get is not None:
             raise SessionExists(session)
@@ -185,7 +192,8 @@ class SessionTables:
         assert row.owner is not None  # the creator of a session holds it
         self.db.execute(
             "INSERT INTO session (id, epoch, head, log, created_at, touched_at, owner, parent,"
-            " labels, origin_seal, head_seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}', ?, ?)",
+            " labels, origin_seal, head_seal, unfinished)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}', ?, ?, 0)",
             (row.session, row.epoch, row.head, log, row.created_at, row.touched_at,
              row.owner.name, row.parent,
              self._origin_seal(row.session, log, row.parent, segments),

@@ -89,6 +89,7 @@ class SqliteStore:
                 f"lease_s is {lease_s} and busy_s is {busy_s}; lease_s must be above 0, and busy_s"
                 " 0 or more"
             )
+        self._clock = clock
         self._is_encrypted = key is not None
         self._file = SqliteFile(self.path, key=key, busy_s=busy_s, vfs=vfs)
         self._writer = SqliteWriter(self._file, clock=clock, lease_s=lease_s)
@@ -125,6 +126,12 @@ class SqliteStore:
     ) -> Sequence[SessionRow]:
         """See ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, filter))
+
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        return await self._readers.run(lambda look: look.unfinished(after, limit, self._clock()))
+
+    async def settle(self, row: SessionRow) -> None:
+        await self._writer.run(lambda do: do.settle(row))
 
     async def rows_with(
         self,

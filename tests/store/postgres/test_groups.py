@@ -76,6 +76,7 @@ def test_a_groups_rows_are_told_in_columns() -> None:
         [b"one", b"twothreex", b""],
         [None, "{1,1,4,9}", "{}"],
         [None, "{0,3,5,1}", "{}"],
+        [None, None, None],
     ]
 
 
@@ -91,10 +92,19 @@ def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units
     plain, is_charged, columns = arguments(units, PLAIN)
     assert (plain, is_charged) == (True, True)
     account = account_mark("a", PLAIN)
-    assert [list(column) for column in columns[7:]] == [[account], ["5"], ["2"], ['{"\\\\x6d"}']]
+    assert [list(column) for column in columns[8:]] == [[account], ["5"], ["2"], ['{"\\\\x6d"}']]
     assert [unit.charge for unit in form_group(waiting)] == [
         Charge("b", Spending(5, 1, frozenset("m")))
     ]
+
+
+def test_the_last_mark_of_a_unit_counts() -> None:
+    waiting = deque(
+        Entry(Batch("s", 1, head, (b"x",), unfinished=mark), NOBODY, NOBODY)
+        for head, mark in enumerate((True, False, None))
+    )
+    [unit] = form_group(waiting)
+    assert unit.unfinished is False
 
 
 batches = st.builds(
