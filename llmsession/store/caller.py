@@ -50,3 +50,24 @@ class Caller:
         soon = getattr(self.loop, "call_soon_threadsafe", None) or self.loop.run_sync_soon
         with suppress(RuntimeError):  # asyncio: closed; trio's RunFinishedError is one, too
             soon(body)
+
+    def call_in_task(self, body: Callable[[], None]) -> None:
+        """As ``call``, for a *body* that begins tasks: of asyncio anyio recognises no callbacks."""
+        loop = self.loop
+        if not isinstance(loop, asyncio.AbstractEventLoop):
+            self.call(body)
+            return
+
+        async def run() -> None:
+            body()
+
+        def begin() -> None:
+            task = loop.create_task(run())
+            _begun.add(task)
+            task.add_done_callback(_begun.discard)
+
+        self.call(begin)
+
+
+_begun: set[asyncio.Task[None]] = set()
+"""asyncio itself holds a task weakly only."""

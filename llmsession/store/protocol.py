@@ -324,7 +324,8 @@ class WordIndex(Protocol):
 
 
 class OwnerListener(Protocol):
-    """What a ``LeasingStore`` calls, in the event loop that ``watch_owner`` was called in."""
+    """What a ``LeasingStore`` calls, in the event loop that ``watch_owner`` was called in, and in a
+    task."""
 
     def taken(self, session: str, epoch: int) -> None:
         """Another owner has taken *session*, which has *epoch* now."""

@@ -60,7 +60,7 @@ class Owners:
 
     def watch(self, owner: Owner, listener: OwnerListener) -> None:
         """See ``LeasingStore.watch_owner``. Called in the listener's loop, as is the next."""
-        self._leases.watch(owner.name, listener, Caller().call)
+        self._leases.watch(owner.name, listener, Caller().call_in_task)
 
     def is_valid(self, owner: Owner) -> bool:
         """See ``LeasingStore.is_lease_valid``."""
