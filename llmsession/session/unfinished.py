@@ -8,6 +8,7 @@ work. Otherwise the newest records of each log are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -42,6 +43,14 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of sessions that had an open turn and are live now."""
     failed: dict[str, SessionError] = {}
     """The error of each session that could not be read or opened, by id."""
+
+    def log(self, log: Any) -> None:
+        """Tell the operator."""
+        for session, error in self.failed.items():
+            fields = {"error": type(error).__name__, "why": str(error)}
+            log.error("session.not_recovered", session=session, **fields)
+        if self.recovered:
+            log.info("sessions.recovered", sessions=len(self.recovered))
 
 
 class _Brief(msgspec.Struct, frozen=True):
