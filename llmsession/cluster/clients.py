@@ -46,6 +46,9 @@ FIRST_DELAY_S, MAX_DELAY_S = 0.05, 1.0
 MAX_ROUTES = 100_000
 _STATES: Mapping[str, HostState] = {"joining": "joining", "up": "up", "draining": "draining"}
 """The states that are known here. A host in one that a newer version has is given no sessions."""
+SILENCE_S = 2.0
+"""A host that has not answered a command for so long is asked if it is there. After as long again
+the command goes on at another host: see ``Link``."""
 
 
 @asynccontextmanager
@@ -104,6 +107,7 @@ def link_maker(
             token=token,
             patience_s=0.0,  # another host may serve the session by now
             overloaded_s=overloaded_s,
+            silence_s=SILENCE_S,
             client=client,
         )
 
@@ -113,12 +117,14 @@ def link_maker(
 class _Request(PendingRequest):
     """A command of the cluster's client, wherever it is sent."""
 
-    __slots__ = ("give_up", "hops")
+    __slots__ = ("give_up", "hops", "sent_at")
 
-    def __init__(self, command: w.Command[Any], give_up: float) -> None:
+    def __init__(self, command: w.Command[Any]) -> None:
         super().__init__(command, asyncio.get_running_loop().create_future())
-        self.give_up = give_up
-        """By the event loop's time: an error after this is the caller's."""
+        self.sent_at = 0.0
+        """When it was sent to a host last. By the event loop's time, as the next."""
+        self.give_up: float | None = None
+        """An error after this is the caller's. None as long as a host has it."""
         self.hops = 0
 
 
@@ -204,7 +210,7 @@ class ClusterLink:
 
     def ask(self, command: w.Command[Any]) -> PendingRequest:
         """Send *command* to the host of its session, now or once it is known."""
-        request = _Request(command, self._now() + self._patience_s)
+        request = _Request(command)
         if self._closed:
             fail(request, SessionClosed("the connection was closed"))
             return request
@@ -223,6 +229,7 @@ class ClusterLink:
         command = msgspec.structs.replace(request.command, id=link.new_id())
         if line.was_sent_on and isinstance(command, w.Open):
             command = msgspec.structs.replace(command, here=True)
+        request.sent_at = self._now()
         sent = link.ask(command)
         sent.answer.add_done_callback(lambda answer: self._answered(key, line, request, link, sent))
 
@@ -243,8 +250,8 @@ class ClusterLink:
         elif (
             isinstance(error, SessionError)
             and self._learn(line, line.session, link, error)
-            and self._now() < request.give_up
             and not self._closed
+            and not self._is_given_up(request, link)
         ):
             request.repeated = request.repeated or isinstance(error, Unreachable)
             request.hops += 1
@@ -257,6 +264,14 @@ class ClusterLink:
             self._move(key, line, 0.0 if is_sent_on else _delay_s(hops))
         elif not line.waiting and not line.sent:
             self._lines.pop(key, None)
+
+    def _is_given_up(self, request: _Request, link: Link | None) -> bool:
+        """Was *request*, which has failed at the host of *link* or could not be sent, served by no
+        host for too long? One that waits for a long turn may lose host after host."""
+        was_served = link is not None and link.heard_at > request.sent_at + MAX_DELAY_S
+        if request.give_up is None or was_served:
+            request.give_up = self._now() + self._patience_s
+        return self._now() >= request.give_up
 
     def _learn(
         self, line: _Line | None, session: str | None, link: Link, error: SessionError
@@ -308,7 +323,7 @@ class ClusterLink:
                 delay_s = _delay_s(hops)
                 is_over = not isinstance(error, Unreachable)
                 for request in tuple(line.waiting):
-                    if is_over or self._now() >= request.give_up:
+                    if is_over or self._is_given_up(request, None):
                         line.waiting.remove(request)
                         fail(request, error)
                 if not line.waiting:
@@ -446,7 +461,8 @@ class ClusterLink:
 
     async def _connect(self, address: str) -> Link:
         link = self._make(address)
-        await link.begin()
+        # The first host may take its time: without it there is no client.
+        await link.begin(hello_s=2 * SILENCE_S if self._links else None)
         await asyncio.sleep(0)  # now it sends at once, so commands keep their order
         self._links[address] = link
         self._note_hosts(address, link.cluster)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from llmsession.errors import InvalidConfig, SessionError, StoreError
 from llmsession.session import SessionManager
@@ -20,13 +21,15 @@ from llmsession.transport.wire.addresses import parse_address
 
 from .directory import Directory
 from .observing import observing
-from .placement import View, host_of, moved_away
+from .placement import Change, View, host_of
 from .routing import HostDirectory, Routing
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 
 AT_ONCE = 16
 """So many sessions are handed over at the same time."""
+LOOKED_AT = 200
+"""So many sessions that stay are looked at in a row, in less than a millisecond."""
 RECOVER_AGAIN_S = 1.0
 """The pause before a recovery that failed is tried again."""
 ROUNDS = 5
@@ -79,8 +82,18 @@ class ClusterHost:
     def _view_changed(self, before: View, after: View) -> None:
         if self._may_have_left_turns(before, after):
             self._recovery_due.set()
-        for session, _ in moved_away(before, after, self._name, self._manager.live):
-            self._start(session)
+        work = partial(self._hand_over_moved, Change(before, after, self._name))
+        runtime_of(self._manager).run_work(f"hand-overs of view {after.version}", work)
+
+    async def _hand_over_moved(self, change: Change) -> None:
+        """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
+        session that moves costs a look at each of them."""
+        for number, session in enumerate(self._manager.live, 1):
+            moves = change.target(session) is not None
+            if moves:
+                self._start(session)
+            if moves or number % LOOKED_AT == 0:
+                await anyio.lowlevel.checkpoint()
 
     def _may_have_left_turns(self, before: View, after: View) -> bool:
         is_gone = any(after.by_incarnation(host.incarnation) is None for host in before.hosts)

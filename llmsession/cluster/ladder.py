@@ -112,6 +112,10 @@ class Silence:
         """*host* has answered."""
         self._answered_at[host] = now
 
+    def forget(self, host: str) -> None:
+        """*host* was declared dead. If it lives and enters again, it has not answered yet."""
+        self._answered_at.pop(host, None)
+
     def has_answered(self, host: str) -> bool:
         """Has *host* ever answered?"""
         return host in self._answered_at

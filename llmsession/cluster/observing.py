@@ -22,7 +22,7 @@ from llmsession.transport.wire.framing import decode_from_server, encode
 
 from .directory import Directory
 from .ladder import PROBES, Silence, watched_by, why_dead
-from .placement import Host
+from .placement import Host, View
 
 __all__ = ["Observer", "Ping", "observing", "ping"]
 
@@ -48,6 +48,13 @@ class Observer:
         self._reported: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds = 0
+        directory.watch(self._view_changed)
+
+    def _view_changed(self, before: View, after: View) -> None:
+        # At once: it may be back before the next look.
+        for host in before.hosts:
+            if after.by_incarnation(host.incarnation) is None:
+                self._silence.forget(host.incarnation)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -82,6 +89,7 @@ class Observer:
             evidence = await self._directory.suspect(incarnation)
             why = None if evidence is None else why_dead(evidence)
             if why is not None:
+                self._silence.forget(incarnation)
                 await self._directory.declare_dead(incarnation, why)
         await self._directory.remove_ended()
 

@@ -15,7 +15,6 @@ import anyio.to_thread
 import msgspec
 
 from llmsession.errors import SessionClosed, SessionError, SessionInUse, SessionNotFound
-from llmsession.store.checked import CheckedStore
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner, SessionRow, Store
 
@@ -98,20 +97,22 @@ async def recover_unfinished(
                 failed[row.session] = error
 
     limiter, after = anyio.Semaphore(at_once), ""
-    while rows := await _next_page(store, after):
+    while True:
+        rows = await store.unfinished(after=after, limit=PAGE)
+        is_index = rows is not None
+        if rows is None:
+            rows = await store.rows(after=after, limit=PAGE)
+        if not rows:
+            return RecoveryReport(recovered=tuple(recovered), failed=failed)
         after = rows[-1].session
+        rows = [row for row in rows if wanted(row.session)]
+        # An index knows better who is dead: somebody may have told the store.
+        free = rows if is_index else await _not_held(rows)
+        live = set(manager.live)
         async with anyio.create_task_group() as group:
-            rows = await _not_held([row for row in rows if wanted(row.session)])
-            live = set(manager.live)
-            for row in rows:
+            for row in free:
                 if row.session not in live:
                     group.start_soon(look, row)
-    return RecoveryReport(recovered=tuple(recovered), failed=failed)
-
-
-async def _next_page(store: CheckedStore, after: str) -> Sequence[SessionRow]:
-    rows = await store.unfinished(after=after, limit=PAGE)
-    return await store.rows(after=after, limit=PAGE) if rows is None else rows
 
 
 async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:

@@ -134,7 +134,8 @@ class CountingStore(Protocol):
         pending: Spending,
         hold_s: float,
     ) -> Grant:
-        """Give the owner named *owner* a slice of what is left of *limit*, for *hold_s* seconds; see ``grant_of``.
+        """Give the owner named *owner* a slice of what is left of *limit*: see ``grant_of``. The
+        slice ends after *hold_s* seconds.
 
         It replaces the slice that the owner had. Slices of other owners that have not ended are not
         granted again. Calls for one account exclude each other.

@@ -12,6 +12,9 @@ import pytest
 from llmsession import InvalidInput, SessionError, Unreachable, records
 from llmsession.cluster.clients import connect_cluster
 from llmsession.cluster.placement import Host, host_of
+from llmsession.testing.scripted import never
+from llmsession.transport.wire import messages as w
+from llmsession.transport.wire.framing import encode
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG
@@ -125,7 +128,7 @@ async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_sessi
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
         session = await sessions.create(CONFIG, session_id="s")
         events = session.subscribe(after=0)
-        source, target = a, b
+        source, target = (a, b) if a.manager.live else (b, a)
         for _ in range(12):
             await b.directory.ask_to_move("s", view_of(source), target.name)
             async for event in events:
@@ -133,6 +136,9 @@ async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_sessi
                     break
             assert await (await session.send("hi")).text() == "said"
             assert (source.manager.live, target.manager.live) == ((), ("s",))
+            async for event in events:  # so the subscription is there, too
+                if isinstance(event, records.TurnCommitted):
+                    break
             source, target = target, source
 
 
@@ -140,6 +146,61 @@ def view_of(host: LocalHost) -> Host:
     found = host.directory.view.by_name(host.name)
     assert found is not None
     return found
+
+
+async def test_a_command_that_was_served_for_long_is_not_given_up_when_its_session_moves(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, tmp_path, "a", lambda request, tag: never()) as a,
+        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        connect_cluster([a.address], patience_s=1.0) as sessions,
+    ):
+        await refresh(a, b)
+        session = await sessions.create(CONFIG, session_id="s")
+        turn = await session.send("hi")
+        outcome = asyncio.create_task(turn.outcome())
+        for _ in range(30):  # in all longer than the client is patient
+            await session.read_status()
+            await asyncio.sleep(0.05)
+        a.routing.hand_over_to("s", "b")
+        await a.manager.hand_over("s", when="now")
+        assert (await outcome).status == "committed"
+        assert b.manager.live == ("s",)
+
+
+@asynccontextmanager
+async def silent_host(address: str) -> AsyncIterator[None]:
+    """Says hello, and then nothing: as a host whose process is stopped."""
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(
+            encode(
+                w.Welcome(version=w.VERSION, server="", max_frame_bytes=1 << 20, keepalive_s=1000.0)
+            )
+        )
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    async with await asyncio.start_unix_server(welcome, address.removeprefix("unix:")):
+        yield
+
+
+async def test_a_command_to_a_host_that_is_silent_goes_on_at_another_one(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmsession.cluster.clients.SILENCE_S", 0.5)
+    silent = f"unix:{tmp_path}/silent.sock"
+    async with (
+        silent_host(silent),
+        two_hosts(database, tmp_path) as (a, _),
+        connect_cluster([silent, a.address]) as sessions,
+    ):
+        await sessions.create(CONFIG, session_id="s")
+        assert [row.session for row in await sessions.list()] == ["s"]
 
 
 async def test_the_first_host_may_be_gone(database: Database, tmp_path: Path) -> None:

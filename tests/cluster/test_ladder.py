@@ -126,6 +126,15 @@ def test_a_host_that_was_not_watched_meanwhile_is_silent_only_if_it_answers_agai
     assert looks(silence, 11.0, "a", begin=9.25) == [11.0]
 
 
+def test_a_host_that_was_declared_dead_has_to_answer_again_before_it_is_silent() -> None:
+    silence = Silence(2.0)
+    silence.answered("a", 0.0)
+    assert looks(silence, 2.0, "a") == [2.0]
+    silence.forget("a")
+    assert not silence.has_answered("a")
+    assert looks(silence, 9.0, "a", begin=2.25) == []
+
+
 def test_an_observer_that_stood_still_itself_takes_nobody_for_silent() -> None:
     silence = Silence(2.0)
     silence.answered("a", 0.0)

@@ -512,7 +512,10 @@ MAX_ASKED = 500
 
 
 class Indexed(MemoryStore):
-    """A store with an index of words, that does *act* where a search asks it by *method*."""
+    """A store with an index of words, that does *act* where a search asks it by *method*. It counts
+    nothing."""
+
+    begin_count = None  # type: ignore[assignment]
 
     def __init__(self, method: str, act: Act) -> None:
         super().__init__()

@@ -42,6 +42,7 @@ from ..core.core import Core, Report, Services
 from ..core.idempotency_keys import IdempotencyKeys
 from ..core.turn_run import Run
 from ..log.journal import Journal, Written
+from ..log.meter import charge_of
 from ..log.open_calls import unanswered_uses
 from ..log.outcomes import outcome_of
 from ..log.reader import is_in_log
@@ -90,7 +91,14 @@ class Actor:
         self.core = Core(
             state=state,
             config=config,
-            journal=Journal(store, lease, services.clock, self._came_back, tuple(state.open)),
+            journal=Journal(
+                store,
+                lease,
+                services.clock,
+                self._came_back,
+                charge=charge_of(state, services.prices),
+                open_turns=tuple(state.open),
+            ),
             report=self.report,
             services=services,
         )
@@ -296,7 +304,7 @@ class Actor:
         if self.status == "closing":
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
-                self.core.journal.write(r.SessionHandedOver())
+                self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
                 return True
             await self._release()
         return not self.mailbox.is_empty
@@ -435,6 +443,7 @@ class Actor:
             return
         match result:
             case Appended():
+                self.core.account.settled(written.batch.charge)
                 for record, then in written.entries:
                     if record is not None:
                         self._take_in(record)
@@ -572,6 +581,7 @@ class Actor:
         self.status = status
         self.turns.runner.compactor.end()
         self.core.journal.stop()
+        self.core.account.leave()
         self._gone(self)
 
     def _cannot_go_on(self, error: SessionError) -> None:

@@ -27,6 +27,8 @@ from llmsession.turns.records import (
     is_terminal,
 )
 
+from .meter import ChargeOf
+
 __all__ = ["Journal", "Written"]
 
 Then: TypeAlias = Callable[[], None]
@@ -46,6 +48,7 @@ class Journal:
 
     Records that arrive during an append go into the next batch, so a slow store makes batches
     larger instead of making the queue longer. ``report`` gets each batch with its result, in order.
+    *charge* says what each batch spends.
     Nothing here waits, so nothing can be cancelled.
 
     *open_turns* are the turns that the log left open up to the lease's head. A batch says whether
@@ -58,12 +61,15 @@ class Journal:
         lease: Lease,
         clock: Callable[[], float],
         report: Callable[[Written], None],
+        *,
+        charge: ChargeOf | None = None,
         open_turns: Iterable[int] = (),
     ) -> None:
         self._store = store
         self._lease = lease
         self._clock = clock
         self._report = report
+        self._charge = charge
         self._queue: list[tuple[Record | None, Then | None]] = []
         self._written = lease.head
         self._seq = lease.head
@@ -123,6 +129,7 @@ class Journal:
             bodies=tuple(encode_record(record) for record in records),
             at=records[-1].at if records else 0.0,
             labels=_labels(records),
+            charge=self._charge(records) if self._charge is not None else None,
             unfinished=self._changed_mark(),
         )
         if not batch.bodies:

@@ -73,14 +73,6 @@ class Unit:
         )
 
     @property
-    def unfinished(self) -> bool | None:
-        """The last mark that a batch set, if any did."""
-        if len(self.entries) == 1:
-            return self.first.unfinished
-        marks = (e.batch.unfinished for e in reversed(self.entries))
-        return next((mark for mark in marks if mark is not None), None)
-
-    @property
     def charge(self) -> Charge | None:
         """What all its batches spent together."""
         charges = [entry.batch.charge for entry in self.entries if entry.batch.charge is not None]
@@ -88,6 +80,14 @@ class Unit:
             return charges[0] if charges else None
         spent = sum((charge.spent for charge in charges), Spending())
         return Charge(charges[0].account, spent)
+
+    @property
+    def unfinished(self) -> bool | None:
+        """The last mark that a batch set, if any did."""
+        if len(self.entries) == 1:
+            return self.first.unfinished
+        marks = (e.batch.unfinished for e in reversed(self.entries))
+        return next((mark for mark in marks if mark is not None), None)
 
     def takes(self, entry: Entry) -> bool:
         """Add *entry* if its batch follows directly. Returns whether it does."""

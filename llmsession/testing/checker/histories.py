@@ -295,8 +295,9 @@ def _check_acknowledged(session: _Session, send: Operation, name: str) -> Iterat
     if record.turn != send.turn:
         yield f"{name} was acknowledged as turn {send.turn}, and the log has it as {record.turn}"
     if send.expected_head is not None:
+        # Turns that jump the queue are committed before those with smaller numbers.
         ends = (each for each in session.log[: record.seq - 1] if each.kind == "turn.committed")
-        head = max((each.turn or 0 for each in ends), default=0)
+        head = [0, *(each.turn or 0 for each in ends)][-1]
         if head != send.expected_head:
             yield f"{name} was to follow turn {send.expected_head}, and follows turn {head}"
 
@@ -340,13 +341,15 @@ def _check_endings(session: _Session) -> Iterator[str]:
 
 
 def _check_interrupt(session: _Session, interrupt: Operation) -> Iterator[str]:
+    if interrupt.turn is None:  # nothing ran; the answer is about sends that waited
+        return
     end = session.end_of(interrupt.turn)
     name = f"the interrupt of {interrupt.client}"
     is_right = {
         "aborted": end is not None and end.kind == "turn.aborted",
         "kept": end is not None and (end.kind, end.stop_reason) == ("turn.committed", _KEPT),
         "too_late": end is not None,
-        "not_running": interrupt.turn is None or end is not None,
+        "not_running": end is not None,
     }.get(interrupt.answer, True)
     if not is_right:
         ended = "the log has no end of it" if end is None else f"record {end.seq} is {end.kind}"

@@ -215,11 +215,13 @@ class ClusterHostProcess(Host):
     @property
     def life(self) -> ClusterIncarnation | None:
         """The running incarnation; None while there is none, or while it is stopped."""
-        return self._life if self.is_up and self._life.link.flows.is_set() else None
+        is_running = self.is_up and self._life.has_begun and self._life.link.flows.is_set()
+        return self._life if is_running else None
 
     async def incarnation(self) -> ClusterIncarnation:
-        await super().incarnation()
-        return self._life
+        life = await super().incarnation()
+        assert isinstance(life, ClusterIncarnation)  # as ``_new_life`` makes it
+        return life
 
     def reached_by_clients(self) -> bool:
         """Whether clients can connect."""
@@ -236,7 +238,7 @@ class ClusterHostProcess(Host):
             return
         life = self._life
         await life.ready()
-        if is_seen:
+        if is_seen and not life.owner_is_dead:
             self._world.group.start_soon(self._declare, life.owner)
         await self.kill(down_s)
 
@@ -255,6 +257,8 @@ class ClusterHostProcess(Host):
             return
         life = self._life
         await life.ready()
+        if life.owner_is_dead:
+            return
         await life.within(lambda: life.host.hand_over_all(DRAIN_S))
         if life is self._life and not life.owner_is_dead and self.is_up:
             self._up = anyio.Event()

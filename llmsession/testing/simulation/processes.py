@@ -107,6 +107,11 @@ class Incarnation:
         """A request or a tool of *session* begins now, or a preview is published. *session* is ""
         for a summary."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the manager is running."""
+        return self._begun.is_set() and not self.owner_is_dead
+
     async def ready(self) -> None:
         """Wait until the manager is running."""
         await self._begun.wait()

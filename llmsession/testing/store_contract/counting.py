@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol, cast
 
 import anyio
+import msgspec
 
 from llmsession.errors import InvalidInput
 from llmsession.store.counting import Amounts, Charge, CountingStore, Uncounted, grant_of
@@ -214,6 +215,4 @@ class CountingContract(StoreStage):
 
 
 def _charged(batch: Batch, charge: Charge | None) -> Batch:
-    return Batch(
-        batch.session, batch.epoch, batch.head, batch.bodies, batch.at, batch.labels, charge
-    )
+    return msgspec.structs.replace(batch, charge=charge)

@@ -56,7 +56,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "load"
     sessions: int = 4
     senders: int = 2
-    pause_s: float = 0.05
+    pause_s: float = 0.1
     model: str = "recorded"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import weakref
 from collections.abc import Callable
@@ -93,7 +94,10 @@ class Link:
 
     *patience_s* is how many seconds the service may be unreachable before waiting calls fail with
     Unreachable. The next call tries to connect again. *overloaded_s* is how many seconds a command
-    is sent again that the service refuses as Overloaded with a hint.
+    is sent again that the service refuses as Overloaded with a hint. *silence_s* is for clients
+    that can go elsewhere: while a command waits, a service that is silent for so long is asked if
+    it is there, and after as long again the connection is lost. By default the service's keepalive
+    decides.
     """
 
     def __init__(
@@ -104,8 +108,10 @@ class Link:
         patience_s: float,
         client: str,
         overloaded_s: float = 0.0,
+        silence_s: float | None = None,
     ) -> None:
         self._dial = dial
+        self._silence_s = silence_s
         self._hello = encode(w.Hello(versions=(w.VERSION,), token=token, client=client))
         self._patience_s = patience_s
         self._channel: Channel | None = None
@@ -127,6 +133,8 @@ class Link:
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._heard = False
+        self.heard_at = -math.inf
+        """When the service last sent something after its welcome, by the event loop's time."""
         self.default_model: str | None = None
         """The default model that the newest welcome named."""
         self.cluster: w.ClusterHosts | None = None
@@ -134,10 +142,10 @@ class Link:
         self.reconnects = 0
         """How often the link has connected again."""
 
-    async def begin(self) -> None:
-        """Make the first connection. Raises Unreachable, Unauthenticated, ProtocolError, and
-        Overloaded if the service accepts no more clients."""
-        channel, keepalive_s = await self._connected()
+    async def begin(self, *, hello_s: float | None = None) -> None:
+        """Make the first connection, in *hello_s* seconds. Raises Unreachable, Unauthenticated,
+        ProtocolError, and Overloaded if the service accepts no more clients."""
+        channel, keepalive_s = await self._connected(HELLO_S if hello_s is None else hello_s)
         self._unused = channel
         self._runner = asyncio.get_running_loop().create_task(self._run(channel, keepalive_s))
 
@@ -223,20 +231,20 @@ class Link:
 
     # The connection.
 
-    async def _connected(self) -> tuple[Channel, float]:
+    async def _connected(self, hello_s: float) -> tuple[Channel, float]:
         """A channel whose hello was answered, and its keepalive in seconds."""
         try:
-            async with asyncio.timeout(HELLO_S):
+            async with asyncio.timeout(hello_s):
                 channel = await self._dial()
         except (OSError, TimeoutError) as error:
             raise Unreachable(f"the service cannot be reached: {error_text(error)}") from error
         try:
-            async with asyncio.timeout(HELLO_S):
+            async with asyncio.timeout(hello_s):
                 channel.send(self._hello)
                 return channel, await self._welcomed(channel)
         except TimeoutError as error:
             await channel.aclose()
-            message = f"the service has not answered in {HELLO_S:g} s; is it behind TLS?"
+            message = f"the service has not answered in {hello_s:g} s; is it behind TLS?"
             raise Unreachable(message) from error
         except OSError as error:
             await channel.aclose()
@@ -287,10 +295,11 @@ class Link:
     async def _connected_again(self, hint_s: float) -> tuple[Channel, float] | None:
         loop = asyncio.get_running_loop()
         until, delay_s = loop.time() + self._patience_s, FIRST_DELAY_S
+        hello_s = HELLO_S if self._silence_s is None else min(HELLO_S, 2 * self._silence_s)
         await asyncio.sleep(hint_s * random.uniform(0.5, 1.0))
         while True:
             try:
-                return await self._connected()
+                return await self._connected(hello_s)
             except (Unauthenticated, ProtocolError) as error:
                 self._fail_all(error)  # another attempt would fail in the same way
                 return None
@@ -342,17 +351,24 @@ class Link:
             frames = await channel.receive()
             if not frames:
                 return 0.0
-            self._heard = True
+            self._heard, self.heard_at = True, asyncio.get_running_loop().time()
 
     async def _keep_alive(self, channel: Channel, keepalive_s: float) -> None:
+        """Return once the service was silent for too long, although it was asked."""
+        look_s = keepalive_s if self._silence_s is None else min(keepalive_s, self._silence_s)
+        silent_s, asked_at_s = 0.0, None
         while True:
             self._heard = False
-            await asyncio.sleep(keepalive_s)
+            await asyncio.sleep(look_s)
             if self._heard:
+                silent_s, asked_at_s = 0.0, None
                 continue
-            channel.send(encode(w.Ping()))
-            await asyncio.sleep(keepalive_s)
-            if not self._heard:
+            silent_s += look_s
+            limit_s = look_s if self._pending.waiting else keepalive_s
+            if asked_at_s is None and silent_s >= limit_s:
+                channel.send(encode(w.Ping()))
+                asked_at_s = silent_s
+            elif asked_at_s is not None and silent_s >= asked_at_s + limit_s:
                 return
 
     def _receive(self, channel: Channel, frame: bytes) -> w.Goodbye | None:

@@ -79,7 +79,7 @@ async def test_sessions_of_a_frozen_node_go_on_elsewhere_and_its_hosts_find_out(
 @pytest.mark.long
 async def test_a_host_drains_and_no_command_fails(world: World, seed: int) -> None:
     await world.start("a", "b")
-    async with world.load(seed, sessions=8) as load:
+    async with world.load(seed, sessions=8, pause_s=0.4) as load:
         await world.cli("drain", "a")
         await load.progressed(5)
         assert "a  draining" in await world.cli("status")
@@ -90,7 +90,7 @@ async def test_a_cluster_grows_from_two_hosts_to_five_and_shrinks_again(
     world: World, seed: int
 ) -> None:
     await world.start("a", "b")
-    async with world.load(seed, sessions=8) as load:
+    async with world.load(seed, sessions=8, pause_s=0.4) as load:
         await world.start("c", "d", "e")
         await load.progressed(5)
         leaving = [world.hosts.pop(name) for name in ("a", "c", "e")]
@@ -103,7 +103,7 @@ async def test_a_cluster_grows_from_two_hosts_to_five_and_shrinks_again(
 @pytest.mark.long
 async def test_hosts_are_replaced_one_after_the_other(world: World, seed: int) -> None:
     await world.start("a", "b", "c")
-    async with world.load(seed, sessions=8) as load:
+    async with world.load(seed, sessions=8, pause_s=0.4) as load:
         for name in "abc":
             world.hosts[name].signal(signal.SIGTERM)
             assert await world.hosts[name].ended() == 0

@@ -117,7 +117,7 @@ async def test_the_first_batch_says_whether_turns_are_open_that_the_log_left_so(
     w = await writing()
     for turn, open_turns in ((1, ()), (2, (1,))):
         lease = await w.store.acquire("s", ANN)
-        journal = Journal(w.store, lease, lambda: 1.0, w.reports.append, open_turns)
+        journal = Journal(w.store, lease, lambda: 1.0, w.reports.append, open_turns=open_turns)
         journal.write(ended(1) if turn == 1 else SessionLabelled(labels={}))
         journal.flush()
     assert [batch.unfinished for batch in w.store.appends] == [False, True]

@@ -208,3 +208,9 @@ async def test_a_store_that_cannot_say_anything_of_its_leases_is_used_without_th
     async with SessionManager(provider=ScriptedProvider([say("hi")]), store=kind()) as manager:
         session = await manager.create(SessionConfig(model="m"))
         assert await (await session.send("hello")).text() == "hi"
+
+
+async def test_what_the_store_says_when_the_manager_has_ended_has_no_effect() -> None:
+    async with owned(say("hello")) as (session, store, _):
+        await (await session.send("hi")).text()
+    store.renew()

@@ -80,15 +80,6 @@ def test_a_groups_rows_are_told_in_columns() -> None:
     ]
 
 
-def test_the_last_mark_of_a_unit_counts() -> None:
-    waiting = deque(
-        Entry(Batch("s", 1, head, (b"x",), unfinished=mark), NOBODY, NOBODY)
-        for head, mark in enumerate((True, False, None))
-    )
-    [unit] = form_group(waiting)
-    assert unit.unfinished is False
-
-
 def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units() -> None:
     def charged(head: int, account: str | None, tokens: int) -> Entry:
         charge = None if account is None else Charge(account, Spending(tokens, 1, frozenset("m")))
@@ -105,6 +96,15 @@ def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units
     assert [unit.charge for unit in form_group(waiting)] == [
         Charge("b", Spending(5, 1, frozenset("m")))
     ]
+
+
+def test_the_last_mark_of_a_unit_counts() -> None:
+    waiting = deque(
+        Entry(Batch("s", 1, head, (b"x",), unfinished=mark), NOBODY, NOBODY)
+        for head, mark in enumerate((True, False, None))
+    )
+    [unit] = form_group(waiting)
+    assert unit.unfinished is False
 
 
 batches = st.builds(

@@ -259,6 +259,20 @@ def test_an_operation_without_an_answer_may_have_had_no_effect() -> None:
     assert check_history(history(nowhere=lost)) == ()
 
 
+def test_the_head_is_the_turn_that_was_committed_last_not_the_highest() -> None:
+    log = records(
+        (1, "session.created", None, "", ""),
+        (1, "turn.accepted", 1, "k1", ""),
+        (1, "turn.accepted", 2, "k2", ""),
+        (1, "turn.committed", 2, "", "end_turn"),
+        (1, "turn.committed", 1, "", "end_turn"),
+        (1, "turn.accepted", 3, "k3", ""),
+        (1, "turn.committed", 3, "", "end_turn"),
+    )
+    send = operation("send", 1, 2, command_id="k3", turn=3, expected_head=1)
+    assert check_history(History((send,), (), {"s": log})) == ()
+
+
 def test_a_repeat_may_be_invoked_long_after_the_turn_is_over() -> None:
     again = operation("send", 50, 51, command_id="k1", turn=1, expected_head=0)
     assert check_history(history(again=again)) == ()
