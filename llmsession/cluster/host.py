@@ -70,8 +70,9 @@ class ClusterHost:
                 )
                 report.log(self._log)
             except SessionError as error:
-                fields = {"error": type(error).__name__, "why": str(error)}
-                self._log.error("sessions.not_recovered", **fields)
+                self._log.error(
+                    "sessions.not_recovered", error=type(error).__name__, why=str(error)
+                )
                 await anyio.sleep(RECOVER_AGAIN_S)
                 self._recovery_due.set()
 
