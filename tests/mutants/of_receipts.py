@@ -126,7 +126,7 @@ in session/log/meter.py, by session/log/test_meter.py
 the end of a turn is charged with all of its requests (docs/how-to/limit-costs.md)
     - spent.cost_nano_usd - known.cost_nano_usd
     + spent.cost_nano_usd
-    test_the_charges_of_all_batches_are_what_the_log_has_spent
+    test_a_request_is_paid_for_once_although_its_turn_ends_later
 
 in store/counting.py, by store/test_memory.py
 what other owners hold is granted again (docs/how-to/limit-costs.md)
