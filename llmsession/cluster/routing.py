@@ -132,6 +132,11 @@ class Routing:
             return SessionMoved(str(error), address=own.address, view=self._version)
         return error
 
+    @property
+    def hosts_up(self) -> int:
+        """See ``Router.hosts_up``."""
+        return sum(host.state == "up" for host in self._directory.view.hosts)
+
     def statistics(self) -> ClusterStatistics:
         """See ``Router.statistics``."""
         view = self._directory.view

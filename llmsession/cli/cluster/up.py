@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, need_package
 
 from ..common.files import user_folder
 from ..common.stores import STORE_VARIABLE
@@ -28,6 +28,8 @@ NO_STORE = (
     f" ${STORE_VARIABLE}. To try it: docker run -d -p 127.0.0.1:5432:5432 -e POSTGRES_PASSWORD=try"
     " postgres, then --store postgresql://postgres:try@127.0.0.1/postgres"
 )
+
+RAY_LISTEN = "tcp://0.0.0.0:7700"
 
 
 def up(
@@ -55,12 +57,20 @@ def up(
             min=1, metavar="N", help="Run N hosts on this machine, until Ctrl-C; without Ray."
         ),
     ] = None,
+    hosts: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Run N hosts on the nodes of a Ray cluster."),
+    ] = None,
+    ray: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The Ray cluster; auto: that of this machine.")
+    ] = "auto",
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
             help="Where hosts listen: unix:FOLDER, or tcp://HOST:PORT for the first host of a"
-            " machine and the ports above for the others.",
+            " machine and the ports above for the others; 0.0.0.0 is each node's own address on"
+            " Ray. Default: a socket in --folder, or tcp://0.0.0.0:7700 on Ray.",
         ),
     ] = None,
     folder: Annotated[
@@ -76,7 +86,7 @@ def up(
         typer.Option(metavar="FILE", help="Answer from this recording instead of a model."),
     ] = None,
 ) -> None:
-    """Run the hosts of a cluster.
+    """Run the hosts of a cluster: on this machine with --local, otherwise on a Ray cluster.
 
     A host that ends is started again, after a pause if it ends again and again; other hosts take
     its sessions at once. ``llmsession cluster scale N`` changes how many run.
@@ -91,15 +101,38 @@ def up(
         if file is not None:
             arguments += [option, str(file.absolute())]
     place = folder.absolute() if folder is not None else _default_folder(cluster, address)
-    command = HostCommand(
-        cluster,
-        listen if listen is not None else f"unix:{place}",
-        tuple(arguments),
-        {"LLMSESSION_SERVE_STORE": address},
-    )
-    if local is None:
-        raise InvalidInput("use --local N")
-    anyio.run(_up_local, address, command, place, local)
+    if listen is None:
+        listen = f"unix:{place}" if local is not None else RAY_LISTEN
+    command = HostCommand(cluster, listen, tuple(arguments), {"LLMSESSION_SERVE_STORE": address})
+    command.check()
+    if local is not None:
+        if hosts is not None:
+            raise InvalidInput("--local and --hosts cannot be combined: --local N runs N hosts")
+        anyio.run(_up_local, address, command, place, local)
+    else:
+        _up_on_ray(address, command, place, hosts, ray)
+
+
+def _up_on_ray(
+    store: str, command: HostCommand, folder: Path, count: int | None, address: str
+) -> None:
+    need_package("ray", "a cluster without --local", "llmsession[cluster]")
+    from llmsession.cluster.ray_engine import Plan, start_on_ray
+
+    anyio.run(_want, store, command.cluster, count)
+    for host in start_on_ray(Plan(store, command, str(folder)), address):
+        say(f"{host.name}  up  {host.address}  pid {host.pid} on {host.node}")
+    say("They go on. llmsession cluster scale N changes how many run, and down ends them.")
+
+
+async def _want(store: str, cluster: str, count: int | None) -> None:
+    from llmsession.cluster.directory import Directory
+
+    async with Directory(store, cluster) as directory:
+        if count is not None:
+            await directory.set_wanted(count)
+        elif not directory.wanted:
+            raise InvalidInput("say how many hosts are to run: --hosts N, or --local N without Ray")
 
 
 def _default_folder(cluster: str, store: str) -> Path:
