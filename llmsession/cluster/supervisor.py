@@ -146,7 +146,7 @@ def slot_of(host: str) -> int:
 def reconcile(
     wanted: int | None, nodes: Sequence[Node], hosts: Sequence[SupervisedHost]
 ) -> tuple[Action, ...]:
-    """What to start and to stop, so that *wanted* hosts run on *nodes*; nothing if it is None.
+    """What to start and to stop, so that *wanted* hosts run on *nodes*; None: one for each core.
 
     Hosts are spread by the room of the nodes: one for each core. More are started if more are
     wanted. A host moves only from a node with more hosts than room to one with room that has been
@@ -155,7 +155,7 @@ def reconcile(
     starts it again.
     """
     if wanted is None:
-        return ()
+        wanted = sum(node.slots for node in nodes)
     known = {node.name: node for node in nodes}
     here = [host for host in hosts if host.node in known]
     staying = [host for host in here if host.state != "stopping"]
