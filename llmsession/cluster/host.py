@@ -59,10 +59,10 @@ class ClusterHost:
         """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
         session that moves costs a look at each of them."""
         for number, session in enumerate(self._manager.live, 1):
-            moves = change.target(session) is not None
-            if moves:
-                self._start(session)
-            if moves or number % LOOKED_AT == 0:
+            target = change.target(session)
+            if target is not None:
+                self._asked_to_move(session, target.name)
+            if target is not None or number % LOOKED_AT == 0:
                 await anyio.lowlevel.checkpoint()
 
     def _asked_to_move(self, session: str, target: str) -> None:

@@ -436,7 +436,10 @@ class Actor:
     # Records that came back from the store.
 
     def _came_back(self, written: Written) -> None:
-        self.report(lambda: self._written(written, written.result))
+        # An actor that has ended needs no answer. It may come when the manager has ended, too: then
+        # no task can read it.
+        if self.status in ("live", "closing"):
+            self.report(lambda: self._written(written, written.result))
 
     def _written(self, written: Written, result: Appended | Conflict | Lost) -> None:
         if self.status not in ("live", "closing"):

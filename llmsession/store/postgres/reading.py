@@ -104,14 +104,16 @@ class Reading:
         filter: SessionFilter,
         cipher: Cipher,
         *,
-        sessions: Sequence[str] | None = None,
+        queries: Sequence[str] = (),
     ) -> list[SessionRow]:
-        """See ``Store.rows``. With *sessions*, only rows of these."""
+        """See ``Store.rows``. Only sessions that have records for each of *queries*, which are
+        tsqueries.
+        """
         marks = label_marks(filter.labels, cipher) if filter.labels else None
         without = label_marks(dict.fromkeys(filter.without), cipher) if filter.without else None
         rows = await self._connections.run(
             lambda it: it.fetch(
-                self._statements.rows,
+                self._statements.rows_with(len(queries)),
                 after,
                 max(0, limit),
                 marks,
@@ -119,8 +121,8 @@ class Reading:
                 filter.created_before,
                 filter.touched_after,
                 filter.touched_before,
-                sessions,
                 without,
+                *queries,
             )
         )
         return [row_of(row, cipher) for row in rows]

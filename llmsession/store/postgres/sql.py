@@ -85,9 +85,13 @@ class Statements:
                AND ($5::float8 IS NULL OR created_at < $5)
                AND ($6::float8 IS NULL OR touched_at >= $6)
                AND ($7::float8 IS NULL OR touched_at < $7)
-               AND ($8::text[] IS NULL OR id = ANY($8))
-               AND ($9::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $9)
+               AND ($8::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $8)
              ORDER BY id LIMIT $2"""
+        self._having = f"""
+               AND id IN (
+                SELECT p.session FROM {s}.word w
+                  JOIN {s}.span p ON p.log = w.log AND w.seq BETWEEN p.first AND p.last
+                 WHERE w.words @@ $@::text::tsquery AND p.session > $1)"""
         self.holder = f"""
             SELECT s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
                    extract(epoch FROM o.lease_until)::float8 AS lease_until
@@ -176,6 +180,14 @@ class Statements:
         self.append_all = _append(s, plain=False, charged=False)
         self.append_charged = _append(s, plain=True, charged=True)
         self.append_all_charged = _append(s, plain=False, charged=True)
+
+    def rows_with(self, queries: int) -> str:
+        """``rows`` with so many queries of the word index as further values. A session has to have
+        a record for each of them.
+        """
+        having = (self._having.replace("@::", f"{9 + at}::") for at in range(queries))
+        before, order, after = self.rows.rpartition("ORDER BY id")
+        return before + "".join(having) + order + after
 
     def append_of(self, *, plain: bool, charged: bool) -> str:
         """The fenced append of a group: *plain* without labels and large parts, *charged* with

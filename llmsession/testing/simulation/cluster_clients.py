@@ -40,6 +40,8 @@ class ClusterClient(SimClient):
 
     async def reach(self, *, takeover: bool = False) -> SimConnection | None:
         for _ in range(MAX_TRIES):
+            if self.is_over:  # who opened it again would have more records written
+                return None
             host = self._hosts[self.home]
             if not host.reached_by_clients():
                 self._ask_another()

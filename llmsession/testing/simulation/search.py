@@ -39,8 +39,8 @@ class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("seeds", "sessions", "max_failures"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if self.hosts < 0:
-            raise InvalidInput(f"hosts is {self.hosts}; it must be 0 or more")
+        if self.hosts < 0 or self.hosts == 1:
+            raise InvalidInput(f"hosts is {self.hosts}; it must be 2 or more, or 0 for no cluster")
         return self
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -21,7 +21,7 @@ from llmsession import (
 from llmsession.session.compacting.model_summary import ModelSummary
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.config import SummariserConfig
-from llmsession.store import MemoryStore, Owner, OwnerListener
+from llmsession.store import Appended, AppendResult, Batch, MemoryStore, Owner, OwnerListener
 from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import first, settled
@@ -34,7 +34,16 @@ class LeasingMemory(MemoryStore):
         super().__init__()
         self.is_valid = True
         self.fails = 0
+        self.is_slow = False
+        self.answers: list[Callable[[], None]] = []
+        """The answers to appends, while it is slow."""
         self.listeners: dict[str, OwnerListener] = {}
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if self.is_slow:
+            self.answers.append(lambda: done(Appended(batch.head + len(batch.bodies))))
+        else:
+            super().append(batch, done)
 
     def watch_owner(self, owner: Owner, listener: OwnerListener) -> None:
         self.listeners[owner.name] = listener
@@ -214,3 +223,20 @@ async def test_what_the_store_says_when_the_manager_has_ended_has_no_effect() ->
     async with owned(say("hello")) as (session, store, _):
         await (await session.send("hi")).text()
     store.renew()
+
+
+async def test_an_append_is_answered_when_its_session_was_taken_and_the_manager_has_ended() -> None:
+    async with owned(say("hello")) as (session, store, _):
+        store.is_slow = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused, session)
+            await settled()
+            for listener in store.listeners.values():
+                listener.taken("s", 7)
+    assert len(store.answers) == 1
+    store.answers[0]()
+
+
+async def refused(session: LLMSession) -> None:
+    with pytest.raises(SessionMoved):
+        await session.send("hi")
