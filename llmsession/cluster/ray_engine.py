@@ -175,7 +175,7 @@ class _RayNodes:
             for node in nodes
             if node.id in self._said  # its keeper has answered once
         ]
-        return Seen(tuple(known), self.hosts, lost)
+        return Seen(tuple(known), self.hosts, lost, is_whole=len(known) == len(nodes))
 
     async def start(self, node: str, host: str) -> None:
         """See ``Supervisor``."""

@@ -89,6 +89,8 @@ class Seen(msgspec.Struct, frozen=True):
     hosts: tuple[SupervisedHost, ...]
     lost: frozenset[str] = frozenset()
     """The names of nodes that are surely gone, with all of their processes or cut off from them."""
+    is_whole: bool = True
+    """False if there are nodes whose hosts are not known yet."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -266,7 +268,7 @@ async def follow(
         wanted = directory.wanted
         try:
             seen = await supervisor.look()
-            if wanted == 0 and not seen.hosts:
+            if wanted == 0 and seen.is_whole and not seen.hosts:
                 return
             for host in of_lost_nodes(directory.view, seen.lost):
                 # Once: if it lives after all, it enters the directory again.
