@@ -105,7 +105,11 @@ class OwnerLease:
         """See ``OwnerListener``. Until it is known what was taken, the lease is not valid."""
         if not self._is_asking and not self._is_over:
             self._is_asking = True
-            self._run_work("look for sessions that were taken", self._ask)
+            try:
+                self._run_work("look for sessions that were taken", self._ask)
+            except BaseException as error:  # or nothing would ever begin here again
+                self._is_asking = False
+                self._give_up(error)
 
     async def _ask(self) -> None:
         try:
