@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run test test-quick test-long mutants model check docs docs-tables pictures coverage release release-check bench soak live vocabulary lock stubs clean
+.PHONY: help setup remake run run-cluster test test-quick test-long mutants model check docs docs-tables pictures coverage release release-check bench soak live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ setup: $(WORDS) ## make .venv from the lock; instant when nothing changed
 
 run: setup ## a tour with a real service: recorded replies, no model, no key, offline
 	@$(BIN)/python -m examples.story examples/recordings/*.jsonl
+
+run-cluster: setup ## a tour of a cluster: three hosts; one is killed, one drained, one added
+	@$(BIN)/python -m examples.cluster $(ARGS)
 
 test: setup ## every test but the long ones
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

@@ -21,6 +21,7 @@ from benchmarks import (
     transport,
     turns,
 )
+from benchmarks.cluster import table as cluster
 from benchmarks.peers.__main__ import main as run_peers
 from benchmarks.report import exceeded, print_rows, settled
 
@@ -39,12 +40,14 @@ BENCHMARKS = {
     "transport": transport.run,
     "turns": turns.run,
 }
+CLUSTER = "cluster"
+"""It measures a group of its rows once more, not all of them."""
 PEERS = "peers"
 """Last, because it is long: it compares with other libraries, and has no bounds."""
 
 
 def main(names: list[str]) -> int:
-    known = [*BENCHMARKS, PEERS]
+    known = [*BENCHMARKS, CLUSTER, PEERS]
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"no benchmark {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)
@@ -60,7 +63,7 @@ def _broken(name: str) -> list[str]:
     """What did not hold, in words."""
     if name == PEERS:
         return ["peers: a work of ours failed"] if run_peers([]) else []
-    rows = settled(BENCHMARKS[name])
+    rows = cluster.run() if name == CLUSTER else settled(BENCHMARKS[name])
     print_rows(rows)
     return [f"{name}: {told}" for told in exceeded(rows)]
 

@@ -22,9 +22,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "llmsession"
 
 # A part may import from parts with a smaller number; equal numbers are siblings.
 LAYER = {
-    "cli": 6,
-    "lab": 5,
-    "testing": 5,
+    "cli": 7,
+    "lab": 6,
+    "testing": 6,
     "cluster": 5,
     "transport": 4,
     "session": 3,

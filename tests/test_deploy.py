@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -20,18 +22,23 @@ from llmsession.cli.common.exit_codes import USAGE
 from llmsession.transport.hosting.config import CONFIG_VARIABLE, ServerConfig, load_server_config
 from llmsession.transport.server.keepalive import LINGER_S
 from llmsession.transport.server.service import LEAVE_S
+from llmsession.transport.wire.addresses import parse_address
 
 ROOT = Path(__file__).resolve().parent.parent
 UNIT = ROOT / "deploy" / "llmsession.service"
+HOST_UNIT = ROOT / "deploy" / "llmsession@.service"
+CLUSTER_CONFIG = ROOT / "deploy" / "cluster.toml"
+RAY_CLUSTER = ROOT / "deploy" / "ray-cluster.yaml"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 INSTRUCTIONS = {"ARG", "FROM", "COPY", "RUN", "USER", "WORKDIR", "VOLUME", "ENV", "HEALTHCHECK",
                 "STOPSIGNAL", "ENTRYPOINT"}  # fmt: skip
 
 
-def unit() -> configparser.ConfigParser:
+def unit(path: Path = UNIT) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment]  # names are not folded
-    parser.read_string(UNIT.read_text("utf-8"))  # a section or a setting twice is an error
+    text = path.read_text("utf-8").replace("\\\n", " ")
+    parser.read_string(text)  # a section or a setting twice is an error
     return parser
 
 
@@ -44,8 +51,10 @@ def instructions() -> list[tuple[str, str]]:
     ]
 
 
-def options_of(command: str) -> set[str]:
-    found = get_command(app).commands[command]  # type: ignore[attr-defined]  # it is a group
+def options_of(*names: str) -> set[str]:
+    found: Any = get_command(app)
+    for name in names:
+        found = getattr(found, "commands", {}).get(name, found)
     return {name for parameter in found.params for name in parameter.opts}
 
 
@@ -64,18 +73,95 @@ def test_the_unit_gives_it_the_time_that_draining_takes() -> None:
     assert "-HUP" in service["ExecReload"]
 
 
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [UNIT, HOST_UNIT], ids=["service", "host"])
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, path: Path) -> None:
     systemd = shutil.which("systemd-analyze")
     if systemd is None:
         pytest.skip("there is no systemd on this machine")
-    copy = tmp_path / UNIT.name
+    copy = tmp_path / path.name.replace("@", "@7701")
     copy.write_text(
-        UNIT.read_text("utf-8").replace("/opt/llmsession/bin/llmsession", sys.executable)
+        path.read_text("utf-8").replace("/opt/llmsession/bin/llmsession", sys.executable)
     )
     done = subprocess.run(
         [systemd, "verify", copy], capture_output=True, text=True, timeout=150, check=False
     )
-    assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
+    assert [line for line in done.stderr.splitlines() if copy.name in line] == []
+
+
+def expanded(text: str, instance: str) -> list[str]:
+    """The words of a command line of a unit's instance, as systemd expands them."""
+    return shlex.split(text.replace("%H", "machine").replace("%i", instance))
+
+
+def test_each_instance_of_the_unit_is_a_host_of_its_own_that_other_machines_reach() -> None:
+    found = []
+    for instance in ("7701", "7702"):
+        program, command, *arguments = expanded(unit(HOST_UNIT)["Service"]["ExecStart"], instance)
+        assert (Path(program).name, command) == ("llmsession", "serve")
+        typed = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        assert set(typed) <= options_of("serve")
+        assert typed.pop("--config") == f"/etc/llmsession/{CLUSTER_CONFIG.name}"
+        options: dict[str, Any] = {
+            name.removeprefix("--").replace("-", "_"): value for name, value in typed.items()
+        }
+        options["listen"] = [options["listen"]]
+        config = load_server_config(CLUSTER_CONFIG, {}, options)
+        assert config.advertise is not None
+        assert parse_address(config.advertise).host == "machine"
+        assert config.tls is not None  # it listens to other machines
+        assert config.tokens is not None
+        found.append((config.host_name, config.listen, config.advertise, config.health))
+    first, second = found
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_the_unit_of_a_host_gives_it_the_time_to_hand_over_and_then_to_drain() -> None:
+    service, alone = unit(HOST_UNIT)["Service"], unit()["Service"]
+    grace_s = load_server_config(CLUSTER_CONFIG, {}).grace_s
+    assert int(service["TimeoutStopSec"]) > 2 * grace_s + LEAVE_S + LINGER_S
+    own = ("ExecStart", "TimeoutStopSec")
+    shared = {name: value for name, value in service.items() if name not in own}
+    assert shared.items() <= dict(alone).items()  # the same user, sandbox and restarts
+
+
+def ray_commands(part: str) -> list[str]:
+    yaml = pytest.importorskip("yaml", reason="there is no reader of YAML")
+    return list(yaml.safe_load(RAY_CLUSTER.read_text("utf-8"))[part])
+
+
+def test_rays_machines_start_ray_with_what_hosts_need_and_the_head_then_starts_the_cluster() -> (
+    None
+):
+    head, workers = (ray_commands(f"{who}_start_ray_commands") for who in ("head", "worker"))
+    settings = []
+    for command in (head[1], workers[1]):
+        words = shlex.split(command)
+        settings.append(dict(w.split("=", 1) for w in words if w.startswith("RAY_")))
+        assert words[words.index("start") - 1] == "/opt/llmsession/bin/ray"
+    assert settings[0] == settings[1]
+    assert settings[0]["RAY_worker_niceness"] == "0"
+    assert settings[0]["RAY_kill_child_processes_on_worker_exit"] == "0"
+    assert int(settings[0]["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 600
+    assert "--head" in head[1]
+    assert "--address=$RAY_HEAD_IP" in workers[1]
+    *_, last = head[-1].split(";")
+    program, command, action, *arguments = shlex.split(last)
+    assert (Path(program).name, command, action) == ("llmsession", "cluster", "up")
+    commands: Any = get_command(app)
+    if "up" in getattr(commands.commands["cluster"], "commands", {}):
+        assert {each for each in arguments if each.startswith("--")} <= options_of("cluster", "up")
+    assert f"/etc/llmsession/{CLUSTER_CONFIG.name}" in arguments
+
+
+def test_ray_itself_takes_its_cluster_file_and_knows_its_settings() -> None:
+    ray = pytest.importorskip("ray", reason="ray is not installed: it has no wheel for this system")
+    yaml = pytest.importorskip("yaml", reason="there is no reader of YAML")
+    util = importlib.import_module("ray.autoscaler._private.util")
+    config = util.prepare_config(yaml.safe_load(RAY_CLUSTER.read_text("utf-8")))
+    util.validate_config(config)
+    binary = (Path(ray.__file__).parent / "_raylet.so").read_bytes()
+    for name in re.findall(r"RAY_\w+(?==)", RAY_CLUSTER.read_text("utf-8")):
+        assert name.removeprefix("RAY_").encode() in binary, name
 
 
 def test_the_container_file_is_made_of_instructions_in_their_order() -> None:

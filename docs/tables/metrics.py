@@ -13,7 +13,8 @@ from docs.tables.markdown import table
 from llmsession import Service, SessionManager
 from llmsession.testing import ScriptedProvider
 from llmsession.transport.hosting import tracing
-from llmsession.transport.hosting.metrics import Metrics
+from llmsession.transport.hosting.metrics import Metrics, cluster_families
+from llmsession.transport.wire.messages import ClusterStatistics
 
 __all__ = ["ATTRIBUTES", "SPANS", "attributes_in_code", "metrics", "spans"]
 
@@ -57,7 +58,9 @@ def _families() -> Iterator[tuple[str, str, str, str]]:
     page.watch(service.statistics, lambda: 0)
     own: list[Any] = [m for m in vars(page).values() if isinstance(m, Counter | Histogram)]
     labels = {family.name: metric._labelnames for metric in own for family in metric.describe()}
-    for family in page._registry.collect():
+    of_cluster = {family.name: family for family in cluster_families(_CLUSTER)}
+    labels |= {name: list(family.samples[0].labels) for name, family in of_cluster.items()}
+    for family in (*page._registry.collect(), *of_cluster.values()):
         suffix = "_total" if family.type == "counter" else ""
         names = ", ".join(f"`{label}`" for label in labels.get(family.name, ()))
         yield f"`{family.name}{suffix}`", family.type, names, family.documentation
@@ -79,4 +82,8 @@ def attributes_in_code() -> set[str]:
     return {text for text in texts if isinstance(text, str) and text.startswith(begins)}
 
 
+_CLUSTER = ClusterStatistics(
+    cluster="", host="", state=None, view=0, hosts=(), handed_over=0, not_handed_over=0,
+    lease_valid=True, directory_age_s=0.0,
+)  # fmt: skip
 _SOURCE = ast.parse(inspect.getsource(tracing))

@@ -13,7 +13,7 @@ import random
 import weakref
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,12 +36,16 @@ from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
 from llmsession.transport.wire.tls import ClientTls
 
-__all__ = ["ClusterLink", "connect_cluster"]
+from .placement import EMPTY, Host, HostState, View, host_of
+
+__all__ = ["ClusterLink", "connect_cluster", "link_maker"]
 
 MAX_HOPS = 8
 """So often one command is sent on before it waits, too."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.05, 1.0
 MAX_ROUTES = 100_000
+_STATES: Mapping[str, HostState] = {"joining": "joining", "up": "up", "draining": "draining"}
+"""The states that are known here. A host in one that a newer version has is given no sessions."""
 SILENCE_S = 2.0
 """A host that has not answered a command for so long is asked if it is there. After as long again
 the command goes on at another host: see ``Link``."""
@@ -69,6 +73,28 @@ async def connect_cluster(
     """
     if isinstance(addresses, str) or not addresses:
         raise InvalidInput("connect_cluster takes a list of addresses, one or more")
+    make = link_maker(token=token, tls=tls, insecure=insecure, overloaded_s=overloaded_s)
+    link = ClusterLink(tuple(addresses), make, patience_s=patience_s)
+    for address in addresses:
+        make(address)  # raises for one that cannot be used
+    try:
+        await link.begin()
+        yield RemoteManager(link)
+    finally:
+        await link.aclose()
+
+
+def link_maker(
+    *,
+    token: str | None = None,
+    tls: ClientTls | None = None,
+    insecure: bool = False,
+    overloaded_s: float = 0.0,
+    client: str = "python",
+) -> Callable[[str], Link]:
+    """A function that makes the link to the host at an address. The link fails at once if the host
+    cannot be reached. The function raises InvalidInput and InvalidConfig. For the parameters see
+    ``connect_cluster``."""
 
     def make(address: str) -> Link:
         where = parse_address(address)
@@ -82,17 +108,10 @@ async def connect_cluster(
             patience_s=0.0,  # another host may serve the session by now
             overloaded_s=overloaded_s,
             silence_s=SILENCE_S,
-            client="python",
+            client=client,
         )
 
-    link = ClusterLink(tuple(addresses), make, patience_s=patience_s)
-    for address in addresses:
-        make(address)  # raises for one that cannot be used
-    try:
-        await link.begin()
-        yield RemoteManager(link)
-    finally:
-        await link.aclose()
+    return make
 
 
 class _Request(PendingRequest):
@@ -130,8 +149,15 @@ class ClusterLink:
     def __init__(
         self, addresses: Sequence[str], make: Callable[[str], Link], *, patience_s: float
     ) -> None:
+        self._given = tuple(addresses)
         self._addresses = list(addresses)
         """Those of all hosts that are known. The next to be asked is the first one."""
+        self._view = EMPTY
+        """The newest view that a host sent. It says where a session without a route may be."""
+        self._namespace = ""
+        """What the ids of this client's sessions begin with at the hosts."""
+        self._silent: set[str] = set()
+        """Hosts that could not be reached, and were not since."""
         self._make = make
         self._patience_s = patience_s
         self._links: dict[str, Link] = {}
@@ -268,6 +294,7 @@ class ClusterLink:
         for known, other in self._links.items():
             if other is link:
                 self._skip(known)
+                self._silent.add(known)
                 if session is not None and self._routes.get(session) == known:
                     del self._routes[session]
         return True
@@ -385,6 +412,7 @@ class ClusterLink:
     def _route(self, session: str, address: str) -> None:
         self._routes.pop(session, None)
         self._routes[session] = address
+        self._silent.discard(address)  # somebody says that it is there
         if len(self._routes) > MAX_ROUTES:
             self._routes.popitem(last=False)
         if address not in self._addresses:
@@ -398,18 +426,27 @@ class ClusterLink:
 
     def _known_link(self, session: str | None) -> Link | None:
         """The link for *session*, where no connection has to be made first."""
-        address = None if session is None else self._routes.get(session)
-        return self._links.get(self._addresses[0] if address is None else address)
+        return self._links.get(self._address_of(session))
+
+    def _address_of(self, session: str | None) -> str:
+        """Where *session* was served last, else where it is placed, else any host."""
+        if session is None:
+            return self._addresses[0]
+        address = self._routes.get(session)
+        if address is None:
+            is_whole = session.startswith(self._namespace)
+            placed = host_of(self._view, session if is_whole else self._namespace + session)
+            address = None if placed is None else placed.address
+        return self._addresses[0] if address is None or address in self._silent else address
 
     async def _link_of(self, session: str | None) -> Link:
         """The link for *session*. Raises as ``begin``; then the next call asks another host."""
-        address = None if session is None else self._routes.get(session)
-        if address is None:
-            address = self._addresses[0]
+        address = self._address_of(session)
         try:
             return await self._link_to(address)
         except SessionError:
             self._skip(address)
+            self._silent.add(address)
             if session is not None:
                 self._routes.pop(session, None)
             raise
@@ -430,7 +467,22 @@ class ClusterLink:
         await link.begin(hello_s=2 * SILENCE_S if self._links else None)
         await asyncio.sleep(0)  # now it sends at once, so commands keep their order
         self._links[address] = link
+        self._note_hosts(address, link.cluster)
         return link
+
+    def _note_hosts(self, address: str, found: w.ClusterHosts | None) -> None:
+        """Note the hosts that the one at *address* knows."""
+        self._silent.discard(address)
+        if found is None or found.view <= self._view.version:
+            return
+        hosts = (
+            Host(host.name, host.address, _STATES.get(host.state, "draining"), "")
+            for host in found.hosts
+        )
+        self._view, self._namespace = View(found.view, tuple(hosts)), found.namespace
+        known = dict.fromkeys((*self._given, *(host.address for host in self._view.hosts)))
+        kept = [each for each in self._addresses if each in known]
+        self._addresses = [*kept, *(each for each in known if each not in kept)]
 
 
 class _Relay:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from llmsession.errors import InvalidInput, SessionInUse, SessionMoved, Unreachable
 from llmsession.store import Store
 from llmsession.transport.client.link import Link
-from llmsession.transport.connecting import dial_of
 from llmsession.transport.wire import messages as w
-from llmsession.transport.wire.addresses import parse_address
 
 from .directory import Directory
 from .placement import Host
@@ -24,12 +23,13 @@ async def move_session(
     store: Store,
     session: str,
     target: str,
+    make: Callable[[str], Link],
     *,
-    token: str | None = None,
     timeout_s: float = 60.0,
 ) -> Host:
     """Let the host *target* serve *session*. Its present host hands it over at the end of its step,
-    and sends its clients there. Returns the target's entry in the view.
+    and sends its clients there. Returns the target's entry in the view. *make* makes the link to a
+    host: see ``link_maker``.
 
     Raises InvalidInput if there is no such host or it does not take sessions, SessionNotFound,
     SessionInUse if the present owner has not handed the session over in *timeout_s*, TransportError
@@ -47,12 +47,7 @@ async def move_session(
         return host
     if source is not None:
         await directory.ask_to_move(session, source, target)
-    link = Link(
-        dial_of(parse_address(host.address), None, token),
-        token=token,
-        patience_s=0.0,
-        client="llmsession cluster",
-    )
+    link = make(host.address)
     await link.begin()
     try:
         await _opened_there(link, session, timeout_s)

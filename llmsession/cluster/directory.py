@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import platform
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from llmsession.errors import InvalidInput, StoreError
 from llmsession.session.core.session_log import default_logger
 from llmsession.store.caller import Caller
-from llmsession.store.liveness import owner_is_dead
+from llmsession.store.liveness import lease_clock, owner_is_dead
 from llmsession.store.postgres.connections import (
     FAILURES,
     NOTIFY,
@@ -44,6 +45,8 @@ POLL_S = 2.0
 """How often a lease is renewed and the view is read, if no notification came."""
 RETRY_S = 0.5
 NAME_CHARS = 100
+MAX_WANTED = 10_000
+"""More hosts than one PostgreSQL can serve: a slip of the finger."""
 _ENDED_HERE = "its process ended"
 
 OnView = Callable[[View, View], None]
@@ -105,6 +108,31 @@ class Directory:
     ) -> None:
         await self._thread.run(self._rows.end)
         await self._thread.end()
+
+    @property
+    def wanted(self) -> int | None:
+        """How many hosts supervisors are to keep running; None if nobody has said so."""
+        return self._rows.wanted
+
+    async def set_wanted(self, count: int) -> None:
+        """Supervisors are to keep *count* hosts running. All of them are notified. Raises
+        InvalidInput for a number that is negative or too high."""
+        if not 0 <= count <= MAX_WANTED:
+            raise InvalidInput(f"a cluster has 0 to {MAX_WANTED} hosts, not {count}")
+        await self._thread.run(lambda: self._rows.set_wanted(count))
+
+    def process_of(self, host: Host) -> Owner | None:
+        """The process of *host*, as the owner that it is in the store; None if it is gone."""
+        return self._rows.process_of(host.incarnation)
+
+    def machine_of(self, host: Host) -> str:
+        """The name of the machine that *host* runs on; "" if the host is gone."""
+        return self._rows.machine_of(host.incarnation)
+
+    @property
+    def age_s(self) -> float:
+        """How many seconds ago the database last answered."""
+        return lease_clock() - self._rows.answered_at
 
     def watch(self, on_view: OnView | None = None, on_move: OnMove | None = None) -> None:
         """Call *on_view* with the view before and after each change, and *on_move* with a session
@@ -185,6 +213,7 @@ class _Rows:
     ) -> None:
         self.name = name
         self.view: View = EMPTY
+        self.wanted: int | None = None
         self._connections = connections
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
@@ -202,6 +231,10 @@ class _Rows:
         """The host that joined here: its name, its address, and its manager as an owner."""
         self._processes: dict[str, Owner] = {}
         """By incarnation: the process of each host in the view."""
+        self._machines: dict[str, str] = {}
+        """Likewise: the name of its machine."""
+        self.answered_at = lease_clock()
+        """When the view was last read, by ``lease_clock``."""
 
     async def begin(self) -> None:
         """Make the tables, read the view, and follow it."""
@@ -241,6 +274,7 @@ class _Rows:
                 owner.host,
                 self._times.lease_s,
                 self._times.settle_s,
+                platform.node(),
             )
             await self._bump(connection)
 
@@ -252,6 +286,21 @@ class _Rows:
                 raise InvalidInput(f"cluster {self.name!r} has no host {host!r}")
             await self._bump(connection)
         await self._read()
+
+    async def set_wanted(self, count: int) -> None:
+        """See ``Directory.set_wanted``."""
+        async with self._changing() as connection:
+            await self._bump(connection)
+            await connection.execute(self._statements.want, self.name, count)
+        await self._read()
+
+    def process_of(self, incarnation: str) -> Owner | None:
+        """See ``Directory.process_of``. May be called in any thread."""
+        return self._processes.get(incarnation)
+
+    def machine_of(self, incarnation: str) -> str:
+        """See ``Directory.machine_of``. May be called in any thread."""
+        return self._machines.get(incarnation, "")
 
     async def leave(self) -> None:
         """See ``Directory.leave``."""
@@ -302,7 +351,8 @@ class _Rows:
         """Renew the lease and read the view, for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self._times.poll_s)
+                async with asyncio.timeout(self._times.poll_s):  # wait_for may lose a cancellation
+                    await self._due.wait()
             self._due.clear()
             try:
                 await self.refresh()
@@ -359,6 +409,7 @@ class _Rows:
     async def _read(self) -> None:
         async with self._use() as connection:
             rows = await connection.fetch(self._statements.read, self.name)
+        self.answered_at = lease_clock()
         if not rows or rows[0]["version"] <= self.view.version:
             return
         hosts = [row for row in rows if row["name"] is not None]
@@ -366,12 +417,14 @@ class _Rows:
             Host(row["name"], row["address"], row["state"], row["incarnation"]) for row in hosts
         )
         self.view = View(rows[0]["version"], tuple(entries))
+        self.wanted = rows[0]["wanted"]
         self._processes = {
             row["incarnation"]: Owner(
                 row["incarnation"], row["pid"], row["started"], row["machine"]
             )
             for row in hosts
         }
+        self._machines = {row["incarnation"]: row["machine_name"] for row in hosts}
         self._found(self.view)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
@@ -429,9 +482,10 @@ class _Statements:
                 machine text NOT NULL,
                 lease_until timestamptz NOT NULL,
                 settled_at timestamptz NOT NULL,
+                machine_name text NOT NULL DEFAULT '',
                 PRIMARY KEY (cluster, name));
             CREATE TABLE IF NOT EXISTS {s}.host_view (
-                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL)"""
+                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL, wanted integer)"""
         # The first host of a cluster has nobody to wait for.
         self.join = f"""
             INSERT INTO {s}.host VALUES ($1, $2, $3,
@@ -439,10 +493,11 @@ class _Statements:
                                      AND state = 'up' AND lease_until > now())
                      THEN 'joining' ELSE 'up' END,
                 $4, $5::bigint, $6, $7,
-                now() + make_interval(secs => $8), now() + make_interval(secs => $9))
+                now() + make_interval(secs => $8), now() + make_interval(secs => $9), $10)
             ON CONFLICT (cluster, name) DO UPDATE SET address = excluded.address,
                 state = excluded.state, incarnation = excluded.incarnation, pid = excluded.pid,
                 started = excluded.started, machine = excluded.machine,
+                machine_name = excluded.machine_name,
                 lease_until = excluded.lease_until, settled_at = excluded.settled_at"""
         self.drain = f"""
             UPDATE {s}.host SET state = 'draining' WHERE cluster = $1 AND name = $2
@@ -453,6 +508,7 @@ class _Statements:
         self.bump = f"""
             INSERT INTO {s}.host_view AS v VALUES ($1, 1)
             ON CONFLICT (cluster) DO UPDATE SET version = v.version + 1 RETURNING version"""
+        self.want = f"UPDATE {s}.host_view SET wanted = $2::integer WHERE cluster = $1"
         self.renew = f"""
             UPDATE {s}.host SET lease_until = now() + make_interval(secs => $4)
              WHERE cluster = $1 AND name = $2 AND incarnation = $3 RETURNING name"""
@@ -468,7 +524,7 @@ class _Statements:
         self.settle = f"""
             UPDATE {s}.host SET state = 'up' WHERE cluster = $1 AND {may_be_up} RETURNING name"""
         self.read = f"""
-            SELECT v.version, h.* FROM {s}.host_view v
+            SELECT v.version, v.wanted, h.* FROM {s}.host_view v
               LEFT JOIN {s}.host h ON h.cluster = v.cluster
              WHERE v.cluster = $1 ORDER BY h.name"""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
+
+import anyio
+import anyio.lowlevel
 
 from llmsession.errors import InvalidConfig, SessionError, StoreError
 from llmsession.session import SessionManager
@@ -16,13 +19,15 @@ from llmsession.transport import Service
 from llmsession.transport.wire.addresses import parse_address
 
 from .directory import Directory
-from .placement import View, moved_away
-from .routing import Routing
+from .placement import Change, View
+from .routing import HostDirectory, Routing
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 
 AT_ONCE = 16
 """So many sessions are handed over at the same time."""
+LOOKED_AT = 200
+"""So many sessions that stay are looked at in a row, in less than a millisecond."""
 ROUNDS = 5
 """So often a host that drains looks for sessions that were opened meanwhile."""
 
@@ -31,35 +36,50 @@ class ClusterHost:
     """The host *name*: it hands over the sessions of *manager* that other hosts are to serve."""
 
     def __init__(
-        self, manager: SessionManager, directory: Directory, name: str, *, logger: Any | None = None
+        self,
+        manager: SessionManager,
+        directory: HostDirectory,
+        name: str,
+        *,
+        logger: Any | None = None,
     ) -> None:
         self._manager = manager
         self._directory = directory
         self._name = name
         self._log = logger if logger is not None else default_logger()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = anyio.Semaphore(AT_ONCE)
         self.routing = Routing(manager, directory, name)
         directory.watch(self._view_changed, self._asked_to_move)
 
     def _view_changed(self, before: View, after: View) -> None:
-        for session, _ in moved_away(before, after, self._name, self._manager.live):
-            self._start(session)
+        work = partial(self._hand_over_moved, Change(before, after, self._name))
+        runtime_of(self._manager).run_work(f"hand-overs of view {after.version}", work)
+
+    async def _hand_over_moved(self, change: Change) -> None:
+        """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
+        session that moves costs a look at each of them."""
+        for number, session in enumerate(self._manager.live, 1):
+            target = change.target(session)
+            if target is not None:
+                self._asked_to_move(session, target.name)
+            if target is not None or number % LOOKED_AT == 0:
+                await anyio.lowlevel.checkpoint()
 
     def _asked_to_move(self, session: str, target: str) -> None:
         self.routing.hand_over_to(session, target)
         self._start(session)
 
     def _start(self, session: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._hand_over(session, "step"))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        work = partial(self._hand_over, session, "step")
+        runtime_of(self._manager).run_work(f"hand-over of {session}", work)
 
     async def _hand_over(self, session: str, when: HandOverWhen) -> None:
         async with self._slots:
             try:
                 await self._manager.hand_over(session, when=when)
+                self.routing.handed_over += 1
             except SessionError as error:
+                self.routing.not_handed_over += 1
                 self._log.warning("session.not_handed_over", session=session, why=str(error))
 
     async def hand_over_all(self, timeout_s: float) -> None:
@@ -76,21 +96,15 @@ class ClusterHost:
             sessions = self._manager.live
             if not sessions:
                 return
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._hand_over_each(sessions, "step")
-            except TimeoutError:
+            with anyio.move_on_after(timeout_s) as scope:
+                await self._hand_over_each(sessions, "step")
+            if scope.cancelled_caught:
                 await self._hand_over_each(self._manager.live, "now")
 
     async def _hand_over_each(self, sessions: Iterable[str], when: HandOverWhen) -> None:
-        await asyncio.gather(*(self._hand_over(session, when) for session in sessions))
-
-    async def aclose(self) -> None:
-        """Stop what runs for single sessions."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with anyio.create_task_group() as group:
+            for session in sessions:
+                group.start_soon(self._hand_over, session, when)
 
 
 @asynccontextmanager
@@ -116,7 +130,6 @@ async def joined(
         try:
             yield host
         finally:
-            await host.aclose()
             with suppress(StoreError):  # its lease runs out
                 await directory.leave()
 

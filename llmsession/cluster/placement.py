@@ -8,14 +8,13 @@ of the hosts does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["EMPTY", "Host", "HostState", "View", "host_of", "moved_away"]
+__all__ = ["EMPTY", "Change", "Host", "HostState", "View", "hash_of", "host_of", "score"]
 
 HostState: TypeAlias = Literal["joining", "up", "draining"]
 """``joining``: it serves, but is given no sessions until it has settled. ``up``: it is given its
@@ -55,54 +54,70 @@ EMPTY = View(0, ())
 """What is known before the directory was read."""
 
 
-def _hash(text: str) -> int:
-    """64 bits, the same in every process and every version of Python."""
+def hash_of(text: str) -> int:
+    """64 bits of a host's name or of a session's id: the same in every process."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def _mix(number: int) -> int:
-    """Spread *number* over 64 bits: the finalizer of SplitMix64."""
+def score(host: int, session: int) -> int:
+    """How well a host and a session, both by their ``hash_of``, go together: their difference,
+    spread over 64 bits by the finalizer of SplitMix64."""
+    number = host ^ session
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
     return number ^ (number >> 31)
 
 
 @lru_cache(maxsize=64)
-def _seeds(view: View) -> tuple[tuple[int, Host], ...]:
-    """The hosts of *view* that are given sessions, each with the seed of its scores."""
-    return tuple((_hash(host.name), host) for host in view.hosts if host.state == "up")
+def _takers(view: View) -> tuple[tuple[int, Host], ...]:
+    """The hosts of *view* that are given sessions, each with the hash of its name."""
+    return tuple((hash_of(host.name), host) for host in view.hosts if host.state == "up")
 
 
 @lru_cache(maxsize=MAX_CACHED)
 def host_of(view: View, session: str) -> Host | None:
     """The host that serves *session* if nobody holds it; None if no host is ``up``."""
-    key = _hash(session)
+    key = hash_of(session)
     # The name settles a draw, so that every process settles it alike.
     placed = max(
-        _seeds(view),
-        key=lambda pair: (_mix(pair[0] ^ key), pair[1].name),
+        _takers(view),
+        key=lambda pair: (score(pair[0], key), pair[1].name),
         default=None,
     )
     return None if placed is None else placed[1]
 
 
-def moved_away(
-    before: View, after: View, host: str, sessions: Iterable[str]
-) -> tuple[tuple[str, Host], ...]:
-    """Those of *sessions*, which *host* serves, that it has to hand over because the view changed
-    from *before* to *after*, each with the host that is to serve it.
+class Change:
+    """What *host* has to hand over because the view changed from *before* to *after*."""
 
-    A session that *host* serves although it was never placed there stays, as long as *host* is
-    ``up``: it was sent there on purpose.
-    """
-    own = after.by_name(host)
-    is_leaving = own is not None and own.state == "draining"
-    moves = []
-    for session in sessions:
-        placed = host_of(after, session)
-        if placed is None or placed.name == host:
-            continue
-        earlier = host_of(before, session)
-        if is_leaving or (earlier is not None and earlier.name == host):
-            moves.append((session, placed))
-    return tuple(moves)
+    def __init__(self, before: View, after: View, host: str) -> None:
+        self._before = before
+        self._after = after
+        self._host = host
+        self._own = hash_of(host)
+        own = after.by_name(host)
+        self._is_leaving = own is not None and own.state == "draining"
+        self._is_up = own is not None and own.state == "up"
+        earlier = {taker.name for _, taker in _takers(before)}
+        self._new = tuple(pair for pair in _takers(after) if pair[1].name not in earlier)
+
+    def target(self, session: str) -> Host | None:
+        """The host that is to serve *session*, which this one serves; None if it stays.
+
+        A session that the host serves although it was never placed there stays, as long as the host
+        is ``up``: it was sent there on purpose.
+        """
+        if self._is_up and not self._may_be_taken(session):
+            return None
+        placed = host_of(self._after, session)
+        if placed is None or placed.name == self._host:
+            return None
+        was = host_of(self._before, session)
+        return placed if self._is_leaving or (was is not None and was.name == self._host) else None
+
+    def _may_be_taken(self, session: str) -> bool:
+        """Does a new host have a higher score? Of most sessions this is all that is looked at: one
+        that was placed here can have gone to no other host."""
+        key = hash_of(session)
+        mark = (score(self._own, key), self._host)
+        return any((score(new, key), taker.name) > mark for new, taker in self._new)

@@ -3,22 +3,25 @@
 Three answers, in this order. The owner in the session's row serves it, as long as that owner's host
 is in the view. Nobody holds it: then the host that it was handed over to serves it, or else the
 host that it is placed on. A client that was sent here is served here, so two hosts with different
-views do not send a client to and fro.
+views do not send a client to and fro; unless this host has handed the session over since, and
+nobody has taken it yet.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from llmsession.errors import SessionError, SessionInUse, SessionMoved
 from llmsession.session import SessionManager
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.labels import new_session_id
+from llmsession.transport.wire.messages import ClusterStatistics, HostEntry
 
-from .directory import Directory
-from .placement import Host, host_of
+from .placement import Host, View, host_of
 
-__all__ = ["Routing"]
+__all__ = ["HostDirectory", "Routing"]
 
 MAX_HANDED_OVER = 10_000
 """Sessions whose new host is remembered; the placement counts for older ones."""
@@ -26,20 +29,59 @@ MAX_IDS = 64
 """So many ids are tried for one that is placed here. Of 20 hosts 96 % of the sessions get one."""
 
 
+class HostDirectory(Protocol):
+    """What a host asks of the directory of its cluster: see ``Directory``."""
+
+    name: str
+
+    @property
+    def age_s(self) -> float:
+        """See ``Directory.age_s``."""
+
+    @property
+    def view(self) -> View:
+        """The newest view that is known here."""
+
+    def watch(
+        self,
+        on_view: Callable[[View, View], None] | None = None,
+        on_move: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """See ``Directory.watch``."""
+
+    async def drain(self, host: str) -> None:
+        """See ``Directory.drain``."""
+
+    async def is_gone(self, host: Host) -> bool:
+        """See ``Directory.is_gone``."""
+
+
+class _HandOver(NamedTuple):
+    host: str
+    """The host that the session was moved to from here."""
+    epoch: int
+    """The epoch that it had here: with another one, somebody has taken it since."""
+
+
 class Routing:
     """The router of the host *host*, which serves the sessions of *manager*: see ``Router``."""
 
-    def __init__(self, manager: SessionManager, directory: Directory, host: str) -> None:
+    def __init__(self, manager: SessionManager, directory: HostDirectory, host: str) -> None:
         self._runtime = runtime_of(manager)
         self._directory = directory
         self._host = host
-        self._handed_over: OrderedDict[str, str] = OrderedDict()
-        """By session: the host that it was moved to from here."""
+        self._handed_over: OrderedDict[str, _HandOver] = OrderedDict()
+        self.handed_over = self.not_handed_over = 0
+        """See ``ClusterStatistics``. Counted by the host."""
 
     def hand_over_to(self, session: str, host: str) -> None:
-        """From now on clients of *session* are sent to *host*."""
+        """Clients of *session*, which is live here and is to be handed over, are sent to *host*
+        until somebody has taken it."""
         self._handed_over.pop(session, None)
-        self._handed_over[session] = host
+        actor = self._runtime.find_live(session)
+        if actor is None:
+            return
+        self._handed_over[session] = _HandOver(host, actor.core.journal.lease.epoch)
         if len(self._handed_over) > MAX_HANDED_OVER:
             self._handed_over.popitem(last=False)
 
@@ -51,14 +93,18 @@ class Routing:
                 return
             # Until it has released the session, the next host would send the client back.
             await actor.put_close().wait()
-        owner = (await self._runtime.store.row(session)).owner
+        row = await self._runtime.store.row(session)
+        owner, given = row.owner, self._handed_over.get(session)
+        if given is not None and given.epoch != row.epoch:
+            del self._handed_over[session]
+            given = None
         if owner is not None and owner.name != self._runtime.owner.name:
             holder = self._directory.view.by_incarnation(owner.name)
             if holder is not None and not await self._directory.is_gone(holder):
                 raise SessionInUse(
                     session, f"host {holder.name}", address=holder.address, view=self._version
                 )
-        target = await self._target(session, is_sent_here=is_sent_here)
+        target = await self._target(session, given, is_sent_here=is_sent_here)
         if target is not None:
             raise SessionMoved(
                 f"session {session!r} is served by host {target.name!r}",
@@ -83,6 +129,28 @@ class Routing:
             return SessionMoved(str(error), address=own.address, view=self._version)
         return error
 
+    @property
+    def hosts_up(self) -> int:
+        """See ``Router.hosts_up``."""
+        return sum(host.state == "up" for host in self._directory.view.hosts)
+
+    def statistics(self) -> ClusterStatistics:
+        """See ``Router.statistics``."""
+        view = self._directory.view
+        own = view.by_name(self._host)
+        is_own = own is not None and own.incarnation == self._runtime.owner.name
+        return ClusterStatistics(
+            cluster=self._directory.name,
+            host=self._host,
+            state=own.state if own is not None and is_own else None,
+            view=view.version,
+            hosts=tuple(HostEntry(host.name, host.address, host.state) for host in view.hosts),
+            handed_over=self.handed_over,
+            not_handed_over=self.not_handed_over,
+            lease_valid=self._runtime.is_lease_valid,
+            directory_age_s=self._directory.age_s,
+        )
+
     def new_session_id(self, tenant: str | None) -> str:
         """A random id that is placed here, so that the session stays where it was made."""
         session = new_session_id(tenant)
@@ -97,16 +165,18 @@ class Routing:
     def _version(self) -> int:
         return self._directory.view.version
 
-    async def _target(self, session: str, *, is_sent_here: bool) -> Host | None:
-        """The other host that is to take *session*, which nobody holds; None to take it here."""
+    async def _target(
+        self, session: str, given: _HandOver | None, *, is_sent_here: bool
+    ) -> Host | None:
+        """The other host that is to take *session*, which nobody holds; None to take it here.
+        *given*: it was handed over from here last."""
         while True:
             view = self._directory.view
             own = view.by_name(self._host)
             is_draining = own is not None and own.state == "draining"
-            if is_sent_here and not is_draining:
+            if is_sent_here and not is_draining and given is None:
                 return None
-            chosen = self._handed_over.get(session)
-            target = view.by_name(chosen) if chosen is not None else None
+            target = view.by_name(given.host) if given is not None else None
             if target is None or target.state == "draining":
                 target = host_of(view, session)
             if target is None or target.name == self._host:

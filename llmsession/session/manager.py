@@ -422,12 +422,12 @@ class SessionManager:
         await self._runtime.delete(checked_session_id(session_id))
 
     async def tenant_spending(self, tenant: str) -> Spending:
-        """How much all sessions of *tenant* have spent together. The first call reads their logs.
+        """How much all sessions of *tenant* have spent together, at all managers that share the
+        store. The first call may read their logs.
 
         Raises InvalidInput, StoreError.
         """
-        await self._runtime.tenant_logs.sum_up(checked_tenant(tenant))
-        return self._runtime.tenants.spent(checked_tenant(tenant))
+        return await self._runtime.tenant_logs.spent(checked_tenant(tenant))
 
     async def set_tenant_budget(self, tenant: str, budget: SpendingBudget | None) -> None:
         """Set how much *tenant* may spend from now on; None removes the limit.

@@ -1,19 +1,20 @@
 """Find sessions whose owner left a turn open, and open them.
 
 A session is recovered when it is opened. If nobody opens a session after a crash, a client that
-only waits for its turn to end would wait for ever. The rows of a store do not say which turns are
-open, so the newest records of each log are read.
+only waits for its turn to end would wait for ever. A store may know which sessions have unfinished
+work. Otherwise the newest records of each log are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from llmsession.errors import SessionClosed, SessionError, SessionInUse, SessionNotFound
+from llmsession.store.checked import CheckedStore
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner, SessionRow, Store
 
@@ -53,12 +54,19 @@ class _Brief(msgspec.Struct, frozen=True):
 _brief = msgspec.json.Decoder(_Brief)
 
 
-async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> RecoveryReport:
-    """Open every session of *manager*'s store that has an open turn and no living owner.
+async def recover_unfinished(
+    manager: SessionManager,
+    *,
+    at_once: int = 4,
+    wanted: Callable[[str], bool] = lambda session: True,
+) -> RecoveryReport:
+    """Open every session of *manager*'s store that has an open turn and no living owner, and whose
+    id is *wanted*.
 
     At most *at_once* sessions are read or opened at a time. Their turns are ended or resumed as
-    each session's ``SessionConfig.recovery`` says, and their subscribers get the events. The end of
-    each log is read. If the owner has died, the whole log may be read.
+    each session's ``SessionConfig.recovery`` says, and their subscribers get the events. A store
+    that is an ``UnfinishedIndex`` finds these sessions, however many others there are. Of any other
+    store the end of each log is read; if the owner has died, the whole log may be read.
 
     Raises StoreError if the store cannot be listed. Errors of single sessions are in the report.
     Cancellable; sessions that were already opened stay open.
@@ -73,21 +81,28 @@ async def recover_unfinished(manager: SessionManager, *, at_once: int = 4) -> Re
                 if await has_open_turn(store, row):
                     await manager.open(row.session, unbound="warn")
                     recovered.append(row.session)
+                else:
+                    await store.settle(row)  # an earlier version did not say
             except (SessionInUse, SessionNotFound, SessionClosed):
                 return  # another owner has it, or it was deleted, or the manager is closing
             except SessionError as error:
                 failed[row.session] = error
 
     limiter, after = anyio.Semaphore(at_once), ""
-    while rows := await store.rows(after=after, limit=PAGE):
+    while rows := await _next_page(store, after):
         after = rows[-1].session
         async with anyio.create_task_group() as group:
-            rows = await _not_held(rows)
+            rows = await _not_held([row for row in rows if wanted(row.session)])
             live = set(manager.live)
             for row in rows:
                 if row.session not in live:
                     group.start_soon(look, row)
     return RecoveryReport(recovered=tuple(recovered), failed=failed)
+
+
+async def _next_page(store: CheckedStore, after: str) -> Sequence[SessionRow]:
+    rows = await store.unfinished(after=after, limit=PAGE)
+    return await store.rows(after=after, limit=PAGE) if rows is None else rows
 
 
 async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:

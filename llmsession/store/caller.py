@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from typing import Any
 
 from anyio import NoEventLoopError
 from anyio.lowlevel import current_token
 
 __all__ = ["Caller"]
+
+
+def _asyncio_context() -> Context:
+    """A context in which anyio knows that the loop is asyncio's, although no task runs.
+
+    Where sniffio is installed, as it is with some SDKs, anyio asks it, and sniffio knows tasks
+    only. A callback could then start no task in a task group.
+    """
+    context = Context()
+    sniffio: Any = sys.modules.get("sniffio")  # anyio has imported it if it is there
+    if sniffio is not None:
+        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    return context
+
+
+_IN_ASYNCIO = _asyncio_context()
 
 
 class Caller:
@@ -47,27 +65,9 @@ class Caller:
         If the loop has ended, nothing is run: the caller has ended with it.
         """
         # anyio's own function waits until the call was made, and the writer has more to write.
-        soon = getattr(self.loop, "call_soon_threadsafe", None) or self.loop.run_sync_soon
         with suppress(RuntimeError):  # asyncio: closed; trio's RunFinishedError is one, too
-            soon(body)
-
-    def call_in_task(self, body: Callable[[], None]) -> None:
-        """As ``call``, for a *body* that begins tasks: of asyncio anyio recognises no callbacks."""
-        loop = self.loop
-        if not isinstance(loop, asyncio.AbstractEventLoop):
-            self.call(body)
-            return
-
-        async def run() -> None:
-            body()
-
-        def begin() -> None:
-            task = loop.create_task(run())
-            _begun.add(task)
-            task.add_done_callback(_begun.discard)
-
-        self.call(begin)
-
-
-_begun: set[asyncio.Task[None]] = set()
-"""asyncio itself holds a task weakly only."""
+            if isinstance(self.loop, asyncio.AbstractEventLoop):
+                # A copy, because a context can be entered by one thread at a time.
+                self.loop.call_soon_threadsafe(body, context=_IN_ASYNCIO.copy())
+            else:
+                self.loop.run_sync_soon(body)

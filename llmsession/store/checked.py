@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from llmsession.errors import SessionError, StoreError, contained_in_task, error_text
+from llmsession.turns.spending.spending import Spending
 
+from .counting import Amounts, CountingStore, Grant, Uncounted
 from .protocol import (
     EVERYTHING,
     AppendResult,
@@ -18,11 +20,12 @@ from .protocol import (
     SessionRow,
     Store,
     StoredRecord,
+    UnfinishedIndex,
     Word,
     WordIndex,
 )
 
-__all__ = ["CheckedStore", "checked_store"]
+__all__ = ["CheckedStore", "checked_counting", "checked_store"]
 
 T = TypeVar("T")
 
@@ -87,6 +90,22 @@ class CheckedStore(Store):
             lambda rows: _are_rows(rows, after, limit),
         )
 
+    async def unfinished(self, *, after: str, limit: int) -> Sequence[SessionRow] | None:
+        """See ``UnfinishedIndex``. None if the store is none."""
+        index = self._store
+        if not isinstance(index, UnfinishedIndex):
+            return None
+        return await _answer(
+            lambda: index.unfinished(after=after, limit=limit),
+            lambda rows: _are_rows(rows, after, limit),
+        )
+
+    async def settle(self, row: SessionRow) -> None:
+        """See ``UnfinishedIndex``. Has no effect if the store is none."""
+        index = self._store
+        if isinstance(index, UnfinishedIndex):
+            await _answer(lambda: index.settle(row))
+
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """See ``Store``."""
         await _answer(lambda: self._store.rewrite(lease, bodies))
@@ -127,6 +146,56 @@ class _CheckedWordIndex(CheckedStore):
             lambda: self._store.rows_with(words, words_of, after=after, limit=limit, filter=filter),
             lambda rows: _are_rows(rows, after, limit),
         )
+
+
+def checked_counting(store: object) -> CountingStore | None:
+    """*store* as a ``CountingStore`` with checked answers; None if it counts nothing."""
+    return _CheckedCounting(store) if isinstance(store, CountingStore) else None
+
+
+class _CheckedCounting(CountingStore):
+    """What a store counts, as a manager uses it."""
+
+    def __init__(self, store: CountingStore) -> None:
+        self._store = store
+
+    async def begin_count(
+        self, account: str, labels: Mapping[str, str], *, limit: int
+    ) -> Sequence[Uncounted]:
+        """See ``CountingStore``."""
+        return await _answer(
+            lambda: self._store.begin_count(account, labels, limit=limit), _are_uncounted
+        )
+
+    async def add_counted(self, account: str, spent: Mapping[str, Spending]) -> None:
+        """See ``CountingStore``."""
+        await _answer(lambda: self._store.add_counted(account, spent))
+
+    async def spent_by(self, account: str) -> Spending:
+        """See ``CountingStore``."""
+        return await _answer(lambda: self._store.spent_by(account), _is_spending)
+
+    async def reserve(
+        self,
+        account: str,
+        owner: str,
+        limit: Amounts,
+        asked: Amounts,
+        *,
+        pending: Spending,
+        hold_s: float,
+    ) -> Grant:
+        """See ``CountingStore``."""
+        return await _answer(
+            lambda: self._store.reserve(
+                account, owner, limit, asked, pending=pending, hold_s=hold_s
+            ),
+            lambda grant: _is_grant(grant, limit),
+        )
+
+    async def give_back(self, owner: str) -> None:
+        """See ``CountingStore``."""
+        await _answer(lambda: self._store.give_back(owner))
 
 
 async def _answer(
@@ -186,6 +255,34 @@ def _are_rows(answer: object, after: str, limit: int) -> bool:
 def _are_records(answer: object) -> bool:
     return isinstance(answer, list | tuple) and all(
         isinstance(record, StoredRecord) and record.body.__class__ is bytes for record in answer
+    )
+
+
+def _are_uncounted(answer: object) -> bool:
+    return isinstance(answer, list | tuple) and all(
+        isinstance(each, Uncounted) and _is_text(each.session) and _is_number(each.upto)
+        for each in answer
+    )
+
+
+def _is_spending(answer: object) -> bool:
+    return (
+        isinstance(answer, Spending)
+        and _is_number(answer.tokens)
+        and _is_number(answer.cost_nano_usd)
+        and isinstance(answer.unpriced, frozenset)
+        and _are_texts(tuple(answer.unpriced))
+    )
+
+
+def _is_grant(answer: object, limit: Amounts) -> bool:
+    return (
+        isinstance(answer, Grant)
+        and _is_spending(answer.spent)
+        and isinstance(answer.part, Amounts)
+        and (_is_number(answer.part.tokens) or limit.tokens is None)
+        and (_is_number(answer.part.nano_usd) or limit.nano_usd is None)
+        and _is_time(answer.retry_s)
     )
 
 

@@ -46,7 +46,7 @@ class HeldLeases:
     def is_valid(self, owner: str) -> bool:
         """See ``LeasingStore.is_lease_valid``."""
         until = self._until.get(owner)
-        return until is None or self._clock() < until
+        return until is None or self.now() < until
 
     def begun(self, owner: str, asked_at: float) -> None:
         """The store has written a first lease of *owner*, which was asked for at *asked_at*."""
@@ -57,7 +57,7 @@ class HeldLeases:
         *cut_off* were not notified for a while."""
         until = asked_at + VALID_SHARE * self._lease_s
         for owner in owners:
-            missed = owner in cut_off or self._until[owner] < self._clock()
+            missed = owner in cut_off or self._until[owner] < self.now()
             listener, call = self._listeners.get(owner, (None, None))
             if listener is None or call is None or not missed:
                 self._until[owner] = until

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
+import anyio
 from msgspec.structs import replace
 
 from llmsession.errors import (
@@ -14,7 +16,9 @@ from llmsession.errors import (
     SessionMoved,
     SessionNotFound,
 )
+from llmsession.turns.spending.spending import Spending
 
+from .counting import Amounts, Grant, Uncounted, grant_of, not_begun
 from .protocol import (
     EVERYTHING,
     Appended,
@@ -46,6 +50,19 @@ class _Log:
         self.epochs: list[tuple[int, int]] = []
 
 
+class _Counter:
+    """What one account has spent, and who may spend how much more."""
+
+    __slots__ = ("slices", "spent", "uncounted")
+
+    def __init__(self, uncounted: dict[str, int]) -> None:
+        self.spent = Spending()
+        self.uncounted = uncounted
+        """By session: the record up to which its log is not counted yet."""
+        self.slices: dict[str, tuple[Spending, float]] = {}
+        """By owner: how much, and until when by the event loop's clock."""
+
+
 class MemoryStore:
     """Keeps every log in this process. Nothing survives the process.
 
@@ -57,10 +74,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._names: list[str] = []
+        self._unfinished: list[str] = []
         self._highest_epoch = 0
         """The highest epoch of all deleted sessions. A new session with a deleted one's id starts
         above it, so that old owners stay fenced.
         """
+        self._counters: dict[str, _Counter] = {}
 
     def _log(self, session: str) -> _Log:
         log = self._logs.get(session)
@@ -112,6 +131,8 @@ class MemoryStore:
         if not log.epochs or log.epochs[-1][1] != batch.epoch:
             log.epochs.append((batch.head + 1, batch.epoch))
         log.bodies.extend(batch.bodies)
+        if batch.unfinished is not None:
+            self._mark(batch.session, batch.unfinished)
         row = log.row
         head = batch.head + len(batch.bodies)
         log.row = SessionRow(
@@ -124,6 +145,9 @@ class MemoryStore:
             row.labels if batch.labels is None else batch.labels,
             row.parent,
         )
+        charge = batch.charge
+        if charge is not None and charge.account in self._counters:
+            self._counters[charge.account].spent += charge.spent
         done(Appended(head))
 
     async def read(
@@ -156,6 +180,24 @@ class MemoryStore:
                 matches.append(row)
         return matches
 
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        names = self._unfinished[bisect_right(self._unfinished, after) :]
+        rows = (self._logs[name].row for name in names)
+        return list(islice((row for row in rows if row.owner is None), limit))
+
+    async def settle(self, row: SessionRow) -> None:
+        log = self._logs.get(row.session)
+        if log is not None and (log.row.epoch, log.row.head) == (row.epoch, row.head):
+            self._mark(row.session, False)
+
+    def _mark(self, session: str, unfinished: bool) -> None:
+        at = bisect_left(self._unfinished, session)
+        is_marked = self._unfinished[at : at + 1] == [session]
+        if unfinished and not is_marked:
+            self._unfinished.insert(at, session)
+        elif is_marked and not unfinished:
+            del self._unfinished[at]
+
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         log = self._log(lease.session)
         if log.row.epoch != lease.epoch:
@@ -170,6 +212,67 @@ class MemoryStore:
         self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)
         del self._logs[session]
         self._names.remove(session)
+        self._mark(session, False)
+        for counter in self._counters.values():
+            counter.uncounted.pop(session, None)
+
+    # Counters: see ``CountingStore``.
+
+    async def begin_count(
+        self, account: str, labels: Mapping[str, str], *, limit: int
+    ) -> Sequence[Uncounted]:
+        if account not in self._counters:
+            filter = SessionFilter(labels={**labels})
+            rows = (self._logs[name].row for name in self._names)
+            listed = {row.session: row.head for row in rows if row.head and filter.finds(row)}
+            self._counters[account] = _Counter(listed)
+        uncounted = self._counters[account].uncounted
+        return [Uncounted(*entry) for entry in sorted(uncounted.items())[:limit]]
+
+    def _counter(self, account: str) -> _Counter:
+        counter = self._counters.get(account)
+        if counter is None:
+            raise not_begun(account)
+        return counter
+
+    async def add_counted(self, account: str, spent: Mapping[str, Spending]) -> None:
+        counter = self._counter(account)
+        for session, amount in spent.items():
+            if counter.uncounted.pop(session, None) is not None:
+                counter.spent += amount
+
+    async def spent_by(self, account: str) -> Spending:
+        return self._counter(account).spent
+
+    async def reserve(
+        self,
+        account: str,
+        owner: str,
+        limit: Amounts,
+        asked: Amounts,
+        *,
+        pending: Spending,
+        hold_s: float,
+    ) -> Grant:
+        counter = self._counter(account)
+        now = anyio.current_time()
+        others = {
+            name: (part, until)
+            for name, (part, until) in counter.slices.items()
+            if until > now and name != owner
+        }
+        held = sum((part for part, _ in others.values()), Spending())
+        part = grant_of(limit, asked, counter.spent, held, pending)
+        counter.slices = others
+        if not part.is_used_up:
+            kept = Spending(part.tokens or 0, part.nano_usd or 0) + pending
+            counter.slices = {**others, owner: (kept, now + hold_s)}
+        retry_s = min((until - now for _, until in others.values()), default=0.0)
+        return Grant(counter.spent, part, retry_s)
+
+    async def give_back(self, owner: str) -> None:
+        for counter in self._counters.values():
+            counter.slices.pop(owner, None)
 
     async def vacuum(self) -> int:
         """Returns 0: there is no space to free."""

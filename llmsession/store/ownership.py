@@ -7,10 +7,13 @@ from collections.abc import Callable
 from . import liveness
 from .protocol import Owner
 
-__all__ = ["IsDead", "still_holds"]
+__all__ = ["NOBODY", "IsDead", "still_holds"]
 
 IsDead = Callable[[int, str, str], bool | None]
 """A function like ``liveness.owner_is_dead``: pid, start and host of a process; None if unknown."""
+
+NOBODY = Owner("")
+"""For who only asks."""
 
 
 def still_holds(

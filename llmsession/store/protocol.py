@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from .counting import Charge
 from .liveness import our_start, this_host
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "SessionRow",
     "Store",
     "StoredRecord",
+    "UnfinishedIndex",
     "Word",
     "WordIndex",
     "checked_result",
@@ -154,6 +156,11 @@ class Batch(msgspec.Struct, frozen=True):
     """The time of the last record, in seconds since the epoch."""
     labels: dict[str, str] | None = None
     """The session's labels from now on, if not None. They are written together with the records."""
+    charge: Charge | None = None
+    """What the records spent. A ``CountingStore`` counts it together with the records."""
+    unfinished: bool | None = None
+    """Has the session unfinished work from now on? None changes nothing. Written likewise, by a
+    store that is an ``UnfinishedIndex``."""
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -323,9 +330,26 @@ class WordIndex(Protocol):
         """
 
 
+@runtime_checkable
+class UnfinishedIndex(Protocol):
+    """What a store may have in addition to ``Store``: it finds the sessions with unfinished work,
+    whose batches say so, without looking at the others.
+
+    A session that a store cannot say it of (it was made by an earlier version) counts as
+    unfinished. For a store without this index, whoever looks for them reads every session.
+    """
+
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        """``Store.rows`` of the unfinished sessions that no living owner holds, as ``acquire``
+        decides it. Raises StoreError."""
+
+    async def settle(self, row: SessionRow) -> None:
+        """The session of *row* has no unfinished work: not found again until a batch says so. Has
+        no effect if its epoch or its head is no longer that of *row*. Raises StoreError."""
+
+
 class OwnerListener(Protocol):
-    """What a ``LeasingStore`` calls, in the event loop that ``watch_owner`` was called in, and in a
-    task."""
+    """What a ``LeasingStore`` calls, in the event loop that ``watch_owner`` was called in."""
 
     def taken(self, session: str, epoch: int) -> None:
         """Another owner has taken *session*, which has *epoch* now."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .simulation.search import SimulationPlan, SimulationReport, simulate
     from .simulation.user_parts import UserParts
     from .store_contract.contract import StoreContract
+    from .store_contract.counting import CountingContract
     from .stress.client_load import ClientLoad, LoadPlan, read_log
     from .stress.run import StressPlan, StressReport, run_stress
     from .strict_server.model.faults import WireFault
@@ -70,6 +71,7 @@ else:
         "simulation.user_parts": ("UserParts",),
         "store_contract.contract": ("StoreContract",),
         "stress.client_load": ("ClientLoad", "LoadPlan", "read_log"),
+        "store_contract.counting": ("CountingContract",),
         "stress.run": ("StressPlan", "StressReport", "run_stress"),
         "strict_server.model.faults": ("WireFault",),
         "strict_server.model.models": ("ModelRules",),
@@ -94,6 +96,7 @@ else:
 __all__ = [
     "INVARIANTS",
     "ClientLoad",
+    "CountingContract",
     "DriveOptions",
     "DriveReport",
     "Driven",

@@ -565,6 +565,10 @@ class SessionHandedOver(RecordBase, frozen=True, tag="session.handed_over"):
     """The owner gave the session up on purpose, as the newest record of its log. The next owner
     goes on with what is open, queued turns included, whatever ``recovery`` says."""
 
+    waiting: tuple[int, ...] = ()
+    """The queued turns in the order in which they start, unless that is the order in which they
+    were accepted. A turn that replaces the running one comes first."""
+
 
 class CommandAnswered(RecordBase, frozen=True, tag="command.answered"):
     """The answer to a command that changed nothing else, kept for repeats of its id."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from llmsession import InvalidInput, SessionError, Unreachable, records
 from llmsession.cluster.clients import connect_cluster
-from llmsession.cluster.placement import Host
+from llmsession.cluster.placement import Host, host_of
 from llmsession.testing.scripted import never
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.framing import encode
@@ -46,6 +46,39 @@ async def test_a_client_of_any_host_reaches_a_session_at_its_own(
         session = await sessions.open("s")
         assert await (await session.send("hi")).text() == "said"
         assert (a.manager.live, b.manager.live) == (("s",), ())
+
+
+async def test_a_new_session_is_made_at_the_host_that_it_is_placed_on(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
+        made = [(await sessions.create(CONFIG)).id for _ in range(12)]
+        for host in (a, b):
+            placed = {
+                s
+                for s in made
+                if host_of(a.directory.view, s) == host.directory.view.by_name(host.name)
+            }
+            assert placed
+            assert set(host.manager.live) == placed
+        assert a.routing.handed_over == b.routing.handed_over == 0
+
+
+async def test_a_client_that_was_given_one_host_knows_the_others_when_that_one_is_gone(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(100),
+        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        AsyncExitStack() as stack,
+    ):
+        a = await stack.enter_async_context(local_host(database, tmp_path, "a"))
+        await refresh(a, b)
+        async with connect_cluster([a.address]) as sessions:
+            await stack.aclose()
+            session = await sessions.create(CONFIG)
+            assert await (await session.send("hi")).text() == "said"
+            assert b.manager.live == (session.id,)
 
 
 async def test_commands_and_subscribers_follow_a_session_from_host_to_host(
@@ -95,7 +128,7 @@ async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_sessi
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
         session = await sessions.create(CONFIG, session_id="s")
         events = session.subscribe(after=0)
-        source, target = a, b
+        source, target = (a, b) if a.manager.live else (b, a)
         for _ in range(12):
             await b.directory.ask_to_move("s", view_of(source), target.name)
             async for event in events:
@@ -103,6 +136,9 @@ async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_sessi
                     break
             assert await (await session.send("hi")).text() == "said"
             assert (source.manager.live, target.manager.live) == ((), ("s",))
+            async for event in events:  # so the subscription is there, too
+                if isinstance(event, records.TurnCommitted):
+                    break
             source, target = target, source
 
 

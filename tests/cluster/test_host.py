@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmsession import InvalidConfig, InvalidInput
-from llmsession.cluster.clients import connect_cluster
+from llmsession.cluster.clients import connect_cluster, link_maker
 from llmsession.cluster.control import move_session
 from llmsession.cluster.host import advertised
 from llmsession.cluster.placement import host_of
@@ -90,12 +90,12 @@ async def test_an_operator_moves_a_session_to_a_host_and_its_clients_follow(
         await refresh(a, b)
         session = await sessions.create(CONFIG, session_id="s")
         for target in (b, a, b):
-            host = await move_session(b.directory, store, "s", target.name)
+            host = await move_session(b.directory, store, "s", target.name, link_maker())
             assert host.address == target.address
             assert target.manager.live == ("s",)
             assert await (await session.send("hi")).text() == "said"
         with pytest.raises(InvalidInput, match="no host 'x'; it has a, b"):
-            await move_session(b.directory, store, "s", "x")
+            await move_session(b.directory, store, "s", "x", link_maker())
 
 
 def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:

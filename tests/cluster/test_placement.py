@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsession.cluster.placement import EMPTY, Host, HostState, View, host_of, moved_away
+from llmsession.cluster.placement import EMPTY, Change, Host, HostState, View, host_of
 
 names = st.lists(st.text("abcdefgh0123", min_size=1, max_size=8), unique=True, min_size=1)
 SESSIONS = [f"s{number}" for number in range(60)]
@@ -28,6 +29,13 @@ def placed(view: View, session: str) -> str:
     host = host_of(view, session)
     assert host is not None
     return host.name
+
+
+def moved_away(before: View, after: View, host: str, sessions: Iterable[str]) -> dict[str, Host]:
+    """Those of *sessions*, which *host* serves, that it hands over, with their new hosts."""
+    change = Change(before, after, host)
+    targets = {session: change.target(session) for session in sessions}
+    return {session: target for session, target in targets.items() if target is not None}
 
 
 @given(names)
@@ -117,7 +125,7 @@ def test_a_host_hands_over_what_a_new_host_takes_and_nothing_else(
 ) -> None:
     before, after = view_of(hosts), view_of([*hosts, new], version=2)
     own = [session for session in SESSIONS if placed(before, session) == hosts[0]]
-    moves = dict(moved_away(before, after, hosts[0], own))
+    moves = moved_away(before, after, hosts[0], own)
     assert {session for session in own if placed(after, session) == new} == set(moves)
     assert {host.name for host in moves.values()} <= {new}
 
@@ -125,12 +133,31 @@ def test_a_host_hands_over_what_a_new_host_takes_and_nothing_else(
 def test_a_session_that_was_sent_to_a_host_on_purpose_stays_until_the_host_drains() -> None:
     before, after = view_of(["a", "b"]), view_of(["a", "b", "c"], version=2)
     foreign = [session for session in SESSIONS if placed(before, session) == "b"]
-    assert moved_away(before, after, "a", foreign) == ()
+    assert moved_away(before, after, "a", foreign) == {}
     draining = View(3, (up("a", "draining"), up("b"), up("c")))
-    assert {session for session, _ in moved_away(after, draining, "a", foreign)} == set(foreign)
+    assert set(moved_away(after, draining, "a", foreign)) == set(foreign)
 
 
 @pytest.mark.parametrize("state", ["up", "draining"])
 def test_a_host_without_another_one_hands_nothing_over(state: HostState) -> None:
     view = View(2, (up("a", state),))
-    assert moved_away(view_of(["a"]), view, "a", SESSIONS) == ()
+    assert moved_away(view_of(["a"]), view, "a", SESSIONS) == {}
+
+
+states = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["up", "joining", "draining"]))
+
+
+@settings(max_examples=60)
+@given(states, states)
+def test_what_moves_is_what_the_placements_say_whatever_else_changes(
+    earlier: dict[str, HostState], later: dict[str, HostState]
+) -> None:
+    before = View(1, tuple(up(*each) for each in earlier.items()))
+    after = View(2, tuple(up(*each) for each in later.items()))
+    moves = moved_away(before, after, "a", SESSIONS)
+    for session in SESSIONS:
+        was, placed_now = host_of(before, session), host_of(after, session)
+        was_here = was is not None and was.name == "a"
+        is_elsewhere = placed_now is not None and placed_now.name != "a"
+        expected = is_elsewhere and (was_here or later.get("a") == "draining")
+        assert moves.get(session) == (placed_now if expected else None)

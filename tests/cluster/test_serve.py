@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -64,10 +65,12 @@ async def test_sessions_go_on_at_another_host_after_a_kill_and_after_an_orderly_
 
 
 async def run_cli(database: Database, *arguments: str) -> str:
+    return await printed("cluster", *arguments, "--cluster", "c", "--store", database.dsn)
+
+
+async def printed(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "llmsession", "cluster", *arguments),
-        *("--cluster", "c", "--store", database.dsn),
-        stdout=PIPE,
+        *(sys.executable, "-m", "llmsession", *arguments), stdout=PIPE
     )
     out, _ = await process.communicate()
     assert process.returncode == 0
@@ -91,6 +94,36 @@ async def test_the_command_shows_hosts_moves_a_session_and_drains_a_host(
                 assert await (await session.send("hi")).text() == "hello"
                 await run_cli(database, "drain", "x")
                 assert "x  draining" in await run_cli(database, "status")
+    finally:
+        for process in hosts:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def test_top_shows_all_hosts_and_one_that_is_stopped_holds_nobody_up(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
+    hosts: list[Process] = []
+    try:
+        async with asyncio.timeout(90):
+            for name in ("p", "q"):
+                hosts.append(await started(database, tmp_path, name))
+            address = f"unix:{tmp_path}/p.sock"
+            hosts[1].send_signal(signal.SIGSTOP)
+            found = (("--store", database.dsn), ("--connect", address))
+            for by in found:
+                look = json.loads(
+                    await printed(
+                        *("top", "--cluster", "c", *by),
+                        *("--once", "--json", "--interval", "0.05"),
+                    )
+                )
+                assert look["cluster"] == "c"
+                p, q = (next(h for h in look["hosts"] if h["name"] == name) for name in "pq")
+                assert (p["totals"]["live"], p["error"]) == (0, None)
+                assert (q["totals"], q["error"]) == (None, "no answer")
     finally:
         for process in hosts:
             if process.returncode is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -13,7 +13,17 @@ import pytest
 from llmsession import MemoryStore, SessionConfig, SessionManager, StoreError, records
 from llmsession.session.unfinished import has_open_turn, recover_unfinished
 from llmsession.session.values.config import Recovery
-from llmsession.store import Owner, SessionRow, Store, StoredRecord
+from llmsession.store import (
+    Batch,
+    Owner,
+    SessionFilter,
+    SessionRow,
+    Store,
+    StoredRecord,
+    UnfinishedIndex,
+)
+from llmsession.store.protocol import EVERYTHING
+from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, never, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import settled, stage
@@ -33,10 +43,17 @@ async def manager_of(store: Store, reply: str = "again") -> AsyncIterator[Sessio
             yield manager
 
 
+S = TypeVar("S", bound=MemoryStore)
+
+
 async def left_open(**sessions: Recovery) -> MemoryStore:
+    """See ``fill``."""
+    return await fill(MemoryStore(), **sessions)
+
+
+async def fill(store: S, **sessions: Recovery) -> S:
     """A store whose sessions were released, each in the middle of its second turn; and two with
     nothing open, ``done`` and ``new``."""
-    store = MemoryStore()
     with anyio.fail_after(20):
         provider = ScriptedProvider(only_some_hang)
         async with SessionManager(provider=provider, store=store) as manager:
@@ -108,6 +125,82 @@ async def test_one_that_cannot_be_opened_is_named_and_the_others_are_recovered()
         assert {name: str(error) for name, error in report.failed.items()} == {
             "bad": "the disk is on fire"
         }
+
+
+class Counted(MemoryStore):
+    """Counts the rows and the records that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows_read: list[str] = []
+        self.logs_read: list[str] = []
+
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        rows = await super().rows(after=after, limit=limit, filter=filter)
+        self.rows_read += [row.session for row in rows]
+        return rows
+
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        rows = await super().unfinished(after=after, limit=limit)
+        self.rows_read += [row.session for row in rows]
+        return rows
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        self.logs_read.append(session)
+        return await super().read(session, after=after, limit=limit)
+
+
+async def test_only_sessions_with_an_open_turn_are_looked_at_however_many_there_are() -> None:
+    store = await fill(Counted(), bad="drop", good="drop")
+    for number in range(2000):
+        await store.release(await store.create(f"other-{number}", Owner("o")))
+    store.rows_read.clear()
+    store.logs_read.clear()
+    async with manager_of(store) as manager:
+        report = await recover_unfinished(manager, wanted=lambda session: session == "good")
+        assert report.recovered == ("good",)
+        assert store.rows_read == ["bad", "good"]
+        assert set(store.logs_read) == {"good"}
+        await settled()
+        await manager.release()
+    async with manager_of(store) as manager:
+        assert (await recover_unfinished(manager)).recovered == ("bad",)
+        await settled()
+        await manager.release()
+    store.rows_read.clear()
+    async with manager_of(store) as manager:
+        assert (await recover_unfinished(manager)).recovered == ()
+        assert store.rows_read == []
+
+
+async def test_a_session_of_which_the_store_does_not_know_it_is_looked_at_once() -> None:
+    store = await fill(Counted())
+    for session in ("done", "new"):
+        lease = await store.acquire(session, DEAD)
+        labelled = records.SessionLabelled(labels={}, seq=lease.head + 1, epoch=lease.epoch)
+        bodies = (records.encode_record(labelled),)
+        batch = Batch(session, lease.epoch, lease.head, bodies, unfinished=True)
+        store.append(batch, lambda result: None)
+        await store.release(lease)
+    for expected in ({"done", "new"}, set[str]()):
+        store.logs_read.clear()
+        async with manager_of(store) as manager:
+            assert (await recover_unfinished(manager)).recovered == ()
+        assert set(store.logs_read) == expected
+
+
+async def test_where_the_store_does_not_know_what_is_unfinished_every_session_is_looked_at() -> (
+    None
+):
+    store = FaultyStore(await left_open(drops="drop", resumes="resume"))
+    assert not isinstance(store, UnfinishedIndex)
+    async with manager_of(store) as manager:
+        assert set((await recover_unfinished(manager)).recovered) == {"drops", "resumes"}
+        await settled()
 
 
 @pytest.mark.real_time

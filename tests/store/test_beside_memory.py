@@ -16,7 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession.errors import SessionError
-from llmsession.store import Appended, Batch, Lease, MemoryStore, Store
+from llmsession.store import (
+    Appended,
+    Batch,
+    Lease,
+    MemoryStore,
+    SessionRow,
+    Store,
+    UnfinishedIndex,
+)
 from llmsession.testing.store_contract.actions import Answer
 from tests.store.conftest import Database
 from tests.store.postgres.server import PostgresServer
@@ -35,16 +43,18 @@ names = st.sampled_from("abcd")
 bodies = st.lists(
     st.sampled_from([b"", b"1", b"22", BIG, b"[" + BIG + b"]"]), min_size=1, max_size=4
 )
+marks = st.none() | st.booleans()
 labels = st.none() | st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"))
 acts = st.one_of(
     st.tuples(st.just("create"), names),
-    st.tuples(st.just("append"), names, bodies, labels),
-    st.tuples(st.just("append"), names, bodies, labels),
+    st.tuples(st.just("append"), names, bodies, labels, marks),
+    st.tuples(st.just("append"), names, bodies, labels, marks),
     st.tuples(st.just("fork"), names, st.integers(0, 6), names),
     st.tuples(st.just("fork"), names, st.integers(0, 6), names),
     st.tuples(st.just("rewrite"), names, st.dictionaries(st.integers(1, 7), bodies.map(b"".join))),
     st.tuples(st.just("acquire"), names, st.sampled_from([ANN, BOB]), st.booleans()),
     st.tuples(st.just("release"), names),
+    st.tuples(st.just("settle"), names),
     st.tuples(st.just("delete"), names),
 )
 KEYS = pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "encrypted"])
@@ -80,9 +90,10 @@ class Pair:
                 return await store.fork(parent, upto, name, BOB)
             case "acquire", name, owner, takeover:
                 return await store.acquire(name, owner, takeover=takeover)
-            case "append", name, new, said:
+            case "append", name, new, said, mark:
                 answer = Answer()
-                batch = Batch(name, lease.epoch, lease.head, tuple(new), float(len(new)), said)
+                at = float(len(new))
+                batch = Batch(name, lease.epoch, lease.head, tuple(new), at, said, unfinished=mark)
                 store.append(batch, answer.done)
                 result = await answer.wait()
                 if isinstance(result, Appended):
@@ -90,6 +101,9 @@ class Pair:
                 return result
             case "rewrite", _, changes:
                 await store.rewrite(lease, changes)
+            case "settle", name:
+                assert isinstance(store, UnfinishedIndex)
+                await store.settle(SessionRow(name, lease.epoch, lease.head))
             case "release", _:
                 await store.release(lease)
             case "delete", name:
@@ -102,6 +116,8 @@ class Pair:
         """What is in both is the same."""
         rows = await self.model.rows()
         assert await self.store.rows() == rows
+        assert isinstance(self.store, UnfinishedIndex)
+        assert await self.store.unfinished() == await self.model.unfinished()
         for row in rows:
             for window in ({}, {"after": 2, "limit": 3}):
                 expected = await self.model.read(row.session, **window)
@@ -119,7 +135,7 @@ def live(keeping: Keeping, program: Sequence[Act], key: bytes | None) -> None:
     async def act() -> None:
         async with keeping(key) as (store, count_rows):
             pair = Pair(store)
-            image = ("append", "a", [b"1", BIG, b"3"], {"x": "1"})
+            image = ("append", "a", [b"1", BIG, b"3"], {"x": "1"}, True)
             for step in (("create", "a"), image, ("fork", "a", 2, "b"), *program):
                 await pair.perform(step)
             await pair.check()
@@ -163,7 +179,8 @@ def in_postgres(postgres_server: PostgresServer) -> Keeping:
     async def keeping(key: bytes | None) -> AsyncIterator[Kept]:
         database = Database(postgres_server)
         tables = " UNION ALL ".join(
-            f"SELECT count(*) AS n FROM @{table}" for table in ("record", "span", "session", "blob")
+            f"SELECT count(*) AS n FROM @{table}"
+            for table in ("record", "span", "session", "blob", "unfinished")
         )
         async with database.store(key=key) as store:
             yield store, lambda: int(database.sql(f"SELECT sum(n) FROM ({tables}) t")[0][0])

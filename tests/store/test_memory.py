@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from llmsession.store import Appended, AppendResult, Batch, MemoryStore, Owner, Store
-from llmsession.testing import StoreContract
+from llmsession.testing import CountingContract, StoreContract
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(StoreContract, CountingContract):
     async def make_store(self) -> Store:
         return MemoryStore()
 

@@ -114,7 +114,7 @@ RECORDS: dict[str, r.Record] = {
         r.ConversationForgotten, edge=9, turns=2, messages=5, limits={"age": 2}
     ),
     "records.redacted": record(r.RecordsRedacted),
-    "session.handed_over": record(r.SessionHandedOver),
+    "session.handed_over": record(r.SessionHandedOver, waiting=(3, 2)),
     "command.answered": record(r.CommandAnswered),
 }
 KINDS = list(RECORDS)

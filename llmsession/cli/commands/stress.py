@@ -41,6 +41,10 @@ def stress(
     seeds: Annotated[
         int | None, typer.Option(help="With --simulate: the number of schedules; 200.")
     ] = None,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="With --simulate: the hosts of a cluster; without, two processes."),
+    ] = None,
     sessions: Annotated[
         int | None, typer.Option(help="Sessions at once; 20, in a simulation 2.")
     ] = None,
@@ -78,7 +82,8 @@ def stress(
 
     With --simulate a seed decides everything, also the order in which tasks run. Disk, clock,
     model, tools, clients and processes are delayed, fail, repeat and die. A schedule that violates
-    an invariant is shrunk and printed.
+    an invariant is shrunk and printed. With --hosts the processes are hosts of a cluster, whose
+    network, leases and views fail, too.
     """
     service = service_at(connect, token_file, ca)
     if service is None and (model is not None or yes):
@@ -92,12 +97,13 @@ def stress(
         unfit = [*options, *(["connect"] if service is not None else [])]
         if unfit:
             raise InvalidInput(f"--{unfit[0]} cannot be used with --simulate")
-        sizes = {"seeds": seeds, "sessions": sessions}
+        sizes = {"seeds": seeds, "sessions": sessions, "hosts": hosts}
         options = {name: value for name, value in sizes.items() if value is not None}
         _simulate(SimulationPlan(seed=seed, **options), as_json=as_json, record=record)
         return
-    if seeds is not None:
-        raise InvalidInput("--seeds needs --simulate")
+    for name, value in (("seeds", seeds), ("hosts", hosts)):
+        if value is not None:
+            raise InvalidInput(f"--{name} needs --simulate")
     if sessions is not None:
         options["sessions"] = sessions
     try:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
 from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 from llmsession.session.stats import SessionStats
-from llmsession.transport.wire.messages import ServiceSnapshot, ServiceStatistics
+from llmsession.transport.wire.messages import ClusterStatistics, ServiceSnapshot, ServiceStatistics
 from llmsession.turns.spending.prices import dollars
 
 from ..common.formatting import bar
 
-__all__ = ["Line", "Look", "Totals", "look_at", "table_of"]
+if TYPE_CHECKING:
+    from llmsession.cluster.overview import HostAnswer
+
+__all__ = ["ClusterLook", "HostLine", "Line", "Look", "Totals", "cluster_look_at", "look_at",
+           "table_of", "tables_of"]  # fmt: skip
 
 BAR = 10
 NARROW = 100
@@ -22,12 +30,14 @@ AROUND_LINES = 6
 """Lines of a terminal that the table's head, its totals and the caption take."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One session."""
 
     figures: SessionStats
     tokens_per_s: float | None
     """None if the session was not among those of the previous look."""
+    host: str | None = None
+    """The host that it is live at; None if there is only one service."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +58,73 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[Line, ...]
     totals: Totals
     service: ServiceStatistics | None
+
+
+class HostLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One host of a cluster. ``totals`` is None if there was no answer, and ``error`` says why."""
+
+    name: str
+    address: str
+    state: str
+    totals: Totals | None
+    error: str | None
+
+
+class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
+    """One update of a whole cluster. ``totals`` sums those of the hosts that answered."""
+
+    cluster: str
+    view: int
+    hosts: tuple[HostLine, ...]
+    sessions: tuple[Line, ...]
+    totals: Totals
+
+
+def cluster_look_at(
+    name: str,
+    view: int,
+    answers: Sequence[HostAnswer],
+    times: tuple[Mapping[str, tuple[float, ServiceSnapshot]], float],
+    *,
+    limit: int,
+) -> ClusterLook:
+    """*answers* as a look with at most *limit* sessions, running ones first. *times* are the last
+    answer of each host with its time in seconds, and the time of *answers*."""
+    before, now = times
+    hosts, sessions = list[HostLine](), list[Line]()
+    for answer in answers:
+        host, totals = answer.host, None
+        if answer.snapshot is not None:
+            at, earlier = before.get(host.name, (now, None))
+            look = look_at(answer.snapshot, earlier, now - at)
+            totals = look.totals
+            sessions += (msgspec.structs.replace(line, host=host.name) for line in look.sessions)
+        hosts.append(
+            HostLine(
+                name=host.name,
+                address=host.address,
+                state=host.state,
+                totals=totals,
+                error=answer.error,
+            )
+        )
+    sessions.sort(key=lambda line: (line.figures.turn_phase is None, line.figures.session))
+    answered = [host.totals for host in hosts if host.totals is not None]
+    return ClusterLook(
+        cluster=name,
+        view=view,
+        hosts=tuple(hosts),
+        sessions=tuple(sessions[:limit]),
+        totals=Totals(
+            live=sum(totals.live for totals in answered),
+            running=sum(totals.running for totals in answered),
+            tokens_per_s=round(sum(totals.tokens_per_s for totals in answered), 1),
+            interrupts=sum(totals.interrupts for totals in answered),
+            compactions=sum(totals.compactions for totals in answered),
+            cost_nano_usd=sum(totals.cost_nano_usd for totals in answered),
+            unpriced=any(totals.unpriced for totals in answered),
+        ),
+    )
 
 
 def look_at(figures: ServiceSnapshot, before: ServiceSnapshot | None, elapsed_s: float) -> Look:
@@ -77,8 +154,59 @@ def _rate(now: SessionStats, before: int | None, elapsed_s: float) -> float | No
     return round(max(0, now.output_tokens - before) / elapsed_s, 1)
 
 
-def table_of(look: Look, width: int, height: int | None = None) -> Table:
-    """*look* as a table for a terminal of *width* columns and, if given, *height* lines."""
+def newest_view(answers: Sequence[HostAnswer]) -> ClusterStatistics | None:
+    """The statistics of the host that knows the newest view; None if no host answered."""
+    known = [answer.snapshot.cluster for answer in answers if answer.snapshot is not None]
+    return max(
+        (found for found in known if found is not None), key=lambda found: found.view, default=None
+    )
+
+
+def tables_of(look: ClusterLook, width: int, height: int | None = None) -> RenderableType:
+    """*look* as a table of the hosts and a table of the sessions: see ``table_of``."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("host", "state", "live", "running", "tok/s", "cost", "address"):
+        justify = "left" if title in ("host", "state", "address") else "right"
+        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a literal
+    for host in look.hosts:
+        cells = _host_cells(host.totals) if host.totals is not None else ("", "", "", "")
+        state = f"[{_STATES.get(host.state, 'white')}]{escape(host.state)}[/]"
+        if host.totals is None:
+            state = f"[bold red]{escape(host.error or 'no answer')}[/]"
+        table.add_row(escape(host.name), state, *cells, escape(host.address))
+    table.add_section()
+    answered = sum(host.totals is not None for host in look.hosts)
+    table.add_row(
+        escape(look.cluster),
+        f"{answered} of {len(look.hosts)} answer",
+        *_host_cells(look.totals),
+        f"view {look.view}",
+        style="bold",
+    )
+    rest = (
+        None if height is None else max(AROUND_LINES + 1, height - len(look.hosts) - AROUND_LINES)
+    )
+    whole = Look(sessions=look.sessions, totals=look.totals, service=None)
+    return Group(table, table_of(whole, width, rest, has_hosts=True))
+
+
+_STATES = {"up": "green", "joining": "cyan", "draining": "yellow"}
+
+
+def _host_cells(totals: Totals) -> tuple[str, ...]:
+    return (
+        f"{totals.live:,}",
+        f"{totals.running:,}",
+        f"{totals.tokens_per_s:,.1f}",
+        _cost(totals.cost_nano_usd, totals.unpriced),
+    )
+
+
+def table_of(
+    look: Look, width: int, height: int | None = None, *, has_hosts: bool = False
+) -> Table:
+    """*look* as a table for a terminal of *width* columns and, if given, *height* lines. With
+    *has_hosts* the last column names the host of each session."""
     is_wide = width >= NARROW
     lines = look.sessions
     if height is not None:
@@ -93,9 +221,12 @@ def table_of(look: Look, width: int, height: int | None = None) -> Table:
     for title in ("context", "tok/s", "int", "cmp", "cost"):
         justify = "left" if title == "context" else "right"
         table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a literal
+    if has_hosts:
+        table.add_column("host", no_wrap=True)
     for line in lines:
         cells = _cells(line)
-        table.add_row(*(cells if is_wide else (*cells[:2], *cells[3:])))
+        host = (escape(line.host or ""),) if has_hosts else ()
+        table.add_row(*(cells if is_wide else (*cells[:2], *cells[3:])), *host)
     totals = look.totals
     cells = ("all", f"{totals.running} of {totals.live} run", "", "", f"{totals.tokens_per_s:,.1f}",
              f"{totals.interrupts:,}", f"{totals.compactions:,}",

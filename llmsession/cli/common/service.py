@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from llmsession.errors import InvalidInput
+from llmsession.transport.wire.addresses import parse_address
 from llmsession.transport.wire.secret_files import read_secret
 
 from .options import option
@@ -22,6 +23,7 @@ from .terminal import warn
 
 if TYPE_CHECKING:
     from llmsession.transport import RemoteManager
+    from llmsession.transport.client.link import Link
 
 __all__ = [
     "LOCAL_OPTIONS",
@@ -31,6 +33,7 @@ __all__ = [
     "StoreOrNone",
     "TokenFile",
     "a_store",
+    "host_links",
     "model_at",
     "read_token",
     "service_at",
@@ -103,7 +106,6 @@ class ServiceAt(msgspec.Struct, frozen=True):
         """Connect, and yield the service's sessions. Works on asyncio only. Raises InvalidInput and
         the errors of ``llmsession.connect``."""
         from llmsession.transport import connect
-        from llmsession.transport.wire.addresses import parse_address
         from llmsession.transport.wire.tls import ClientTls
 
         here = f"--connect {self.address}"
@@ -123,6 +125,30 @@ class ServiceAt(msgspec.Struct, frozen=True):
                 link = connect(self.address, token=token, tls=tls)
                 sessions = await stack.enter_async_context(link)
             yield sessions
+
+
+async def host_links(token_file: Path | None, ca: Path | None) -> Callable[[str], Link]:
+    """A function that makes the link to the host of a cluster at an address, with the token in
+    *token_file* and TLS if there is *ca*. Raises InvalidInput, as the function does."""
+    from llmsession.cluster.clients import link_maker
+    from llmsession.transport.wire.tls import ClientTls
+
+    token = await anyio.to_thread.run_sync(read_token, token_file)
+    tls = None
+    if ca is not None:
+        with option("--ca"):
+            tls = await anyio.to_thread.run_sync(lambda: ClientTls(ca=ca))
+    make = link_maker(token=token, tls=tls, client="llmsession")
+
+    def made(address: str) -> Link:
+        where = parse_address(address)
+        if token is not None and tls is None and not where.is_local:
+            raise InvalidInput(
+                f"{address}: the token would be sent unencrypted; use TLS with --ca FILE"
+            )
+        return make(address)
+
+    return made
 
 
 def read_token(file: Path | None) -> str | None:

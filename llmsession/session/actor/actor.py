@@ -42,6 +42,7 @@ from ..core.core import Core, Report, Services
 from ..core.idempotency_keys import IdempotencyKeys
 from ..core.turn_run import Run
 from ..log.journal import Journal, Written
+from ..log.meter import charge_of
 from ..log.open_calls import unanswered_uses
 from ..log.outcomes import outcome_of
 from ..log.reader import is_in_log
@@ -90,7 +91,14 @@ class Actor:
         self.core = Core(
             state=state,
             config=config,
-            journal=Journal(store, lease, services.clock, self._came_back),
+            journal=Journal(
+                store,
+                lease,
+                services.clock,
+                self._came_back,
+                charge=charge_of(state, services.prices),
+                open_turns=tuple(state.open),
+            ),
             report=self.report,
             services=services,
         )
@@ -296,7 +304,7 @@ class Actor:
         if self.status == "closing":
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
-                self.core.journal.write(r.SessionHandedOver())
+                self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
                 return True
             await self._release()
         return not self.mailbox.is_empty
@@ -428,13 +436,17 @@ class Actor:
     # Records that came back from the store.
 
     def _came_back(self, written: Written) -> None:
-        self.report(lambda: self._written(written, written.result))
+        # An actor that has ended needs no answer. It may come when the manager has ended, too: then
+        # no task can read it.
+        if self.status in ("live", "closing"):
+            self.report(lambda: self._written(written, written.result))
 
     def _written(self, written: Written, result: Appended | Conflict | Lost) -> None:
         if self.status not in ("live", "closing"):
             return
         match result:
             case Appended():
+                self.core.account.settled(written.batch.charge)
                 for record, then in written.entries:
                     if record is not None:
                         self._take_in(record)
@@ -464,6 +476,7 @@ class Actor:
         if self.status in ("live", "closing"):
             message = f"session {self.session!r} was taken over by another owner; open it again"
             self._give_up(SessionMoved(message), "moved")
+            self.core.services.observers.taken(self.session)
 
     def _take_in(self, record: r.Record) -> None:
         """Fold a durable record into the state, then publish it."""
@@ -571,6 +584,7 @@ class Actor:
         self.status = status
         self.turns.runner.compactor.end()
         self.core.journal.stop()
+        self.core.account.leave()
         self._gone(self)
 
     def _cannot_go_on(self, error: SessionError) -> None:

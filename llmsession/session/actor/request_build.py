@@ -1,16 +1,17 @@
 """Building the request of one step: the order of its stages, and what a build waits for.
 
-A build may wait for three things: the delay of a retry, a compaction that is being written, and a
-thread. After each wait it starts again with the first check, because the budget may have been spent
-or the view may have changed in the meantime.
+A build may wait for four things: the delay of a retry, a slice of its tenant's budget, a compaction
+that is being written, and a thread. After each wait it starts again with the first check, because
+the budget may have been spent or the view may have changed in the meantime.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 
-from llmsession.errors import ContextTooLarge, contained, error_text
+from llmsession.errors import ContextTooLarge, contained, contained_in_task, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.event_choice import event_for_budget
@@ -37,6 +38,7 @@ class Stage(StrEnum):
 
     DELAYED = "waits for the delay of a retry"
     SPENDING = "checks the budgets"
+    RESERVING = "waits for a slice of the tenant's budget, which other managers share"
     COMPACTING = "applies a plan that is ready"
     WAITING = "waits until a compaction is made and written; the view before it is outdated"
     PREPARING = "checks whether a long context is new to the builder"
@@ -50,7 +52,8 @@ class Stage(StrEnum):
 
 NEXT_STAGES: dict[Stage, tuple[Stage, ...]] = {
     Stage.DELAYED: (Stage.SPENDING,),
-    Stage.SPENDING: (Stage.COMPACTING, Stage.FAILED),
+    Stage.SPENDING: (Stage.COMPACTING, Stage.RESERVING, Stage.FAILED),
+    Stage.RESERVING: (Stage.SPENDING, Stage.FAILED),
     Stage.COMPACTING: (Stage.PREPARING, Stage.WAITING),
     Stage.WAITING: (Stage.SPENDING,),
     Stage.PREPARING: (Stage.COUNTING, Stage.WARMING),
@@ -129,11 +132,20 @@ class RequestBuild:
         core, run = self._builds.core, self.run
         run.exceeded = core.account.exceeded(core.config.budget)
         if run.exceeded is None:
-            return Stage.COMPACTING
+            return Stage.COMPACTING if core.account.has_room else Stage.RESERVING
         error, on_failure = str(exhausted(run.exceeded)), core.config.on_failure
         tag = self._effect.tag
         self._fail(event_for_budget(run.turn, error, on_failure=on_failure, tag=tag))
         return None
+
+    def _reserve(self) -> None:
+        self._builds.reserve(self._reserved)
+
+    def _reserved(self, error: str) -> None:
+        if error and not self.is_outdated:
+            self._fail(self._gave_up("fatal", error))
+        else:
+            self.begin()
 
     def _apply_compaction(self) -> Stage:
         compactor = self._builds.compactor
@@ -212,6 +224,7 @@ class RequestBuild:
 
 _PERFORM: dict[Stage, Callable[[RequestBuild], Stage | None]] = {
     Stage.SPENDING: RequestBuild._check_spending,
+    Stage.RESERVING: RequestBuild._reserve,
     Stage.COMPACTING: RequestBuild._apply_compaction,
     Stage.WAITING: RequestBuild._wait,
     Stage.PREPARING: RequestBuild._prepare,
@@ -273,6 +286,22 @@ class RequestBuilds:
         build = self.current
         if build is not None and build.stage in (Stage.WAITING, Stage.SHRINKING):
             build.begin()
+
+    def reserve(self, go_on: Callable[[str], None]) -> None:
+        """Wait for a slice of the tenant's budget. Then call *go_on*, with the error if the store
+        could not be asked and else with "".
+        """
+        core = self.core
+
+        async def reserve() -> None:
+            text = ""
+            try:
+                await core.account.make_room()
+            except BaseException as error:
+                text = error_text(contained_in_task(error))
+            core.report(partial(go_on, text))
+
+        core.works.start(f"budget of {core.session}", reserve)
 
     def warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
         """Let a thread build the request of a long context for the first time. Then call

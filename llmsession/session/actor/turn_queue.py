@@ -44,6 +44,9 @@ class TurnQueue:
         self._between = between
         self.runner = TurnRunner(core, self._turn_ended)
         self._waiting: list[Run] = []
+        self.left_waiting: tuple[int, ...] = ()
+        """The turns that waited when the session was left, in the order in which they start; () if
+        that is the order of their numbers."""
         self._interrupts: list[PendingInterrupt] = []
         self._is_holding = False
         self.runs: dict[int, Run] = {}
@@ -308,6 +311,8 @@ class TurnQueue:
         its end is written, and the callers of its interrupts are answered.
         """
         left, self._waiting = self._waiting, []
+        numbers = [run.number for run in left]
+        self.left_waiting = () if numbers == sorted(numbers) else tuple(numbers)
         current = self.current
         if current is not None and _goes_on(current):
             left.insert(0, current)

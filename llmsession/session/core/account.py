@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from llmsession.errors import InvalidConfig
+from llmsession.store.counting import Charge
 from llmsession.turns.records import ExceededBudget, ModelRequest
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.spending.spending import Spending, SpendingBudget, cost_of, find_exceeded
@@ -28,6 +29,7 @@ class Account:
     """
 
     def __init__(self, state: SessionState, prices: PriceTable, tenants: Tenants) -> None:
+        self._state = state
         self._session = state.session
         self._prices = prices
         self._tenants = tenants
@@ -53,6 +55,28 @@ class Account:
         self._new_beside.extend(requests)
         self.tell_tenant()
 
+    def settled(self, charge: Charge | None) -> None:
+        """A batch with *charge* is in the log."""
+        if charge is not None:
+            self._tenants.settled(charge.account, self._session, charge.spent)
+
+    def leave(self) -> None:
+        """The session is no longer live here."""
+        if self.tenant is not None:
+            self._tenants.left(self.tenant, self._session)
+
+    @property
+    def has_room(self) -> bool:
+        """May a request begin, as far as the tenant's budget is shared with other managers?"""
+        return self.tenant is None or self._tenants.has_room(self.tenant)
+
+    async def make_room(self) -> None:
+        """Wait for ``has_room``, or until it is known that the budget is used up. Raises
+        StoreError.
+        """
+        if self.tenant is not None:
+            await self._tenants.make_room(self.tenant)
+
     def spent(self) -> Spending:
         """What this session itself has spent, including the open turn."""
         if self._spent is None:
@@ -69,7 +93,11 @@ class Account:
     def tell_tenant(self) -> None:
         """Update the sum of the session's tenant, if it has one whose sum is in use."""
         if self.tenant is not None and self._tenants.is_summed(self.tenant):
-            self._tenants.note(self.tenant, self._session, self.spent())
+            self._tenants.note(self.tenant, self._session, self.spent(), self._unrecorded)
+
+    def _unrecorded(self) -> Spending:
+        """What of ``spent`` is not in the log yet."""
+        return self.spent() - Account(self._state, self._prices, self._tenants).spent()
 
     def exceeded(self, budget: SpendingBudget | None) -> ExceededBudget | None:
         """The budget that is used up, the session's own or else its tenant's; None if none is."""

@@ -14,7 +14,7 @@ from llmsession.turns.spending.prices import PriceTable
 
 from .session_log import log_bug
 
-__all__ = ["DeletionObserver", "Observers", "SessionObserver"]
+__all__ = ["DeletionObserver", "Observers", "SessionObserver", "TakeoverObserver"]
 
 
 class SessionObserver(Protocol):
@@ -74,6 +74,15 @@ class DeletionObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class TakeoverObserver(Protocol):
+    """A method that an observer may have in addition to those of ``SessionObserver``."""
+
+    def taken(self, session: str) -> None:
+        """Another owner took *session*, which was not handed over to it."""
+        ...
+
+
 class Observers:
     """Calls every observer, and logs what they raise."""
 
@@ -103,6 +112,13 @@ class Observers:
             if isinstance(observer, DeletionObserver):
                 with self._guarded():
                     observer.deleted(session, limit)
+
+    def taken(self, session: str) -> None:
+        """See ``TakeoverObserver``."""
+        for observer in self._observers:
+            if isinstance(observer, TakeoverObserver):
+                with self._guarded():
+                    observer.taken(session)
 
     def requested(
         self, session: str, turn: int, request: Request, tokens: int, budget_tokens: int

@@ -1,10 +1,17 @@
-"""Sums up what a tenant has spent, from the logs of its sessions, once when it is first needed."""
+"""Makes known what a tenant has spent when it is first needed.
+
+A store that counts it is asked. If it began to count only now, the logs of the tenant's sessions
+are read once, by whichever managers need it first. With any other store, each manager reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from llmsession.errors import RecordDamaged, SessionNotFound
+from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
+from llmsession.store.checked import checked_counting
+from llmsession.store.counting import CountingStore, Uncounted
 from llmsession.store.protocol import SessionFilter, Store
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import PriceTable
@@ -15,35 +22,47 @@ from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values.labels import TENANT_LABEL
 from .account import Account
+from .shared_tenants import SharedTenants
 from .tenants import Tenants
 
-__all__ = ["TenantLogs"]
+__all__ = ["TenantLogs", "tenants_of"]
 
 PAGE = 500
 """Rows read at a time."""
+COUNT_PAGE = 20
+"""Logs that are read and then added to a counter at a time."""
+
+
+def tenants_of(store: object, owner: str, budgets: Any) -> Tenants:
+    """The tenants of the manager *owner*. Raises InvalidInput and InvalidConfig for *budgets*."""
+    counting = checked_counting(store)
+    return Tenants(budgets) if counting is None else SharedTenants(counting, owner, budgets)
 
 
 class TenantLogs:
-    """Sums up the spending of tenants from the sessions in *store*.
+    """Makes known to *tenants* what those with sessions in *store* have spent.
 
-    *live* returns the accounts of the sessions that are live here; these are newer than their logs.
+    *given* is the store itself. *live* returns the accounts of the sessions that are live here;
+    these are newer than their logs.
     """
 
     def __init__(
         self,
         store: Store,
+        given: object,
         prices: PriceTable,
         tenants: Tenants,
         live: Callable[[], Iterable[Account]],
     ) -> None:
         self._store = store
+        self._counting = checked_counting(given)
         self._prices = prices
         self._tenants = tenants
         self._live = live
         self._summing: dict[str, Promise[None]] = {}
 
     async def sum_up(self, tenant: str) -> None:
-        """Make known what *tenant* has spent. The first call reads the logs of all its sessions.
+        """Make known what *tenant* has spent. The first call may read the logs of all its sessions.
 
         A damaged log counts up to the damage. Raises StoreError; another call tries again.
         """
@@ -53,7 +72,10 @@ class TenantLogs:
             return
         summing = self._summing[tenant] = Promise()
         try:
-            self._tenants.begin(tenant, await self._read(tenant))
+            if self._counting is not None and isinstance(self._tenants, SharedTenants):
+                self._tenants.begin_counted(tenant, await self._count(self._counting, tenant))
+            else:
+                self._tenants.begin(tenant, await self._read(tenant))
             for account in self._live():
                 account.tell_tenant()
         finally:
@@ -67,6 +89,27 @@ class TenantLogs:
         if tenant is not None and self._tenants.budget(tenant) is not None:
             await self.sum_up(tenant)
 
+    async def spent(self, tenant: str) -> Spending:
+        """What *tenant* has spent, at all managers if the store counts it. Raises StoreError."""
+        await self.sum_up(tenant)
+        if self._counting is not None and isinstance(self._tenants, SharedTenants):
+            return await self._counting.spent_by(tenant) + self._tenants.pending(tenant)
+        return self._tenants.spent(tenant)
+
+    async def _count(self, store: CountingStore, tenant: str) -> Spending:
+        """What *store* has counted for *tenant*, once it has counted everything."""
+        labels = {TENANT_LABEL: tenant}
+        before: Sequence[Uncounted] = ()
+        while uncounted := await store.begin_count(tenant, labels, limit=COUNT_PAGE):
+            if uncounted == before:
+                raise StoreError("the store lists sessions again that were counted", committed=None)
+            before = uncounted
+            spent = {
+                each.session: await self._spent_by(each.session, each.upto) for each in uncounted
+            }
+            await store.add_counted(tenant, spent)
+        return await store.spent_by(tenant)
+
     async def _read(self, tenant: str) -> dict[str, Spending]:
         filter, spent, after = (
             SessionFilter(labels={TENANT_LABEL: tenant}),
@@ -75,11 +118,12 @@ class TenantLogs:
         )
         while rows := await begun_rows(self._store, after=after, limit=PAGE, filter=filter):
             for row in rows:
-                spent[row.session] = await self._spent_by(row.session)
+                spent[row.session] = await self._spent_by(row.session, None)
             after = rows[-1].session
         return spent
 
-    async def _spent_by(self, session: str) -> Spending:
+    async def _spent_by(self, session: str, upto: int | None) -> Spending:
+        """What the records of *session* up to *upto* spent, or all of them."""
         state = SessionState(session)
 
         def folded(so_far: SessionState, record: r.Record) -> None:
@@ -87,7 +131,7 @@ class TenantLogs:
             state = so_far
 
         try:
-            await read_state(self._store, session, folded)
+            await read_state(self._store, session, folded, head=upto)
         except SessionNotFound:  # deleted since it was listed
             return Spending()
         except RecordDamaged:

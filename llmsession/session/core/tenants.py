@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmsession.errors import InvalidConfig, refusing
@@ -15,7 +15,8 @@ __all__ = ["Tenants"]
 
 
 class Tenants:
-    """The accounts of one manager's tenants.
+    """The accounts of one manager's tenants, where the store does not count what they spend: see
+    ``SharedTenants``.
 
     An account is summed up from the logs of the tenant's sessions when it is first needed (see
     ``tenant_logs``). From then on, the sessions that are live here keep it up to date.
@@ -66,8 +67,16 @@ class Tenants:
         self._spent[tenant] = spent
         self._totals[tenant] = sum(spent.values(), Spending())
 
-    def note(self, tenant: str, session: str, spent: Spending) -> None:
-        """*session* has spent *spent* in total."""
+    def note(
+        self,
+        tenant: str,
+        session: str,
+        spent: Spending,
+        unrecorded: Callable[[], Spending] = Spending,
+    ) -> None:
+        """*session* has spent *spent* in total. *unrecorded* returns what of it is not in its log
+        yet.
+        """
         before = self._spent[tenant].get(session, Spending())
         self._spent[tenant][session] = spent
         total = self._totals[tenant]
@@ -76,6 +85,24 @@ class Tenants:
             total.cost_nano_usd + spent.cost_nano_usd - before.cost_nano_usd,
             total.unpriced | spent.unpriced,
         )
+
+    def settled(self, tenant: str, session: str, spent: Spending) -> None:
+        """*session* has appended records that *spent* this."""
+
+    def left(self, tenant: str, session: str) -> None:
+        """*session* is no longer live here."""
+
+    def has_room(self, tenant: str) -> bool:
+        """May a request begin now, as far as the budget is shared with other managers?"""
+        return True
+
+    async def make_room(self, tenant: str) -> None:
+        """Wait until ``has_room``, or until it is known that the budget is used up. Raises
+        StoreError.
+        """
+
+    async def give_back(self) -> None:
+        """Keep nothing from other managers any more. Raises StoreError."""
 
     def deleted(self, session: str) -> None:
         """*session* was deleted. Its spending stays in the total, and its id may be used again."""

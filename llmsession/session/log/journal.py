@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -22,8 +22,12 @@ from llmsession.turns.records import (
     SessionCreated,
     SessionForked,
     SessionLabelled,
+    TurnAccepted,
     encode_record,
+    is_terminal,
 )
+
+from .meter import ChargeOf
 
 __all__ = ["Journal", "Written"]
 
@@ -44,7 +48,11 @@ class Journal:
 
     Records that arrive during an append go into the next batch, so a slow store makes batches
     larger instead of making the queue longer. ``report`` gets each batch with its result, in order.
+    *charge* says what each batch spends.
     Nothing here waits, so nothing can be cancelled.
+
+    *open_turns* are the turns that the log left open up to the lease's head. A batch says whether
+    the session has unfinished work, which is an open turn, whenever that changes.
     """
 
     def __init__(
@@ -53,14 +61,20 @@ class Journal:
         lease: Lease,
         clock: Callable[[], float],
         report: Callable[[Written], None],
+        *,
+        charge: ChargeOf | None = None,
+        open_turns: Iterable[int] = (),
     ) -> None:
         self._store = store
         self._lease = lease
         self._clock = clock
         self._report = report
+        self._charge = charge
         self._queue: list[tuple[Record | None, Then | None]] = []
         self._written = lease.head
         self._seq = lease.head
+        self._open = set(open_turns)
+        self._unfinished: bool | None = None  # what the store has is not known here
         self._in_flight = False
         self._stopped = False
 
@@ -91,6 +105,12 @@ class Journal:
             record, seq=self._seq, epoch=self._lease.epoch, at=self._clock()
         )
         self._queue.append((stamped, then))
+        if isinstance(record, TurnAccepted):
+            self._open.add(record.turn)
+        elif is_terminal(record):
+            self._open.discard(record.turn)
+        elif isinstance(record, SessionForked):
+            self._open.clear()  # those are its parent's
 
     def follow(self, then: Then) -> None:
         """Let the actor call *then* when everything that is queued so far is durable and folded."""
@@ -109,6 +129,8 @@ class Journal:
             bodies=tuple(encode_record(record) for record in records),
             at=records[-1].at if records else 0.0,
             labels=_labels(records),
+            charge=self._charge(records) if self._charge is not None else None,
+            unfinished=self._changed_mark(),
         )
         if not batch.bodies:
             self._report(Written(entries, batch, Appended(self._written)))
@@ -132,6 +154,10 @@ class Journal:
             self._store.append(batch, done)
         except BaseException as error:  # a store is foreign code
             done(Lost(error_text(contained(error))))
+
+    def _changed_mark(self) -> bool | None:
+        before, self._unfinished = self._unfinished, bool(self._open)
+        return None if self._unfinished == before else self._unfinished
 
     def settled(self, batch: Batch) -> None:
         """*batch* is in the log, so the next one may be written."""

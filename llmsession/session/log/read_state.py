@@ -79,7 +79,8 @@ async def read_state(
         # A short page is not the end. A damaged record ends a page, and the next read raises its
         # error.
         while state.head != head:
-            page = await store.read(session, after=state.head, limit=PAGE)
+            limit = PAGE if head is None else min(PAGE, head - state.head)
+            page = await store.read(session, after=state.head, limit=limit)
             if not page:
                 break
             _fold_page(state, session, page, folded)

@@ -515,6 +515,8 @@ class SessionState:
 
     def _handed_over(self, record: r.SessionHandedOver) -> None:
         self._handed_over_at = record.seq
+        for turn in record.waiting:
+            self.open[turn] = self.open.pop(turn)
 
     def born_in(self, turn: int) -> str:
         """The session that made the messages of *turn*: this one or an ancestor that it was forked

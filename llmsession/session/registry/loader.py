@@ -20,11 +20,13 @@ from llmsession.errors import (
 from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Owner, Store
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
+from llmsession.turns.spending.prices import PriceTable
 
 from ..core.subscriptions import Subscriptions
 from ..log.erasing import erase
 from ..log.fork_records import Branch, fork_records, shared_history
 from ..log.journal import Journal, Written
+from ..log.meter import charge_of
 from ..log.read_state import check_belongs, read_state, tool_runners
 from ..log.reader import is_in_log
 from ..log.state import SessionState
@@ -45,12 +47,18 @@ class Loader:
     """
 
     def __init__(
-        self, store: Store, owner: Owner, clock: Callable[[], float], subscriptions: Subscriptions
+        self,
+        store: Store,
+        owner: Owner,
+        clock: Callable[[], float],
+        subscriptions: Subscriptions,
+        prices: PriceTable,
     ) -> None:
         self._store = store
         self._owner = owner
         self._clock = clock
         self._subscriptions = subscriptions
+        self._prices = prices
 
     async def create(self, session: str, records: Sequence[r.Record]) -> tuple[SessionState, Lease]:
         """Create a session whose log is *records*, written completely or not at all.
@@ -177,7 +185,15 @@ class Loader:
             return
         promise: Promise[Written] = Promise()
         lease = msgspec.structs.replace(lease, head=state.head)
-        journal = Journal(self._store, lease, self._clock, promise.set)
+        charge = charge_of(state, self._prices)
+        journal = Journal(
+            self._store,
+            lease,
+            self._clock,
+            promise.set,
+            charge=charge,
+            open_turns=tuple(state.open),
+        )
         for record in records:
             journal.write(record)
         journal.flush()

@@ -26,7 +26,7 @@ from llmsession.errors import (
     error_text,
 )
 from llmsession.providers.protocol import Provider
-from llmsession.store.checked import checked_store
+from llmsession.store.checked import CheckedStore, checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
@@ -41,8 +41,7 @@ from ..core.core import Services, profile_of
 from ..core.observers import SessionObserver
 from ..core.session_log import SessionLog, log_bug, log_trouble
 from ..core.subscriptions import Subscriptions
-from ..core.tenant_logs import TenantLogs
-from ..core.tenants import Tenants
+from ..core.tenant_logs import TenantLogs, tenants_of
 from ..log.fork_records import Branch
 from ..log.state import SessionState
 from ..tasks.clock import checked_clock
@@ -106,12 +105,12 @@ class Runtime:
         self.provider = provider
         self.environ = dict(os.environ if environ is None else environ)
         """Read once. Configuration fields that are None are filled from it."""
-        self.tenants = Tenants(tenant_budgets)
         self.given_store: Store = store if store is not None else MemoryStore()
         """The store that the user passed."""
-        self.store: Store = checked_store(self.given_store)
+        self.store: CheckedStore = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
         """The identity of this manager towards its store."""
+        self.tenants = tenants_of(self.given_store, self.owner.name, tenant_budgets)
         self.new_session_id: Callable[[str | None], str] = new_session_id
         """A new id for a session of a tenant. A cluster replaces it."""
         self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
@@ -126,7 +125,7 @@ class Runtime:
         self._thread_wait_s = checked_seconds(
             thread_wait_s, "thread_wait_s", minimum=0, maximum=math.inf
         )
-        self._loader = Loader(self.store, self.owner, self.clock, self.subscriptions)
+        self._loader = Loader(self.store, self.owner, self.clock, self.subscriptions, self._prices)
         self._table = ActivationTable(
             self.store,
             run_work=self.run_work,
@@ -137,6 +136,7 @@ class Runtime:
         self.evictor = IdleEvictor(self._table.actors, idle_s, self.evict_idle)
         self.tenant_logs = TenantLogs(
             self.store,
+            self.given_store,
             self._prices,
             self.tenants,
             lambda: [actor.core.account for actor in self.actors],
@@ -199,6 +199,7 @@ class Runtime:
     async def _end(self) -> None:
         await self.close(leave_open=False)
         await self.stop_works()
+        self._services.lease.end()
         left = await self._services.tool_threads.wait_all(self._thread_wait_s)
         if left:
             log = SessionLog(self._logger, "", content=False)
@@ -211,6 +212,10 @@ class Runtime:
                 await self.store.release(actor.evict())
             except BaseException as error:  # the lease ends when the process ends
                 contained_in_task(error)
+        try:
+            await self.tenants.give_back()
+        except BaseException as error:  # what is held from others ends by itself
+            contained_in_task(error)
         parts: list[Any] = [self.store]
         providers = [self.provider]
         if self._summariser is not None and self._summariser is not self.provider:
@@ -248,6 +253,11 @@ class Runtime:
             raise InvalidInput("enter the SessionManager first: async with SessionManager(...)")
         if not self._accepting:
             raise SessionClosed("the SessionManager is closing and accepts no more sessions")
+
+    @property
+    def is_lease_valid(self) -> bool:
+        """Does this manager hold its sessions for certain? Call it after ``enter``."""
+        return self._services.lease.is_valid
 
     def _fence_older(self, session: str, epoch: int) -> None:
         """The store has *session* under *epoch*: an actor of an earlier one has lost it."""

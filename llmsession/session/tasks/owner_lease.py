@@ -53,6 +53,7 @@ class OwnerLease:
         """Is it not known yet who took what while the store was cut off?"""
         self._changed: anyio.Event | None = None
         self._is_lost = False
+        self._is_over = False
         if self._store is not None:
             try:
                 self._store.watch_owner(owner, self)
@@ -90,6 +91,10 @@ class OwnerLease:
             self._is_lost = False
             self._log_trouble("lease.renewed")
 
+    def end(self) -> None:
+        """Nothing runs here any more: what the store says from now on has no effect."""
+        self._is_over = True
+
     # Called by the store, in our event loop.
 
     def taken(self, session: str, epoch: int) -> None:
@@ -98,13 +103,9 @@ class OwnerLease:
 
     def missed(self) -> None:
         """See ``OwnerListener``. Until it is known what was taken, the lease is not valid."""
-        if not self._is_asking:
+        if not self._is_asking and not self._is_over:
             self._is_asking = True
-            try:
-                self._run_work("look for sessions that were taken", self._ask)
-            except BaseException as error:  # or nothing would ever begin here again
-                self._is_asking = False
-                self._give_up(error)
+            self._run_work("look for sessions that were taken", self._ask)
 
     async def _ask(self) -> None:
         try:

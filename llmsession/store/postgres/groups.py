@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import msgspec
 
+from llmsession.turns.spending.spending import Spending
+
 from ..caller import Caller
 from ..cipher import PLAIN, Cipher
+from ..counting import Charge
 from ..large_blocks import LARGE_BYTES
 from ..protocol import AppendResult, Batch
 from ..row_seals import seal_head
 from .blobs import Blobs
-from .sql import body_place, label_marks, seal_labels
+from .sql import account_mark, body_place, label_marks, model_bytes, seal_labels
 
-__all__ = ["Entry", "Unit", "arguments", "form_group"]
+__all__ = ["Arguments", "Entry", "Unit", "arguments", "form_group"]
 
 MAX_BYTES = 4 * 2**20
 """The size of one group, unless a single batch is larger, so that sending and writing it stays
@@ -68,10 +72,30 @@ class Unit:
             (e.batch.labels for e in reversed(self.entries) if e.batch.labels is not None), None
         )
 
+    @property
+    def charge(self) -> Charge | None:
+        """What all its batches spent together."""
+        charges = [entry.batch.charge for entry in self.entries if entry.batch.charge is not None]
+        if len(charges) < 2:
+            return charges[0] if charges else None
+        spent = sum((charge.spent for charge in charges), Spending())
+        return Charge(charges[0].account, spent)
+
+    @property
+    def unfinished(self) -> bool | None:
+        """The last mark that a batch set, if any did."""
+        if len(self.entries) == 1:
+            return self.first.unfinished
+        marks = (e.batch.unfinished for e in reversed(self.entries))
+        return next((mark for mark in marks if mark is not None), None)
+
     def takes(self, entry: Entry) -> bool:
         """Add *entry* if its batch follows directly. Returns whether it does."""
         batch = entry.batch
         if entry.alone or batch.epoch != self.first.epoch or batch.head != self.head:
+            return False
+        ours = self.charge
+        if ours is not None and batch.charge is not None and (batch.charge.account != ours.account):
             return False
         self.entries.append(entry)
         self.head += len(batch.bodies)
@@ -117,11 +141,16 @@ def form_group(
     return [units[session] for session in sorted(units)]
 
 
-def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequence[object], ...]]:
-    """Whether the group is plain, and the arguments of its statement: see ``Statements.append``.
+class Arguments(NamedTuple):
+    """The arguments of the statement ``Statements.append_of``, and which statement it is."""
 
-    Raises Unreadable for a body that cannot be sealed.
-    """
+    plain: bool
+    charged: bool
+    columns: tuple[Sequence[object], ...]
+
+
+def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
+    """The group as it is sent. Raises Unreadable for a body that cannot be sealed."""
     blobs = Blobs(cipher)
     bodies: list[_Cut] = []
     larges: list[_Cut] = []
@@ -147,21 +176,43 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> tuple[bool, tuple[Sequen
         [first.head for first in firsts],
         [unit.entries[-1].batch.at for unit in units],
         *zip(*bodies, strict=True),
+        [unit.unfinished for unit in units],
     )
+    charges = [unit.charge for unit in units]
+    charged = any(charge is not None for charge in charges)
+    charge_columns = _charge_columns(charges, cipher) if charged else ()
     labels = [unit.labels for unit in units]
     if cipher is PLAIN and not blobs and not any(entry is not None for entry in labels):
-        return True, columns
+        return Arguments(True, charged, (*columns, *charge_columns))
     sealed = [
         None if entry is None else seal_labels(entry, first.session, cipher)
         for entry, first in zip(labels, firsts, strict=True)
     ]
-    return False, (
-        *columns,
-        sealed,
-        [None if entry is None else _array(label_marks(entry, cipher)) for entry in labels],
-        *zip(*larges, strict=True),
-        *blobs.columns(),
-        [seal_head(cipher, unit.first.session, unit.head) for unit in units],
+    return Arguments(
+        False,
+        charged,
+        (
+            *columns,
+            sealed,
+            [None if entry is None else _array(label_marks(entry, cipher)) for entry in labels],
+            *zip(*larges, strict=True),
+            *blobs.columns(),
+            [seal_head(cipher, unit.first.session, unit.head) for unit in units],
+            *charge_columns,
+        ),
+    )
+
+
+def _charge_columns(
+    charges: Sequence[Charge | None], cipher: Cipher
+) -> tuple[list[bytes | None], list[str], list[str], list[str]]:
+    """The account, tokens, nano-dollars and models without a price of each unit."""
+    spent = [Spending() if charge is None else charge.spent for charge in charges]
+    return (
+        [None if charge is None else account_mark(charge.account, cipher) for charge in charges],
+        [str(each.tokens) for each in spent],
+        [str(each.cost_nano_usd) for each in spent],
+        [_array(model_bytes(each.unpriced)) for each in spent],
     )
 
 

@@ -14,7 +14,7 @@ from ..cipher import PLAIN, Cipher
 from ..held_leases import HeldLeases
 from ..liveness import this_host
 from ..ownership import still_holds
-from ..protocol import Lease, Owner, OwnerListener
+from ..protocol import Lease, Owner, OwnerListener, SessionRow
 from ..row_seals import seal_head, seal_origin
 from .connections import FAILURES, NOTIFY, Connection, Connections, channel_name
 from .schema import OPEN
@@ -24,6 +24,10 @@ __all__ = ["Owners", "end_lease"]
 
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
+TICK_S = 0.25
+STALL_S = 1.0
+"""A process that stood still for longer may have been declared dead: observers wait for 2 seconds
+(``cluster.ladder``). So it asks before it relies on its lease again."""
 _ENDED = "ended"
 """What an owner is told whose lease another process ended."""
 
@@ -55,16 +59,21 @@ class Owners:
         self._leases = HeldLeases(lease_s)
         self._doubted: set[str] = set()
         """The owners that may have lost sessions without being told, until their next renewal."""
+        self._ticked = self._leases.now()
+        """When the store's loop was last seen to run."""
         self._due = asyncio.Event()
         """Set when something has to be done before the next renewal."""
 
     def watch(self, owner: Owner, listener: OwnerListener) -> None:
         """See ``LeasingStore.watch_owner``. Called in the listener's loop, as is the next."""
-        self._leases.watch(owner.name, listener, Caller().call_in_task)
+        self._leases.watch(owner.name, listener, Caller().call)
 
     def is_valid(self, owner: Owner) -> bool:
         """See ``LeasingStore.is_lease_valid``."""
-        return self._leases.is_valid(owner.name)
+        if owner.name not in self._leases.owners:
+            return True
+        is_running = self._leases.now() - self._ticked <= STALL_S
+        return is_running and self._leases.is_valid(owner.name)
 
     async def lease(self, owner: Owner) -> None:
         """Begin the lease of *owner*, by the database's clock."""
@@ -80,6 +89,7 @@ class Owners:
         The shared connections may all be waiting for a long vacuum. After an error it is tried
         again soon.
         """
+        ticking = asyncio.create_task(self._tick())
         connection: Connection | None = None
         listening: set[str] = set()
         try:
@@ -104,8 +114,19 @@ class Owners:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._due.wait(), pause_s)
         finally:
+            ticking.cancel()
             if connection is not None:
                 connection.terminate()
+
+    async def _tick(self) -> None:
+        """Notice that this process stood still, because it was stopped or its machine froze."""
+        while True:
+            now = self._leases.now()
+            if now - self._ticked > STALL_S:
+                for name in self._leases.owners:
+                    self._doubt(name)
+            self._ticked = now  # last: until then ``is_valid`` sees how long it was
+            await asyncio.sleep(TICK_S)
 
     async def _renew_all(self, connection: Connection) -> None:
         """Renew all leases, and tell those owners that may have lost sessions meanwhile."""
@@ -210,6 +231,10 @@ class Owners:
                 if holder is not None and holder.name != owner.name:
                     await self._notify(holder, session, new_row["epoch"])
                 return Lease(session, new_row["epoch"], new_row["head"])
+
+    async def settle(self, row: SessionRow) -> None:
+        """See ``UnfinishedIndex.settle``."""
+        await self._connections.execute(self._statements.settle, row.session, row.epoch, row.head)
 
     async def release(self, lease: Lease) -> None:
         """See ``Store.release``."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
 
 from ..cipher import PLAIN, Cipher, Unreadable
+from ..ownership import NOBODY, still_holds
 from ..protocol import Batch, SessionFilter, SessionRow, StoredRecord
-from .connections import Connections, is_damage
+from .connections import Connection, Connections, is_damage
 from .schema import OPEN
-from .sql import Statements, check_seals, label_marks, record_of, row_of
+from .sql import Statements, check_seals, label_marks, owner_of, record_of, row_of
 
 __all__ = ["Reading"]
 
@@ -102,14 +104,16 @@ class Reading:
         filter: SessionFilter,
         cipher: Cipher,
         *,
-        sessions: Sequence[str] | None = None,
+        queries: Sequence[str] = (),
     ) -> list[SessionRow]:
-        """See ``Store.rows``. With *sessions*, only rows of these."""
+        """See ``Store.rows``. Only sessions that have records for each of *queries*, which are
+        tsqueries.
+        """
         marks = label_marks(filter.labels, cipher) if filter.labels else None
         without = label_marks(dict.fromkeys(filter.without), cipher) if filter.without else None
         rows = await self._connections.run(
             lambda it: it.fetch(
-                self._statements.rows,
+                self._statements.rows_with(len(queries)),
                 after,
                 max(0, limit),
                 marks,
@@ -117,11 +121,31 @@ class Reading:
                 filter.created_before,
                 filter.touched_after,
                 filter.touched_before,
-                sessions,
                 without,
+                *queries,
             )
         )
         return [row_of(row, cipher) for row in rows]
+
+    async def unfinished(self, after: str, limit: int, cipher: Cipher) -> list[SessionRow]:
+        """See ``UnfinishedIndex.unfinished``."""
+        statements = self._statements
+        owners = await self._connections.run(lambda it: it.fetch(statements.unfinished_owners))
+        free = [owner["key"] for owner in owners if not _is_held(owner)]
+        while free:
+            rows = await self._connections.run(partial(self._unfinished, free, after, limit))
+            # Some may have been taken since they were marked.
+            found = [row_of(row, cipher) for row in rows if not _is_held(row)]
+            if found or not rows:
+                return found
+            after = rows[-1]["id"]
+        return []
+
+    async def _unfinished(
+        self, owners: Sequence[str], after: str, limit: int, connection: Connection
+    ) -> Sequence[Any]:
+        statement = self._statements.unfinished
+        return await connection.fetch(statement, owners, after, max(0, limit))
 
     async def is_written(self, batch: Batch, cipher: Cipher) -> bool:
         """Is *batch* in the log, at its place and in its epoch?
@@ -136,6 +160,12 @@ class Reading:
         return [(record.epoch, record.body) for record in records] == [
             (batch.epoch, body) for body in batch.bodies
         ]
+
+
+def _is_held(row: Mapping[str, Any]) -> bool:
+    """Does the owner in *row* live? See ``Owners.acquire``."""
+    holder, until = owner_of(row), row["lease_until"]
+    return until is not None and still_holds(holder, until, taker=NOBODY, now=row["now"])
 
 
 def _whole(

@@ -82,6 +82,19 @@ ALTER TABLE {s}.session ALTER labels SET STATISTICS 0;
 INSERT INTO {s}.store (version) VALUES (0);
 """
 
+# The sessions with unfinished work. A table of its own: a row of a session is written with every
+# append, and stays a HOT update if no column that is indexed changes. ``owner`` is that of the
+# last append that said so, '' once the session was released: it finds those that the dead left.
+# Of sessions that an earlier version wrote it is not known.
+_UNFINISHED = """
+CREATE TABLE {s}.unfinished (
+    session text COLLATE "C" PRIMARY KEY,
+    owner text COLLATE "C" NOT NULL
+);
+CREATE INDEX unfinished_owner ON {s}.unfinished (owner, session);
+INSERT INTO {s}.unfinished SELECT id, coalesce(owner, '') FROM {s}.session;
+"""
+
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
 _HAS_SEALS = """
 SELECT EXISTS (
@@ -94,6 +107,37 @@ SELECT s.id, s.parent, s.head, array_agg(p.first ORDER BY p.first) AS firsts,
        array_agg(p.last ORDER BY p.first) AS lasts, array_agg(p.born ORDER BY p.first) AS borns
   FROM {s}.session s LEFT JOIN {s}.span p ON p.session = s.id GROUP BY s.id
 """
+_COUNTERS = """
+CREATE TABLE IF NOT EXISTS {s}.counter (
+    account bytea PRIMARY KEY,
+    tokens numeric NOT NULL DEFAULT 0,
+    nano_usd numeric NOT NULL DEFAULT 0,
+    unpriced bytea[] NOT NULL DEFAULT '{{}}'
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS {s}.slice (
+    account bytea NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    tokens numeric NOT NULL,
+    nano_usd numeric NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (account, owner)
+);
+CREATE TABLE IF NOT EXISTS {s}.uncounted (
+    account bytea NOT NULL,
+    session text COLLATE "C" NOT NULL,
+    upto bigint NOT NULL,
+    PRIMARY KEY (account, session)
+);
+CREATE INDEX IF NOT EXISTS uncounted_session ON {s}.uncounted (session);
+"""
+"""What accounts spend (see ``store.counting``). The tables of this version did not have these at
+first, and older programs of this version count nothing.
+"""
+_HAS_COUNTERS = """
+SELECT EXISTS (
+    SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = $1::text AND c.relname = 'uncounted')
+"""
 _HAS_TABLES = """
 SELECT EXISTS (
     SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -102,7 +146,7 @@ SELECT EXISTS (
 
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED)
 """The first script makes tables of ``FIRST_VERSION``. Each later one upgrades them to the next
 version.
 """
@@ -135,6 +179,10 @@ async def migrate(connection: Connection, schema: str, key: Key | None, where: s
             if tables is None or FIRST_VERSION <= tables[0] < newest:
                 return await _bring_up(connection, schema, tables, key, where)
     version, note = tables
+    if version == newest and not await connection.fetchval(_HAS_COUNTERS, schema):
+        async with connection.transaction():
+            await lock_structure(connection, schema)
+            await connection.execute(_COUNTERS.format(s=f'"{schema}"'))
     if version == newest and not await connection.fetchval(_HAS_SEALS, schema):
         async with connection.transaction():
             await lock_structure(connection, schema)
@@ -224,4 +272,5 @@ async def _bring_up(
         FIRST_VERSION + len(MIGRATIONS) - 1,
         note,
     )
+    await connection.execute(_COUNTERS.format(s=f'"{schema}"'))
     return await _add_seals(connection, schema, cipher, note)

@@ -91,7 +91,10 @@ class SharedRecords:
         # the same time.
         self._raise_epoch = f"""
             UPDATE {s}.store SET highest_epoch = greatest(highest_epoch, $1)"""
-        self._drop_session = f"DELETE FROM {s}.session WHERE id = $1"
+        self._drop_session = f"""
+            WITH settled AS (DELETE FROM {s}.unfinished WHERE session = $1)
+            DELETE FROM {s}.session WHERE id = $1"""
+        self._forget_uncounted = f"DELETE FROM {s}.uncounted WHERE session = $1"
 
     async def fork(
         self,
@@ -195,6 +198,7 @@ class SharedRecords:
             await self._words.remove_deleted(connection, logs)
             await connection.execute(self._raise_epoch, row["epoch"])
             await connection.execute(self._drop_session, session)
+            await connection.execute(self._forget_uncounted, session)
 
     async def _move(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,9 +20,11 @@ __all__ = [
     "OWNER_COLUMNS",
     "PLACED_BYTES",
     "Statements",
+    "account_mark",
     "body_place",
     "check_seals",
     "label_marks",
+    "model_bytes",
     "owner_of",
     "owner_values",
     "record_of",
@@ -83,9 +85,13 @@ class Statements:
                AND ($5::float8 IS NULL OR created_at < $5)
                AND ($6::float8 IS NULL OR touched_at >= $6)
                AND ($7::float8 IS NULL OR touched_at < $7)
-               AND ($8::text[] IS NULL OR id = ANY($8))
-               AND ($9::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $9)
+               AND ($8::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $8)
              ORDER BY id LIMIT $2"""
+        self._having = f"""
+               AND id IN (
+                SELECT p.session FROM {s}.word w
+                  JOIN {s}.span p ON p.log = w.log AND w.seq BETWEEN p.first AND p.last
+                 WHERE w.words @@ $@::text::tsquery AND p.session > $1)"""
         self.holder = f"""
             SELECT s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
                    extract(epoch FROM o.lease_until)::float8 AS lease_until
@@ -97,9 +103,43 @@ class Statements:
              WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7
             RETURNING epoch, head"""
         self.release = f"""
-            UPDATE {s}.session
-               SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
-             WHERE id = $1 AND epoch = $2"""
+            WITH released AS (
+                UPDATE {s}.session
+                   SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
+                 WHERE id = $1 AND epoch = $2 RETURNING id)
+            UPDATE {s}.unfinished u SET owner = '' FROM released r WHERE u.session = r.id"""
+        # Each owner is found by one step of the index, however many sessions it has there. The
+        # process of an owner is in the row of a session that it holds.
+        self.unfinished_owners = f"""
+            WITH RECURSIVE each AS (
+                (SELECT owner FROM {s}.unfinished ORDER BY owner LIMIT 1)
+                UNION ALL
+                SELECT (SELECT u.owner FROM {s}.unfinished u
+                         WHERE u.owner > each.owner ORDER BY u.owner LIMIT 1)
+                  FROM each WHERE each.owner IS NOT NULL)
+            SELECT e.owner AS key, s.*, extract(epoch FROM now())::float8 AS now,
+                   extract(epoch FROM o.lease_until)::float8 AS lease_until
+              FROM each e
+              LEFT JOIN {s}.owner o ON o.name = e.owner
+              LEFT JOIN LATERAL (
+                SELECT s.owner, s.owner_pid, s.owner_started, s.owner_host
+                  FROM {s}.unfinished u JOIN {s}.session s ON s.id = u.session
+                 WHERE u.owner = e.owner AND s.owner = e.owner LIMIT 1) s ON true
+             WHERE e.owner IS NOT NULL"""
+        self.unfinished = f"""
+            SELECT {_ROW}, extract(epoch FROM now())::float8 AS now,
+                   extract(epoch FROM o.lease_until)::float8 AS lease_until
+              FROM (SELECT u.session FROM {s}.unfinished u
+                     WHERE u.owner = ANY($1::text[]) AND u.session > $2
+                     ORDER BY u.session LIMIT $3) u
+              JOIN {s}.session s ON s.id = u.session
+              LEFT JOIN {s}.owner o ON o.name = s.owner
+             ORDER BY id"""
+        # Whoever appends meanwhile is waited for, and has then changed the head.
+        self.settle = f"""
+            WITH same AS (SELECT id FROM {s}.session
+                           WHERE id = $1 AND epoch = $2 AND head = $3 FOR UPDATE)
+            DELETE FROM {s}.unfinished u USING same WHERE u.session = same.id"""
         self.lease = f"""
             INSERT INTO {s}.owner (name, lease_until)
             SELECT name, now() + $2::float8 * interval '1 second' FROM unnest($1::text[]) AS name
@@ -136,29 +176,49 @@ class Statements:
                   FROM {s}.span p, made WHERE p.session = $6 AND p.first <= $7
                 UNION ALL SELECT $1, $7 + 1, {OPEN}, log, $1 FROM made)
             SELECT epoch FROM made"""
-        self.append = _append(s, plain=True)
-        self.append_all = _append(s, plain=False)
+        self.append = _append(s, plain=True, charged=False)
+        self.append_all = _append(s, plain=False, charged=False)
+        self.append_charged = _append(s, plain=True, charged=True)
+        self.append_all_charged = _append(s, plain=False, charged=True)
+
+    def rows_with(self, queries: int) -> str:
+        """``rows`` with so many queries of the word index as further values. A session has to have
+        a record for each of them.
+        """
+        having = (self._having.replace("@::", f"{9 + at}::") for at in range(queries))
+        before, order, after = self.rows.rpartition("ORDER BY id")
+        return before + "".join(having) + order + after
+
+    def append_of(self, *, plain: bool, charged: bool) -> str:
+        """The fenced append of a group: *plain* without labels and large parts, *charged* with
+        charges. Its values are those of ``groups.arguments``.
+        """
+        if charged:
+            return self.append_charged if plain else self.append_all_charged
+        return self.append if plain else self.append_all
 
 
-def _append(s: str, *, plain: bool) -> str:
+def _append(s: str, *, plain: bool, charged: bool) -> str:
     """The fenced append of a group. A unit is a session, the epoch and the head that it is expected
     at, and what is to be written; one that meets others is left out, whole. What comes back is the
-    numbers of the units that were written. *plain* writes neither labels nor large parts.
+    numbers of the units that were written. *plain* writes neither labels nor large parts. *charged*
+    charges the counters that were begun, in the order of their names: two groups that lock them in
+    different orders would deadlock.
 
     A unit of one record has its body; the bodies of more are one string, with their starts and
     lengths. So the rows of records are made without a join over the group, of which the planner
     cannot know the size.
     """
-    columns = "session, epoch, head, at, body, starts, lengths"
+    columns = "session, epoch, head, at, body, starts, lengths, unfinished"
     set_seal = ""
     arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::float8[], $5::bytea[], $6::text[],
-                $7::text[]"""
+                $7::text[], $8::boolean[]"""
     cuts = "f.starts::int[], f.lengths::int[]"
     cut = "start, length"
     set_labels, insert_blobs, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
     if not plain:
         columns += ", labels, marks, large, large_starts, large_lengths, seal"
-        arrays += ", $8::bytea[], $9::text[], $10::bytea[], $11::text[], $12::text[], $17::bytea[]"
+        arrays += ", $9::bytea[], $10::text[], $11::bytea[], $12::text[], $13::text[], $18::bytea[]"
         set_seal = ", head_seal = u.seal"
         cuts += ", f.large_starts::int[], f.large_lengths::int[]"
         cut += ", large_start, large_length"
@@ -172,11 +232,31 @@ def _append(s: str, *, plain: bool) -> str:
         insert_blobs = f""", kept AS (
             INSERT INTO {s}.blob (name, body, refs)
             SELECT b.name, (array_agg(b.body))[1], sum(b.refs)
-              FROM unnest($13::bigint[], $14::bytea[], $15::bytea[], $16::bigint[])
+              FROM unnest($14::bigint[], $15::bytea[], $16::bytea[], $17::bigint[])
                    AS b(n, name, body, refs)
               JOIN fenced f ON f.n = b.n
              GROUP BY b.name ORDER BY b.name
             ON CONFLICT (name) DO UPDATE SET refs = blob.refs + excluded.refs
+        )"""
+    charge = ""
+    if charged:
+        first = 9 if plain else 19
+        columns += ", account, tokens, nano_usd, unpriced"
+        arrays += f", ${first}::bytea[], ${first + 1}::text[], ${first + 2}::text[]"
+        arrays += f", ${first + 3}::text[]"
+        charge = f""", charged AS (
+            INSERT INTO {s}.counter AS c (account, tokens, nano_usd, unpriced)
+            SELECT f.account, sum(f.tokens::numeric), sum(f.nano_usd::numeric),
+                   ARRAY(SELECT DISTINCT m.name FROM fenced g
+                          CROSS JOIN LATERAL unnest(g.unpriced::bytea[]) AS m(name)
+                          WHERE g.account = f.account)
+              FROM fenced f JOIN {s}.counter k ON k.account = f.account
+             GROUP BY f.account ORDER BY f.account
+            ON CONFLICT (account) DO UPDATE
+               SET tokens = c.tokens + excluded.tokens, nano_usd = c.nano_usd + excluded.nano_usd,
+                   unpriced = CASE WHEN excluded.unpriced <@ c.unpriced THEN c.unpriced
+                              ELSE ARRAY(SELECT DISTINCT unnest(c.unpriced || excluded.unpriced))
+                              END
         )"""
     return f"""
         WITH unit AS (
@@ -190,7 +270,14 @@ def _append(s: str, *, plain: bool) -> str:
                    {set_seal}{set_labels}
               FROM unit u
              WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
-            RETURNING s.log, u.*
+            RETURNING s.log, s.owner, u.*
+        ), begun AS (
+            INSERT INTO {s}.unfinished (session, owner)
+            SELECT f.session, coalesce(f.owner, '') FROM fenced f WHERE f.unfinished
+            ON CONFLICT (session) DO UPDATE SET owner = excluded.owner
+        ), settled AS (
+            DELETE FROM {s}.unfinished u USING fenced f
+             WHERE u.session = f.session AND NOT f.unfinished
         ), written AS (
             INSERT INTO {s}.record (log, seq, epoch, body, large)
             SELECT f.log, f.head + 1, f.epoch, f.body, {large_of_one}
@@ -201,7 +288,7 @@ def _append(s: str, *, plain: bool) -> str:
               FROM fenced f
              CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
              WHERE f.starts IS NOT NULL
-        ){insert_blobs}
+        ){insert_blobs}{charge}
         SELECT array_agg(n) FROM fenced"""
 
 
@@ -278,6 +365,16 @@ def label_marks(labels: Mapping[str, str | None], cipher: Cipher) -> list[bytes]
     marks = [cipher.name(msgspec.json.encode([name])) for name in labels]
     pairs = ([name, value] for name, value in labels.items() if value is not None)
     return marks + [cipher.name(msgspec.json.encode(pair)) for pair in pairs]
+
+
+def account_mark(account: str, cipher: Cipher) -> bytes:
+    """The name of an account in the tables."""
+    return cipher.name(msgspec.json.encode(["account", account]))
+
+
+def model_bytes(models: Iterable[str]) -> list[bytes]:
+    """Names of models as they are stored: as bytes, because a text cannot hold a NUL there."""
+    return [model.encode("utf-8", "replace") for model in sorted(models)]
 
 
 def check_seals(row: Mapping[str, Any], session: str, cipher: Cipher) -> None:

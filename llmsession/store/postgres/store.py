@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import anyio
 
 from llmsession.errors import InvalidConfig, InvalidInput, SessionNotFound, StoreError
+from llmsession.turns.spending.spending import Spending
 
 from ..cipher import PLAIN, Cipher, Key, check_key
+from ..counting import Amounts, Grant, Uncounted
 from ..protocol import (
     EVERYTHING,
     AppendResult,
@@ -27,13 +29,14 @@ from ..protocol import (
 )
 from . import upkeep
 from .connections import Connection, Connections
+from .counters import Counters
 from .owners import Owners
 from .reading import Reading
 from .schema import check_schema, migrate
 from .shared_records import SharedRecords
 from .sql import Statements
 from .thread import CLOSED, LoopThread
-from .word_index import WordIndex
+from .word_index import WordIndex, query_of
 from .writer import Writer
 
 __all__ = ["PostgresStore"]
@@ -50,7 +53,7 @@ class PostgresStore:
     - **Threads.** The store works in a thread of its own, on asyncio and trio alike. Several event
       loops may use one store. Waiting batches are committed together.
     - **Encryption.** With *key*, 32 bytes or a passphrase, the content of sessions and their labels
-      are encrypted. Ids, owners and times are not.
+      are encrypted. Ids, owners, times, and what accounts have spent are not.
     - **Leases.** A session's owner has a lease of *lease_s* seconds by the database's clock, which
       is renewed while the store is open. After a machine is lost, its sessions are free once their
       lease has run out. The sessions of a process that died on this machine are free at once, and
@@ -90,6 +93,7 @@ class PostgresStore:
         self._owners = Owners(self._connections, statements, schema, lease_s)
         self._reading = Reading(self._connections, statements)
         self._words = WordIndex(self._connections, schema)
+        self._counters = Counters(self._connections, schema)
         self._shared_records = SharedRecords(schema, statements, self._words)
         self._thread = LoopThread("llmsession-postgres")
         self._writer = Writer(
@@ -143,6 +147,16 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
         return await self._look(partial(self._reading.rows, after, limit, filter))
 
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        """See ``UnfinishedIndex.unfinished``. Looks only at what owners left that are gone."""
+        if not _is_text(after):
+            raise InvalidInput(f"no session can have an id like {after!r}")
+        return await self._look(partial(self._reading.unfinished, after, limit))
+
+    async def settle(self, row: SessionRow) -> None:
+        if _is_text(row.session):
+            await self._change(lambda _: self._owners.settle(row))
+
     async def rows_with(
         self,
         words: Sequence[Word],
@@ -160,10 +174,11 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
 
         async def look(cipher: Cipher) -> Sequence[SessionRow]:
-            sessions = None
+            queries: tuple[str, ...] = ()
             if cipher is PLAIN:
-                sessions = await self._words.sessions_with(words, words_of)
-            return await self._reading.rows(after, limit, filter, cipher, sessions=sessions)
+                await self._words.bring_up_to_date(words_of)
+                queries = tuple(map(query_of, words))
+            return await self._reading.rows(after, limit, filter, cipher, queries=queries)
 
         return await self._look(look)
 
@@ -186,6 +201,38 @@ class PostgresStore:
         """
         if _is_text(owner):
             await self._change(lambda _: self._owners.end_lease_of(owner))
+
+    async def begin_count(
+        self, account: str, labels: Mapping[str, str], *, limit: int
+    ) -> Sequence[Uncounted]:
+        return await self._change(
+            lambda cipher: self._counters.begin(account, labels, limit, cipher)
+        )
+
+    async def add_counted(self, account: str, spent: Mapping[str, Spending]) -> None:
+        await self._change(lambda cipher: self._counters.add_counted(account, spent, cipher))
+
+    async def spent_by(self, account: str) -> Spending:
+        return await self._look(partial(self._counters.spent_by, account))
+
+    async def reserve(
+        self,
+        account: str,
+        owner: str,
+        limit: Amounts,
+        asked: Amounts,
+        *,
+        pending: Spending,
+        hold_s: float,
+    ) -> Grant:
+        return await self._change(
+            lambda cipher: self._counters.reserve(
+                account, owner, limit, asked, pending=pending, hold_s=hold_s, cipher=cipher
+            )
+        )
+
+    async def give_back(self, owner: str) -> None:
+        await self._change(lambda _: self._counters.give_back(owner))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         _check_known(lease.session)

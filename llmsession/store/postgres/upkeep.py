@@ -17,7 +17,10 @@ __all__ = ["check", "vacuum"]
 _TABLES = """
 SELECT tablename FROM pg_tables WHERE schemaname = $1::text AND tablename = ANY($2::text[])
 """
-TABLES = ("store", "session", "span", "record", "blob", "owner", "word", "indexed")
+TABLES = (
+    "store", "session", "span", "record", "blob", "owner", "counter", "slice", "uncounted", "word",
+    "indexed",
+)  # fmt: skip
 """All tables of a store. The first search makes the last two."""
 OLD_READERS_S = 60.0
 """How many seconds a vacuum waits for transactions that began before it."""

@@ -190,13 +190,11 @@ class CommitWorker:
         sent = False
         try:
             cipher = await self._writer.begin()
-            plain, columns = arguments(units, cipher)
+            plain, charged, columns = arguments(units, cipher)
             connection = await self._connected()
-            statements = self._writer.statements
+            statement = self._writer.statements.append_of(plain=plain, charged=charged)
             sent = True
-            numbers = await connection.fetchval(
-                statements.append if plain else statements.append_all, *columns
-            )
+            numbers = await connection.fetchval(statement, *columns)
             self._retry_policy = RetryPolicy(self._connections.retry_s)
             units, retried = await self._answer_written(units, frozenset(numbers or ()), cipher)
         except FAILURES as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from llmsession.errors import SessionNotFound
 
+from ..counting import Charge
 from ..protocol import Appended, AppendResult, Batch, Conflict
 from ..segments import LAST_SEQ
 from .records import RecordRow
@@ -21,7 +22,7 @@ __all__ = ["append_all"]
 _SELECT_POSITION = "SELECT id, epoch, head, log FROM session WHERE id = ?"
 _ADVANCE = """
 UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at),
-    head_seal = ?
+    head_seal = ?, unfinished = coalesce(?, unfinished)
 WHERE id = ?
 """
 
@@ -29,7 +30,7 @@ WHERE id = ?
 class _Position:
     """The end of a session's log after the appends so far."""
 
-    __slots__ = ("began_at", "epoch", "head", "is_written", "log", "touched_at")
+    __slots__ = ("began_at", "epoch", "head", "is_written", "log", "touched_at", "unfinished")
 
     def __init__(self, epoch: int, head: int, log: int) -> None:
         self.epoch = epoch
@@ -37,6 +38,7 @@ class _Position:
         self.log = log
         self.began_at = self.touched_at = 0.0
         self.is_written = True
+        self.unfinished: bool | None = None
 
 
 def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[AppendResult]:
@@ -47,6 +49,7 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
     positions = _read(sessions, {batch.session for batch in batches})
     results: list[AppendResult] = []
     rows: list[RecordRow] = []
+    charges: list[Charge] = []
     keep = sessions.records.keep
     for batch in batches:
         position = positions.get(batch.session)
@@ -63,11 +66,16 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
         if position.is_written:
             position.began_at = batch.at
             position.is_written = False
+        if batch.unfinished is not None:
+            position.unfinished = batch.unfinished
         if batch.labels is not None:
             sessions.label(batch.session, batch.labels)
+        if batch.charge is not None:
+            charges.append(batch.charge)
         results.append(Appended(head))
     _write(sessions, positions)
     sessions.records.insert(rows)
+    sessions.counters.charge(charges)
     return results
 
 
@@ -84,7 +92,10 @@ def _write(sessions: SessionTables, positions: dict[str, _Position]) -> None:
         if not position.is_written:
             position.is_written = True
             seal = sessions.head_seal(position.log, position.head)
-            changed.append((position.head, position.touched_at, position.began_at, seal, name))
+            changed.append(
+                (position.head, position.touched_at, position.began_at, seal, position.unfinished,
+                 name)
+            )  # fmt: skip
     sessions.db.executemany(_ADVANCE, changed)
 
 

@@ -14,7 +14,7 @@ import apsw
 from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
 from ..cipher import Cipher, Key, check_installed, check_key, lock, note_of_sealed_rows, unlock
-from .schema import Foreign, Newer, Older, add_seals, is_empty, migrate
+from .schema import Foreign, Newer, Older, add_counters, add_seals, is_empty, migrate
 from .session_tables import seal_rows
 
 __all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
@@ -259,10 +259,12 @@ class SqliteFile:
         if locked is not None and is_empty(db):
             migrate(db)
             add_seals(db)
+            add_counters(db)
             db.execute("INSERT INTO meta VALUES ('key', ?)", (locked[1],))
             return locked[0]
         migrate(db)
         add_seals(db)
+        add_counters(db)
         note = db.execute("SELECT value FROM meta WHERE name = 'key'").get
         cipher = unlock(self._key, note, f"the store {self.path}")
         new_note = note_of_sealed_rows(cipher, note)

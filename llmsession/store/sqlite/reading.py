@@ -15,10 +15,11 @@ from llmsession.errors import RecordDamaged
 
 from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
+from ..ownership import NOBODY, still_holds
 from ..protocol import SessionFilter, SessionRow, StoredRecord, Word
 from ..segments import Segment, unused, within
 from .records import Records
-from .rows import Values, filter_sql, place_of, row_of, seq_at
+from .rows import UNFINISHED, Values, filter_sql, place_of, row_of, seq_at
 from .session_tables import find_row, find_sealed_row, read_segments
 from .word_index import WORDS_FOUND, Behind, fts_query, logs_behind
 
@@ -56,6 +57,23 @@ class Reading:
         query, bound = filter_sql(after, limit, filter, has_words)
         value_rows: list[Values] = self.db.execute(query, bound).fetchall()
         return [row_of(values) for values in value_rows]
+
+    def unfinished(self, after: str, limit: int, now: float) -> list[SessionRow]:
+        """See ``UnfinishedIndex.unfinished``. *now* is in seconds since the epoch."""
+        free: list[SessionRow] = []
+        is_held: dict[str, bool] = {}
+        for values in self.db.execute(UNFINISHED, (after,)):
+            if len(free) >= limit:
+                break
+            row, until = row_of(values), values[-1] or 0.0
+            if row.owner is not None:
+                name = row.owner.name
+                if name not in is_held:  # asks the system
+                    is_held[name] = still_holds(row.owner, until, taker=NOBODY, now=now)
+                if is_held[name]:
+                    continue
+            free.append(row)
+        return free
 
     def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:
         """See ``Store.read``."""

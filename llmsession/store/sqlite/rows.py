@@ -11,6 +11,7 @@ from ..protocol import Owner, SessionFilter, SessionRow
 
 __all__ = [
     "SELECT_ROW",
+    "UNFINISHED",
     "Values",
     "filter_sql",
     "labels_text",
@@ -69,6 +70,9 @@ def read_labels(text: str) -> dict[str, str]:
     """The labels that ``labels_text`` encoded."""
     return _labels.decode(text) if text != "{}" else {}
 
+
+UNFINISHED = f"{SELECT_ROW} WHERE s.unfinished IS NOT 0 AND s.id > ? ORDER BY s.id"
+"""The unfinished sessions, whoever holds them."""
 
 Condition: TypeAlias = tuple[str, list[Any]]
 """SQL that a row must meet, and the values bound to it."""

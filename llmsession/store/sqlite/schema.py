@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import apsw
 
-__all__ = ["APPLICATION_ID", "STEPS", "Foreign", "Newer", "add_seals", "is_empty", "migrate"]
+__all__ = [
+    "APPLICATION_ID",
+    "STEPS",
+    "Foreign",
+    "Newer",
+    "add_counters",
+    "add_seals",
+    "is_empty",
+    "migrate",
+]
 
 APPLICATION_ID = 0x4C4C4D53
 """Marks a SQLite file as one of ours: "LLMS" in PRAGMA application_id."""
@@ -71,9 +80,15 @@ CREATE TABLE large (
 CREATE TABLE large_body (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 """
 
+# Has the session unfinished work? NULL: not known, because an earlier version wrote the row.
+_UNFINISHED = """
+ALTER TABLE session ADD COLUMN unfinished INTEGER;
+CREATE INDEX session_unfinished ON session (id) WHERE unfinished IS NOT 0;
+"""
+
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-STEPS: tuple[str, ...] = (_FIRST,)
+STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED)
 """The first step makes a file of ``FIRST_VERSION``. Each later one upgrades it to the next version.
 A step that was released never changes.
 """
@@ -133,6 +148,29 @@ def add_seals(db: apsw.Connection) -> None:
     for column in ("origin_seal", "head_seal"):
         if column not in columns:
             db.execute(f"ALTER TABLE session ADD COLUMN {column} BLOB")
+
+
+def add_counters(db: apsw.Connection) -> None:
+    """Add the tables of what accounts spend (see ``store.counting``), unless they exist.
+
+    This is not a step either: older programs of this version count nothing. Amounts are texts,
+    because they may be larger than SQLite's integers.
+    """
+    db.execute("""
+        CREATE TABLE IF NOT EXISTS counter (
+            account TEXT PRIMARY KEY, tokens TEXT NOT NULL, nano_usd TEXT NOT NULL,
+            unpriced TEXT NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE IF NOT EXISTS slice (
+            account TEXT NOT NULL, owner TEXT NOT NULL, tokens TEXT NOT NULL,
+            nano_usd TEXT NOT NULL, until REAL NOT NULL, PRIMARY KEY (account, owner)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE IF NOT EXISTS uncounted (
+            account TEXT NOT NULL, session TEXT NOT NULL, upto INTEGER NOT NULL,
+            PRIMARY KEY (account, session)
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX IF NOT EXISTS uncounted_session ON uncounted (session);
+    """).fetchall()
 
 
 def _number(db: apsw.Connection, query: str) -> int:

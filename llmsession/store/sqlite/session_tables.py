@@ -24,6 +24,7 @@ from ..ownership import still_holds
 from ..protocol import Lease, Owner, SessionRow
 from ..row_seals import Part, check_row, seal_head, seal_origin
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
+from .counters import Counters
 from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
 from .word_index import WordTables
@@ -92,6 +93,7 @@ class SessionTables:
         self.db = db
         self.records = Records(db, cipher)
         self.words = WordTables(db, self.records)
+        self.counters = Counters(db, now)
         self._cipher = cipher
         self._now = now
         self._lease_s = lease_s
@@ -163,6 +165,13 @@ class SessionTables:
             (lease.session, lease.epoch),
         )
 
+    def settle(self, row: SessionRow) -> None:
+        """See ``UnfinishedIndex.settle``."""
+        self.db.execute(
+            "UPDATE session SET unfinished = 0 WHERE id = ? AND epoch = ? AND head = ?",
+            (row.session, row.epoch, row.head),
+        )
+
     def _check_free(self, session: str) -> None:
         if self.db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).get is not None:
             raise SessionExists(session)
@@ -183,7 +192,8 @@ class SessionTables:
         assert row.owner is not None  # the creator of a session holds it
         self.db.execute(
             "INSERT INTO session (id, epoch, head, log, created_at, touched_at, owner, parent,"
-            " labels, origin_seal, head_seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}', ?, ?)",
+            " labels, origin_seal, head_seal, unfinished)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, '{}', ?, ?, 0)",
             (row.session, row.epoch, row.head, log, row.created_at, row.touched_at,
              row.owner.name, row.parent,
              self._origin_seal(row.session, log, row.parent, segments),
@@ -281,6 +291,7 @@ class SessionTables:
         self._unlabel(session)
         self.db.execute("DELETE FROM session WHERE id = ?", (session,))
         self.db.execute("DELETE FROM segment WHERE log = ?", (log,))
+        self.counters.forget_session(session)
         for source in sources:
             for first, upto in unused(self._uses(source)):
                 self.records.remove(source, first, upto)

@@ -13,8 +13,10 @@ import apsw
 from anyio.lowlevel import RunVar
 
 from llmsession.errors import InvalidConfig, InvalidInput, StoreError
+from llmsession.turns.spending.spending import Spending
 
 from ..cipher import Key
+from ..counting import Amounts, Grant, Uncounted
 from ..protocol import (
     EVERYTHING,
     AppendResult,
@@ -58,7 +60,8 @@ class SqliteStore:
     - **Encryption.** With *key*, 32 bytes or a passphrase, records are encrypted (AES-256-GCM;
       needs ``llmsession[encryption]``): all messages and the configuration. Ids, labels, times,
       sizes, parents and owners stay readable in the file. A file is encrypted from its beginning or
-      not at all. If the key is lost, the records cannot be read any more.
+      not at all. If the key is lost, the records cannot be read any more. What accounts have spent
+      stays readable, too.
     - **Space.** Large blocks, such as base64 images, are kept once for all sessions. Deleted and
       rewritten records disappear for every reader at once, and from the file after ``vacuum``.
     - **The file** is made at first use, readable by its owner only; its folder must exist. A
@@ -86,6 +89,7 @@ class SqliteStore:
                 f"lease_s is {lease_s} and busy_s is {busy_s}; lease_s must be above 0, and busy_s"
                 " 0 or more"
             )
+        self._clock = clock
         self._is_encrypted = key is not None
         self._file = SqliteFile(self.path, key=key, busy_s=busy_s, vfs=vfs)
         self._writer = SqliteWriter(self._file, clock=clock, lease_s=lease_s)
@@ -123,6 +127,12 @@ class SqliteStore:
         """See ``Store.rows``. Labels are found by an index, times by looking at every row."""
         return await self._readers.run(lambda look: look.rows(after, limit, filter))
 
+    async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        return await self._readers.run(lambda look: look.unfinished(after, limit, self._clock()))
+
+    async def settle(self, row: SessionRow) -> None:
+        await self._writer.run(lambda do: do.settle(row))
+
     async def rows_with(
         self,
         words: Sequence[Word],
@@ -147,6 +157,36 @@ class SqliteStore:
         while left:
             left = await self._writer.run(partial(_index_next, left, words_of))
         return await self._readers.run(lambda look: look.rows(after, limit, filter, words))
+
+    async def begin_count(
+        self, account: str, labels: Mapping[str, str], *, limit: int
+    ) -> Sequence[Uncounted]:
+        return await self._writer.run(lambda do: do.counters.begin(account, labels, limit))
+
+    async def add_counted(self, account: str, spent: Mapping[str, Spending]) -> None:
+        await self._writer.run(lambda do: do.counters.add_counted(account, spent))
+
+    async def spent_by(self, account: str) -> Spending:
+        return await self._writer.run(lambda do: do.counters.spent_by(account))
+
+    async def reserve(
+        self,
+        account: str,
+        owner: str,
+        limit: Amounts,
+        asked: Amounts,
+        *,
+        pending: Spending,
+        hold_s: float,
+    ) -> Grant:
+        return await self._writer.run(
+            lambda do: do.counters.reserve(
+                account, owner, limit, asked, pending=pending, hold_s=hold_s
+            )
+        )
+
+    async def give_back(self, owner: str) -> None:
+        await self._writer.run(lambda do: do.counters.give_back(owner))
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """See ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""

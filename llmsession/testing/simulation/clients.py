@@ -326,7 +326,7 @@ class SimClient(Client):
     async def _fork(self, turn: int | None, options: dict[str, Any]) -> None:
         self._fork_count += 1
         name = f"{self.name}-{self._fork_count}"
-        client = SimClient(self._world, self._hosts, name, self.home, self._seed)
+        client = type(self)(self._world, self._hosts, name, self.home, self._seed)
         fork = await self.change("fork", (turn, name), **options)
         if isinstance(fork, LLMSession):
             self._check_fork(fork, turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import anyio
@@ -135,7 +136,7 @@ class DiskLink:
         self.flows = anyio.Event()
         self.flows.set()
         self.is_cut = False
-        self.epochs: dict[str, int] = {}
+        self.held_epochs: dict[str, int] = {}
         """The newest epoch of each session that this incarnation has owned."""
         self.owners: set[str] = set()
 
@@ -154,13 +155,11 @@ class DiskLink:
 
     async def _append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         disk = self._disk
-        await disk.latency()
-        await self.flows.wait()
-        arrives = not self.is_cut or disk.random.random() < 0.5
+        is_sent = await self._travel()
+        arrives = is_sent and (not self.is_cut or disk.random.random() < 0.5)
         result = self._written(batch) if arrives else _gone()
-        await disk.latency()
-        await self.flows.wait()
-        done(_gone() if self.is_cut else result)
+        is_answered = await self._travel() and not self.is_cut
+        done(result if is_answered else _gone())
 
     def _written(self, batch: Batch) -> AppendResult:
         match self._disk.fault(reads=False):
@@ -177,8 +176,14 @@ class DiskLink:
             case _:
                 return self._disk.write(batch)
 
+    async def _travel(self) -> bool:
+        """Let a message travel to the disk or back. Returns whether it arrives."""
+        await self._disk.latency()
+        await self.flows.wait()
+        return True
+
     @asynccontextmanager
-    async def _trip(self, *, reads: bool = False) -> AsyncIterator[KeepingStore]:
+    async def trip(self, *, reads: bool = False) -> AsyncIterator[KeepingStore]:
         """Waits for the latency to the disk and back. Raises the fault of the operation, if any."""
         if self.is_cut:
             raise _dead()
@@ -189,58 +194,59 @@ class DiskLink:
         await self._pass()
 
     async def _pass(self) -> None:
-        await self._disk.latency()
-        await self.flows.wait()
+        arrives = await self._travel()
         if self.is_cut:
             raise _dead()
+        if not arrives:
+            raise StoreError("the connection broke", committed=None)
 
     async def _held(self, owner: Owner, take: Callable[[KeepingStore], Awaitable[Lease]]) -> Lease:
-        async with self._trip() as truth:
+        async with self.trip() as truth:
             self.owners.add(owner.name)
             lease = await take(truth)
-            self.epochs[lease.session] = lease.epoch
+            self.held_epochs[lease.session] = lease.epoch
         return lease
 
     async def create(self, session: str, owner: Owner) -> Lease:
         return await self._held(owner, lambda truth: truth.create(session, owner))
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-        async def take(truth: KeepingStore) -> Lease:
-            holder = await self._disk.holder(session)
-            dead = holder is not None and holder.name in self._disk.dead
-            return await truth.acquire(session, owner, takeover=takeover or dead)
+        return await self._held(owner, partial(self._take, session, owner, takeover))
 
-        return await self._held(owner, take)
+    async def _take(self, session: str, owner: Owner, takeover: bool, truth: KeepingStore) -> Lease:
+        holder = await self._disk.holder(session)
+        dead = holder is not None and holder.name in self._disk.dead
+        return await truth.acquire(session, owner, takeover=takeover or dead)
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         return await self._held(owner, lambda truth: truth.fork(parent, upto, session, owner))
 
     async def release(self, lease: Lease) -> None:
-        async with self._trip() as truth:
+        async with self.trip() as truth:
             await truth.release(lease)
 
     async def read(
         self, session: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[StoredRecord]:
-        async with self._trip(reads=True) as truth:
+        async with self.trip(reads=True) as truth:
             return await truth.read(session, after=after, limit=limit)
 
     async def row(self, session: str) -> SessionRow:
-        async with self._trip(reads=True) as truth:
+        async with self.trip(reads=True) as truth:
             return await truth.row(session)
 
     async def rows(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        async with self._trip(reads=True) as truth:
+        async with self.trip(reads=True) as truth:
             return await truth.rows(after=after, limit=limit, filter=filter)
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
-        async with self._trip() as truth:
+        async with self.trip() as truth:
             await truth.rewrite(lease, bodies)
 
     async def delete(self, session: str) -> None:
-        async with self._trip() as truth:
+        async with self.trip() as truth:
             await truth.delete(session)
 
     async def vacuum(self) -> int:
@@ -258,7 +264,7 @@ def _tokens(usage: Usage) -> int:
 
 
 def _gone() -> Lost:
-    return Lost("the process is dead", committed=None)
+    return Lost("the process is dead, or the connection broke", committed=None)
 
 
 def _dead() -> StoreError:

@@ -74,7 +74,7 @@ class Incarnation:
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
-        self.link = DiskLink(world.disk, world.group)
+        self.link = self._new_link(world)
         self.owner_is_dead = False
         self.manager: SessionManager
         self.handles: dict[str, LLMSession] = {}
@@ -86,7 +86,31 @@ class Incarnation:
         self._begun = anyio.Event()
         self._end = anyio.Event()
         self._ended = anyio.Event()
+        self._leaves_open = False
         world.group.start_soon(self._run)
+
+    def _new_link(self, world: World) -> DiskLink:
+        return DiskLink(world.disk, world.group)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools of the manager."""
+        return self._world.tools
+
+    async def begin(self) -> None:
+        """What is done first, once the manager runs."""
+
+    async def finish(self) -> None:
+        """What is done last, while the manager still runs."""
+
+    def begins(self, what: str, session: str) -> None:
+        """A request or a tool of *session* begins now, or a preview is published. *session* is ""
+        for a summary."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the manager is running."""
+        return self._begun.is_set() and not self.owner_is_dead
 
     async def ready(self) -> None:
         """Wait until the manager is running."""
@@ -101,16 +125,19 @@ class Incarnation:
                     provider=_LinkedProvider(inner, self),
                     store=self.link,
                     clock=world.clock,
-                    tools=world.tools,
+                    tools=self.tools,
                     idle_s=IDLE_S,
                     logger=world.coverage.logger(lambda: self.owner_is_dead),
                     environ={},
                     observers=[self._requests],
                 ) as self.manager:
+                    await self.begin()
                     self._begun.set()
                     await self._end.wait()
-                    for closed in await self.manager.close():
+                    end = self.manager.release if self._leaves_open else self.manager.close
+                    for closed in await end():
                         world.recorder.note_end(self.manager, closed)
+                    await self.finish()
         except SessionError as error:
             if not self.owner_is_dead:
                 world.report(13, f"a manager ended with {error!r}")
@@ -128,20 +155,25 @@ class Incarnation:
             world.recorder.requested(session, request, tag, seq=world.disk.head(session))
         return world.model.reply(session, request, tag)
 
+    def session_of(self, request: Request) -> str:
+        """The session of *request*; "" if it belongs to no turn."""
+        return self._requests.session_of(request)
+
     def note_spent(self, request: Request, tag: StepTag, usage: Usage) -> None:
         """Record the cost of the reply to *request*, which begins now."""
         session = self._requests.session_of(request)
         is_streaming = self._world.coverage.phase(session, tag.turn) == "STREAMING"
         if is_streaming and self.owns(session):
-            self._world.disk.spent(session, tag.turn, self.link.epochs[session], usage)
+            self._world.disk.spent(session, tag.turn, self.link.held_epochs[session], usage)
 
     def owns(self, session: str) -> bool:
         """Whether this incarnation owns *session*, as the disk says."""
-        epoch = self.link.epochs.get(session)
+        epoch = self.link.held_epochs.get(session)
         return epoch is not None and epoch == self._world.disk.epoch(session)
 
-    async def end(self) -> None:
-        """Shut down in order."""
+    async def end(self, *, leave_open: bool = False) -> None:
+        """Shut down in order. With *leave_open*, open turns are left to the next owner."""
+        self._leaves_open = leave_open
         self._end.set()
         await self._ended.wait()
 
@@ -150,9 +182,13 @@ class Incarnation:
         self.owner_is_dead = True
         self.link.cut()
         self.handles.clear()
+        self.disconnect()
+        self._scope.cancel()
+
+    def disconnect(self) -> None:
+        """Break the connections of all clients."""
         for scope in tuple(self._waiting):
             scope.cancel()
-        self._scope.cancel()
 
     async def within(self, perform: Callable[[], Awaitable[T]]) -> T | None:
         """The answer that a client of this process gets. None if the process dies first."""
@@ -220,6 +256,7 @@ class _LinkedProvider:
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         incarnation = self._life
+        incarnation.begins("a request", incarnation.session_of(request))
         await incarnation.link.flows.wait()
         if incarnation.owner_is_dead:
             raise ProviderError("the process is dead", kind="fatal")
@@ -245,8 +282,11 @@ class Host:
         self._start()
 
     def _start(self) -> None:
-        self._life = Incarnation(self._world, self.number)
+        self._life = self._new_life()
         self._up.set()
+
+    def _new_life(self) -> Incarnation:
+        return Incarnation(self._world, self.number)
 
     @property
     def is_up(self) -> bool:

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from llmsession.errors import InvalidInput
 from llmsession.session.tasks.worker_thread import in_virtual_threads
 from llmsession.session.values.config import SessionConfig
 
@@ -23,15 +24,23 @@ from ..workload.model import Model
 from ..workload.subscribers import Subscribers
 from ..workload.tools import GRACE_S, OWN_TOOLS, THREAD_TOOL, counted_tools, random_config
 from .clients import SimClient
+from .cluster_clients import ClusterClient
 from .coverage import Coverage
 from .disk import SimDisk
+from .hosts import Cluster, ClusterHostProcess
+from .network import CLIENTS, RENEWALS, STORE, host_name
 from .processes import PROFILE, Host, World
 from .schedule import (
     Change,
     Clock,
+    Cut,
+    DeclareDead,
+    Delay,
     Disk,
+    Drain,
     Evict,
     Freeze,
+    HandOver,
     Interrupt,
     Kill,
     Move,
@@ -39,6 +48,7 @@ from .schedule import (
     Send,
     Step,
 )
+from .shared_store import LEASE_S, SharedDisk
 from .user_parts import UserParts, config_of, count_errors, tools_of
 from .virtual_time import run_seeded
 
@@ -46,6 +56,8 @@ __all__ = ["SimRun", "run_schedule"]
 
 MARGIN_S = 0.05
 """How much longer than its grace an interrupt may take: two or three writes, or an activation."""
+LEASE_RETRY_S = 1.0
+"""How long an owner may wait until it asks again whether its lease is valid."""
 MAX_WAITS = 3
 """How often the faults of a schedule may delay one interrupt."""
 CHAOS_S = 60.0
@@ -74,7 +86,8 @@ def run_schedule(schedule: Schedule, parts: UserParts | None = None) -> SimRun:
     Raises InvalidInput if trio is not installed, within an event loop, and for parts that cannot be
     used or that use threads. Raises InvalidConfig for a configuration that cannot be used.
     """
-    run = _Run(schedule, parts or UserParts())
+    kind = _ClusterRun if schedule.hosts else _Run
+    run = kind(schedule, parts or UserParts())
     seconds = run_seeded(schedule.seed, run.perform)
     recording = Recording(run.recorder.entries)
     return SimRun(
@@ -91,12 +104,15 @@ class _Run:
     def __init__(self, schedule: Schedule, parts: UserParts) -> None:
         self._schedule = schedule
         self._parts = parts
-        self.disk = SimDisk(schedule.seed)
+        self.disk = self._new_disk()
         self._threads = Random(f"threads {schedule.seed}")
         self._tool_runs: Counter[str] = Counter()
         self.coverage = Coverage()
         self._configs = [self._config(number) for number in range(schedule.sessions)]
         self._tools = tools_of(parts, self._configs) or counted_tools(self._tool_runs)
+
+    def _new_disk(self) -> SimDisk:
+        return SimDisk(self._schedule.seed)
 
     async def perform(self) -> float:
         """Run the schedule. Returns the virtual seconds that it took."""
@@ -137,9 +153,9 @@ class _Run:
         await anyio.sleep(self._threads.choice((0.0, 0.001, 0.02, 0.1)))
 
     async def _play(self) -> None:
-        self._hosts = [Host(self._world, number) for number in range(PROCESSES)]
+        hosts = self._hosts = self._new_hosts()
         self._clients = [
-            self._client(f"s{number}", number % PROCESSES)
+            self._client(f"s{number}", number % len(hosts))
             for number in range(self._schedule.sessions)
         ]
         for client, config in zip(self._clients, self._configs, strict=True):
@@ -158,6 +174,9 @@ class _Run:
         for host in self._hosts:
             await (await host.incarnation()).end()
 
+    def _new_hosts(self) -> Sequence[Host]:
+        return [Host(self._world, number) for number in range(PROCESSES)]
+
     def _client(self, name: str, home: int) -> SimClient:
         return SimClient(self._world, self._hosts, name, home, f"{self._schedule.seed}")
 
@@ -175,7 +194,7 @@ class _Run:
 
     async def _run_quiescence(self) -> None:
         """Stop all faults. After that, every session must answer and close."""
-        self.disk.stop_faults()
+        self._stop_faults()
         with anyio.move_on_after(QUIESCENCE_S) as scope:
             clients = [one for client in self._clients for one in (client, *client.forks)]
             async with anyio.create_task_group() as group:
@@ -185,6 +204,9 @@ class _Run:
                 await client.finish()
         if scope.cancelled_caught:
             self._world.report(13, "all faults are over, and somebody still waits")
+
+    def _stop_faults(self) -> None:
+        self.disk.stop_faults()
 
     async def _unknown(self, known: Sequence[SimClient]) -> list[SimClient]:
         """Sessions whose creation got no answer, such as a fork with a lost answer."""
@@ -198,6 +220,10 @@ class _Run:
             number = getattr(step, "session", None)
             with anyio.move_on_after(MAX_PHASE_WAIT_S):
                 await coverage.entered(step.phase, "" if number is None else f"s{number}")
+        await self._happen(step, group)
+
+    async def _happen(self, step: Step, group: TaskGroup) -> None:
+        coverage = self.coverage
         match step:
             case Send() | Interrupt() | Change():
                 coverage.struck(step.kind_name, f"s{step.session}")
@@ -222,6 +248,8 @@ class _Run:
             case Clock():
                 coverage.struck("clock back" if step.seconds < 0 else "clock forward")
                 self._world.skew_s += step.seconds
+            case _:
+                raise InvalidInput(f"a schedule without hosts has the step {step}")
 
     def _clients_at(self, process: int) -> list[SimClient]:
         return [client for client in self._clients if client.home == process]
@@ -258,5 +286,92 @@ class _Run:
         return count_errors(config, self.coverage.counts)
 
 
+class _ClusterRun(_Run):
+    """A run on the hosts of a cluster."""
+
+    disk: SharedDisk
+    _hosts: Sequence[ClusterHostProcess]
+
+    def _new_disk(self) -> SimDisk:
+        return SharedDisk(self._schedule.seed)
+
+    def _new_hosts(self) -> Sequence[Host]:
+        self._cluster = Cluster(self.disk, self._schedule.seed)
+        self._cluster.hosts = [
+            ClusterHostProcess(self._cluster, self._world, number)
+            for number in range(self._schedule.hosts)
+        ]
+        return self._cluster.hosts
+
+    def _client(self, name: str, home: int) -> SimClient:
+        return ClusterClient(self._world, self._hosts, name, home, f"{self._schedule.seed}")
+
+    def _config(self, number: int) -> SessionConfig:
+        # Each host runs its own tools, which it watches.
+        config = super()._config(number)
+        bare = [msgspec.structs.replace(tool, run=None) for tool in config.bound_tools.values()]
+        return msgspec.structs.replace(config, tools=tuple(bare))
+
+    def _stop_faults(self) -> None:
+        super()._stop_faults()
+        self._cluster.network.heal()
+
+    async def _happen(self, step: Step, group: TaskGroup) -> None:
+        coverage = self.coverage
+        match step:
+            case Cut():
+                coverage.struck(f"cut off from {step.from_whom}")
+                self._cut(step)
+            case Delay():
+                coverage.struck("views and notices late")
+                self._cluster.network.delay(step.seconds)
+            case DeclareDead():
+                coverage.struck("wrongly declared dead")
+                life = await self._hosts[step.process].incarnation()
+                if not life.owner_is_dead:
+                    self._cluster.rows.declare_dead(life.owner)
+            case HandOver():
+                coverage.struck(f"hand-over, {step.when}", f"s{step.session}")
+                await self._hand_over(step)
+            case Drain():
+                coverage.struck("drain")
+                await self._hosts[step.process].drain()
+            case Kill():
+                coverage.struck("kill")
+                await self._hosts[step.process].kill_seen(step.down_s, is_seen=step.seen)
+            case Freeze():
+                coverage.struck("freeze")
+                await self._hosts[step.process].freeze(step.seconds)
+            case Move():
+                raise InvalidInput(f"a schedule with hosts has the step {step}")
+            case _:
+                await super()._happen(step, group)
+
+    def _cut(self, step: Cut) -> None:
+        network, host = self._cluster.network, self._hosts[step.process]
+        name = host_name(step.process)
+        match step.from_whom:
+            case "store":
+                network.cut(name, STORE, step.seconds)
+            case "renewals":
+                network.cut(name, RENEWALS, step.seconds)
+            case "clients":
+                network.cut(name, CLIENTS, step.seconds)
+                host.disconnect()
+            case "hosts":
+                for other in self._hosts:
+                    if other is not host:
+                        network.cut(name, host_name(other.number), step.seconds)
+
+    async def _hand_over(self, step: HandOver) -> None:
+        client, target = self._clients[step.session], host_name(step.to)
+        for host in self._hosts:
+            life = host.life
+            if life is not None and life.owns(client.name):
+                await life.within(partial(life.hand_over, client.name, target, step.when))
+
+
 def _margin_s(schedule: Schedule) -> float:
-    return MARGIN_S + MAX_WAITS * schedule.worst_wait_s
+    # In a cluster a lost session is found again once a lease has run out.
+    lease_s = LEASE_S + LEASE_RETRY_S if schedule.hosts else 0.0
+    return MARGIN_S + lease_s + MAX_WAITS * schedule.worst_wait_s

@@ -13,16 +13,22 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from llmsession.session.values.commands import HandOverWhen
 from llmsession.session.values.config import WhenBusy
 
 __all__ = [
     "Change",
     "ChangeKind",
     "Clock",
+    "Cut",
+    "DeclareDead",
+    "Delay",
     "Disk",
     "DiskFault",
+    "Drain",
     "Evict",
     "Freeze",
+    "HandOver",
     "Heard",
     "Interrupt",
     "Kill",
@@ -142,13 +148,16 @@ class Move(StepBase, frozen=True, tag="move"):
 
 
 class Kill(StepBase, frozen=True, tag="kill"):
-    """A process is killed. It is restarted after ``down_s``."""
+    """A process is killed. It is restarted after ``down_s``. In a cluster a keeper may have
+    ``seen`` it end, and says so."""
 
     process: int
     down_s: float = 0.05
+    seen: bool = False
 
     def __str__(self) -> str:
-        return f"process {self.process}: killed, and back after {self.down_s:.3f} s"
+        seen = ", which a keeper has seen" if self.seen else ""
+        return f"process {self.process}: killed{seen}, and back after {self.down_s:.3f} s"
 
 
 class Freeze(StepBase, frozen=True, tag="freeze"):
@@ -190,25 +199,100 @@ class Clock(StepBase, frozen=True, tag="clock"):
         return f"clock: set by {self.seconds:+.0f} s"
 
 
-Step: TypeAlias = Send | Interrupt | Change | Evict | Move | Kill | Freeze | Disk | Clock
+class Cut(StepBase, frozen=True, tag="cut"):
+    """A host of a cluster is cut off for ``seconds``: from the store, from clients, from the other
+    hosts, or only on the connection that renews its lease."""
+
+    process: int
+    from_whom: Literal["store", "clients", "hosts", "renewals"]
+    seconds: float
+
+    def __str__(self) -> str:
+        whom = {
+            "store": "cut off from the store",
+            "clients": "cut off from clients",
+            "hosts": "cut off from the other hosts",
+            "renewals": "cannot renew its lease",
+        }[self.from_whom]
+        return f"process {self.process}: {whom} for {self.seconds:.3f} s"
+
+
+class Delay(StepBase, frozen=True, tag="delay"):
+    """For ``seconds``, views of the cluster and notices of sessions that were taken are late,
+    overtake each other, or are lost."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"views and notices: late or lost for {self.seconds:.3f} s"
+
+
+class DeclareDead(StepBase, frozen=True, tag="declare_dead"):
+    """A host is declared dead, although it is not."""
+
+    process: int
+
+    def __str__(self) -> str:
+        return f"process {self.process}: wrongly declared dead"
+
+
+class HandOver(StepBase, frozen=True, tag="hand_over"):
+    """The host of a session is asked to hand it over to another one."""
+
+    session: int
+    to: int
+    when: HandOverWhen = "step"
+
+    def __str__(self) -> str:
+        return f"s{self.session}: handed over to process {self.to} ({self.when})"
+
+
+class Drain(StepBase, frozen=True, tag="drain"):
+    """A host hands over all its sessions, ends in order, and starts again."""
+
+    process: int
+
+    def __str__(self) -> str:
+        return f"process {self.process}: drained and restarted"
+
+
+Step: TypeAlias = (
+    Send
+    | Interrupt
+    | Change
+    | Evict
+    | Move
+    | Kill
+    | Freeze
+    | Disk
+    | Clock
+    | Cut
+    | Delay
+    | DeclareDead
+    | HandOver
+    | Drain
+)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """What happens in one run. ``seed`` decides the rest: the replies of the model, the latencies,
-    and the order in which tasks run."""
+    and the order in which tasks run. With ``hosts``, the processes are so many hosts of a cluster,
+    else they are two."""
 
     seed: int
     sessions: int = 2
     steps: tuple[Step, ...] = ()
+    hosts: int = 0
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}, {self.sessions} sessions, 2 processes"]
+        processes = f"{self.hosts} hosts" if self.hosts else "2 processes"
+        lines = [f"seed {self.seed}, {self.sessions} sessions, {processes}"]
         return "\n".join([*lines, *(f"{step.moment}{step}" for step in self.steps)])
 
     @property
     def worst_wait_s(self) -> float:
         """How long the faults may delay an answer at most."""
-        stops = sum(step.seconds for step in self.steps if isinstance(step, Freeze | Disk))
+        stops = sum(step.seconds for step in self.steps if isinstance(step, Freeze | Disk | Cut))
         return stops + sum(step.down_s for step in self.steps if isinstance(step, Kill))
 
 
@@ -229,8 +313,8 @@ _PHASES = (
 _DISK: tuple[DiskFault, ...] = ("fail", "lose", "lose", "void", "echo", "unread", "slow")
 
 
-def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
-    """Generate the schedule of *seed*."""
+def schedule_of(seed: int, *, sessions: int = 2, hosts: int = 0) -> Schedule:
+    """Generate the schedule of *seed*, for *hosts* hosts of a cluster or for two processes."""
     random = Random(f"schedule {seed}")
     steps: list[Step] = []
     for session in range(sessions):
@@ -239,9 +323,54 @@ def schedule_of(seed: int, *, sessions: int = 2) -> Schedule:
     for _ in range(random.choice((0, 1, 2, 3, 4))):
         steps.append(_fault(random, sessions))
     steps = _varied(Random(f"variations {seed}"), steps)
+    if hosts:
+        steps = _on_hosts(Random(f"hosts {seed}"), steps, sessions, hosts)
     return Schedule(
-        seed=seed, sessions=sessions, steps=tuple(sorted(steps, key=lambda step: step.at))
+        seed=seed,
+        sessions=sessions,
+        steps=tuple(sorted(steps, key=lambda step: step.at)),
+        hosts=hosts,
     )
+
+
+STRETCH = 2.5
+"""How much longer a schedule for a cluster is, because leases and views take their time."""
+_CUTS: tuple[Literal["store", "clients", "hosts", "renewals"], ...] = (
+    "store", "store", "clients", "hosts", "renewals",
+)  # fmt: skip
+_WHEN: tuple[HandOverWhen, ...] = ("idle", "step", "step", "now")
+
+
+def _on_hosts(random: Random, steps: Sequence[Step], sessions: int, hosts: int) -> list[Step]:
+    """*steps* as they happen to a cluster, with faults that only a cluster has."""
+    clients = (Send, Interrupt, Change, Evict, Disk, Clock)
+    kept = [replace(step, at=step.at * STRETCH) for step in steps if isinstance(step, clients)]
+    faults = [
+        _host_fault(random, sessions, hosts) for _ in range(random.choice((0, 1, 2, 3, 4, 6)))
+    ]
+    return [*kept, *faults]
+
+
+def _host_fault(random: Random, sessions: int, hosts: int) -> Step:
+    at, process = round(random.uniform(0, SPAN_S * STRETCH), 4), random.randrange(hosts)
+    kind, phase = random.random(), _any_phase(random, 0.4)
+    seconds = random.choice((0.05, 0.3, 0.7, 1.5))
+    if kind < 0.2:
+        whom = random.choice(_CUTS)
+        return Cut(at=at, process=process, from_whom=whom, seconds=seconds, phase=phase)
+    if kind < 0.35:
+        down_s, seen = random.choice((0.0, 0.1, 1.0)), random.random() < 0.5
+        return Kill(at=at, process=process, down_s=down_s, seen=seen, phase=phase)
+    if kind < 0.5:
+        return Freeze(at=at, process=process, seconds=seconds, taken=False, phase=phase)
+    if kind < 0.65:
+        return DeclareDead(at=at, process=process, phase=phase)
+    if kind < 0.85:
+        session, when = random.randrange(sessions), random.choice(_WHEN)
+        return HandOver(at=at, session=session, to=process, when=when, phase=phase)
+    if kind < 0.92:
+        return Drain(at=at, process=process, phase=phase)
+    return Delay(at=at, seconds=seconds)
 
 
 AT_ONCE = 100

@@ -25,18 +25,22 @@ MAX_RUNS = 400
 
 class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One schedule for each of *seeds* seeds, beginning with *seed*, each with *sessions* sessions
-    on two processes. The simulation stops after *max_failures* schedules that failed."""
+    on two processes, or on *hosts* hosts of a cluster. The simulation stops after *max_failures*
+    schedules that failed."""
 
     seeds: int = 200
     seed: int = 0
     sessions: int = 2
     max_failures: int = 1
+    hosts: int = 0
 
     def checked(self) -> SimulationPlan:
         """Return this plan. Raises InvalidInput if it cannot be run."""
         for name in ("seeds", "sessions", "max_failures"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.hosts < 0 or self.hosts == 1:
+            raise InvalidInput(f"hosts is {self.hosts}; it must be 2 or more, or 0 for no cluster")
         return self
 
 
@@ -99,7 +103,7 @@ def simulate(
     failures: list[Failure] = []
     turns, virtual_s, runs = 0, 0.0, 0
     for seed in range(plan.seed, plan.seed + plan.seeds):
-        run = run_schedule(schedule_of(seed, sessions=plan.sessions), parts)
+        run = run_schedule(schedule_of(seed, sessions=plan.sessions, hosts=plan.hosts), parts)
         runs += 1
         reached.update(run.reached)
         turns += run.turns

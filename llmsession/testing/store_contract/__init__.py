@@ -4,6 +4,7 @@ Call ``pytest.register_assert_rewrite("llmsession.testing.store_contract")`` in 
 """
 
 from .contract import StoreContract
+from .counting import CountingContract
 from .shared_records import SharedRecordsContract
 
-__all__ = ["SharedRecordsContract", "StoreContract"]
+__all__ = ["CountingContract", "SharedRecordsContract", "StoreContract"]

@@ -148,7 +148,9 @@ class Subscribers:
                     if pause_s:
                         await anyio.sleep(pause_s)
                 else:
-                    ending = connection.ending(is_complete=True)
+                    # What follows comes from the next owner, even if that is the same manager.
+                    moved = subscription.moved
+                    ending = "vanished" if moved else connection.ending(is_complete=True)
             finally:
                 cursor = subscription.cursor
                 subscription.close()

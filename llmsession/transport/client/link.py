@@ -137,6 +137,8 @@ class Link:
         """When the service last sent something after its welcome, by the event loop's time."""
         self.default_model: str | None = None
         """The default model that the newest welcome named."""
+        self.cluster: w.ClusterHosts | None = None
+        """The hosts that the newest welcome named; None if the service is no host of a cluster."""
         self.reconnects = 0
         """How often the link has connected again."""
 
@@ -263,6 +265,7 @@ class Link:
                             )
                         self._early = frames[index + 1 :]
                         self.default_model = welcome.default_model
+                        self.cluster = welcome.cluster
                         return welcome.keepalive_s
                     case w.Error() as error:
                         raise from_wire(error)

@@ -12,16 +12,39 @@ import h11
 from llmsession.errors import InvalidInput
 
 from ..wire.addresses import Address
+from ..wire.messages import ClusterStatistics
 
-__all__ = ["Answer", "HealthServer"]
+__all__ = ["Answer", "HealthServer", "readiness"]
 
 REQUEST_S = 5.0
 """The timeout for reading a request and sending its answer."""
+MAX_DIRECTORY_AGE_S = 15.0
+"""As long as a host's lease in the directory: after that others do not know the host any more."""
 MAX_OPEN = 64
 READ_BYTES = 16 * 1024
 
 Answer: TypeAlias = tuple[int, str, bytes]
 """HTTP status, media type and body."""
+
+
+def readiness(*, is_late: bool, cluster: ClusterStatistics | None) -> str:
+    """``ready``, or why a service that has started should be given no clients now.
+
+    A host that is ``joining`` is ready: it answers every client, and is only given no share of the
+    sessions yet. One that cannot reach the directory is ready for a while, since the sessions that
+    it has do not need it.
+    """
+    if is_late:
+        return "late"
+    if cluster is None:
+        return "ready"
+    if not cluster.lease_valid:
+        return "lease lost"
+    if cluster.directory_age_s > MAX_DIRECTORY_AGE_S:
+        return "directory unreachable"
+    if cluster.state is None:
+        return "not joined"
+    return "draining" if cluster.state == "draining" else "ready"
 
 
 class HealthServer:

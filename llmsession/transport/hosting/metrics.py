@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -16,10 +16,10 @@ from llmsession.turns import records as r
 from llmsession.turns.request import Request
 from llmsession.turns.spending.prices import NANO
 
-from ..wire.messages import ServiceStatistics
+from ..wire.messages import ClusterStatistics, ServiceStatistics
 from .health import Answer
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "cluster_families"]
 
 LATENCY_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80)
 TURN_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -67,6 +67,9 @@ class Metrics:
         self._turn_s = self._measure("turn_seconds", turn_s, TURN_S)
         share = "The share of its token budget that a request fills."
         self._utilisation = self._measure("context_utilisation_ratio", share, SHARES)
+        taken = "Sessions that another owner took, without a hand-over."
+        self._taken = self._count("sessions_taken", taken)
+        self._cluster: Callable[[], ClusterStatistics | None] = lambda: None
         messages = "Messages included in a request."
         self._messages = self._measure("context_messages", messages, MESSAGES)
 
@@ -77,14 +80,21 @@ class Metrics:
         return Histogram(f"llmsession_{name}", text, buckets=buckets, registry=self._registry)
 
     def watch(
-        self, statistics: Callable[[], ServiceStatistics], sessions: Callable[[], int]
+        self,
+        statistics: Callable[[], ServiceStatistics],
+        sessions: Callable[[], int],
+        cluster: Callable[[], ClusterStatistics | None] = lambda: None,
     ) -> None:
-        """Include *statistics* and *sessions*, the number of live sessions, in every page."""
+        """Include *statistics*, *sessions*, the number of live sessions, and *cluster* in every
+        page. In a cluster every metric has the label ``host``."""
         self._registry.register(_Now(statistics, sessions))
+        self._cluster = cluster
 
     def page(self) -> Answer:
         """All metrics, as text."""
-        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        cluster = self._cluster()
+        pages: Any = self._registry if cluster is None else _OfHost(self._registry, cluster)
+        return 200, CONTENT_TYPE_LATEST, generate_latest(pages)
 
     def _known(self, kind: str, name: str) -> str:
         names = self._names.setdefault(kind, set())
@@ -130,6 +140,10 @@ class Metrics:
     def deleted(self, session: str, limit: str) -> None:
         """See ``DeletionObserver``."""
         self._deleted.labels(limit).inc()
+
+    def taken(self, session: str) -> None:
+        """See ``TakeoverObserver``."""
+        self._taken.inc()
 
     def _ended(self, session: str, record: r.Terminal, status: str, reason: str) -> None:
         self._turns.labels(status, self._known("reason", reason)).inc()
@@ -224,3 +238,47 @@ class _Now(Collector):
         yield GaugeMetricFamily("llmsession_sessions", live, value=self._sessions())
         for field, (name, text) in _COUNTERS.items():
             yield CounterMetricFamily(f"llmsession_{name}", text, value=getattr(now, field))
+
+
+HOST_STATES = ("joining", "up", "draining")
+
+
+class _OfHost(Collector):
+    """The metrics of *registry* and those of a cluster, all with the label ``host``."""
+
+    def __init__(self, registry: CollectorRegistry, now: ClusterStatistics) -> None:
+        self._registry = registry
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        """The families of metrics."""
+        for family in (*self._registry.collect(), *cluster_families(self._now)):
+            family.samples = [
+                sample._replace(labels={"host": self._now.host, **sample.labels})
+                for sample in family.samples
+            ]
+            yield family
+
+
+def cluster_families(now: ClusterStatistics) -> Iterator[Metric]:
+    """The families of metrics that only a host of a cluster has, without the label ``host``."""
+    hosts = GaugeMetricFamily(
+        "llmsession_cluster_hosts", "Hosts in the view of this host.", labels=["state"]
+    )
+    for state in HOST_STATES:
+        hosts.add_metric([state], sum(host.state == state for host in now.hosts))
+    yield hosts
+    view = "The version of the view of this host. It should be the same at all hosts."
+    yield GaugeMetricFamily("llmsession_cluster_view_version", view, value=now.view)
+    hand_overs = CounterMetricFamily(
+        "llmsession_cluster_hand_overs", "Hand-overs of sessions of this host.", labels=["result"]
+    )
+    hand_overs.add_metric(["done"], now.handed_over)
+    hand_overs.add_metric(["refused"], now.not_handed_over)
+    yield hand_overs
+    lease = "1 while this host holds its sessions for certain, else 0."
+    yield GaugeMetricFamily("llmsession_cluster_lease_valid", lease, value=int(now.lease_valid))
+    age = "Seconds since the directory in PostgreSQL last answered."
+    yield GaugeMetricFamily(
+        "llmsession_cluster_directory_age_seconds", age, value=now.directory_age_s
+    )

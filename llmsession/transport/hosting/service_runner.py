@@ -24,7 +24,7 @@ from ..server.service import Service
 from ..server.socket_server import SocketServer
 from ..wire.tls import ServerTls
 from .config import ServerConfig, host_and_port
-from .health import Answer, HealthServer
+from .health import Answer, HealthServer, readiness
 from .providers import default_model, make_providers
 from .systemd import notify
 
@@ -187,7 +187,11 @@ class ServiceRunner:
                 " something else protects it"
             )
         if self._metrics is not None:
-            self._metrics.watch(self._service.statistics, lambda: len(self._manager.live))
+            self._metrics.watch(
+                self._service.statistics,
+                lambda: len(self._manager.live),
+                lambda: self._service.cluster,
+            )
         return HealthServer(
             address, {"/livez": self._live, "/readyz": self._ready, "/metrics": self._measured}
         )
@@ -196,13 +200,21 @@ class ServiceRunner:
         return 200, "text/plain", b"alive\n"
 
     def _ready(self) -> Answer:
-        state, late_s = self._state, self._service.statistics().loop_lag_s
-        if state == "ready" and late_s > self._config.limits.max_lag_s:
-            state = "late"
-        return 200 if state == "ready" else 503, "text/plain", f"{state}\n".encode()
+        state, cluster = self._state, self._service.cluster
+        if state == "ready":
+            is_late = self._service.statistics().loop_lag_s > self._config.limits.max_lag_s
+            state = readiness(is_late=is_late, cluster=cluster)
+        status = 200 if state == "ready" else 503
+        line = state if cluster is None else f"{state}: host {cluster.host}"
+        return status, "text/plain", f"{line}\n".encode()
 
     def _measured(self) -> Answer:
-        return (404, "text/plain", NO_METRICS) if self._metrics is None else self._metrics.page()
+        if self._metrics is None:
+            return 404, "text/plain", NO_METRICS
+        if self._join_cluster is not None and self._service.cluster is None:
+            # Without the host's name these would be other time series than those that follow.
+            return 503, "text/plain", b"starting\n"
+        return self._metrics.page()
 
     async def _recover(self) -> None:
         """Recover the turns that an earlier service left open. Clients may wait for their

@@ -362,6 +362,7 @@ class Connection:
                     max_frame_bytes=limits.frame_bytes,
                     keepalive_s=limits.keepalive_s,
                     default_model=self._admission.default_model,
+                    cluster=self._admission.hosts_for(self.tenant),
                 )
             )
         )

@@ -11,7 +11,7 @@ from llmsession.session import SessionManager
 from llmsession.session.manager import runtime_of
 from llmsession.session.stats import count_live, live_stats
 
-from ..wire.messages import ServiceSnapshot, ServiceStatistics
+from ..wire.messages import ClusterStatistics, ServiceSnapshot, ServiceStatistics
 from . import tenancy
 from .access import Authenticator
 from .admission import Admission, Observer
@@ -215,4 +215,11 @@ class Service:
             live=live,
             running=running,
             sessions=tuple(live_stats(actors, limit, is_visible)),
+            cluster=self.cluster if tenant is None else None,
         )
+
+    @property
+    def cluster(self) -> ClusterStatistics | None:
+        """What this service knows of the cluster that it is a host of. None: it is of none."""
+        router = self.admission.router
+        return None if router is None else router.statistics()

@@ -31,7 +31,7 @@ from llmsession.transcripts import Conversation as ExportedConversation
 from llmsession.turns import InterruptPolicy, Message, Request, Seed, ToolUse
 
 # The messages are used through the module: ``w.Send``.
-__all__ = ["ServiceSnapshot", "ServiceStatistics"]
+__all__ = ["ClusterStatistics", "HostEntry", "ServiceSnapshot", "ServiceStatistics"]
 
 VERSION = 2
 """The version of the protocol that this code uses."""
@@ -53,6 +53,25 @@ class _FromServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 # The connection itself.
 
 
+class HostEntry(msgspec.Struct, frozen=True):
+    """A host of a cluster: see ``cluster.placement.Host``."""
+
+    name: str
+    address: str
+    state: str
+    """``joining``, ``up`` or ``draining``."""
+
+
+class ClusterHosts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The hosts of a cluster, as one of them knows them. A higher ``view`` is newer. A client may
+    place a session as the hosts do; a wrong guess costs a redirect. What is hashed is the session's
+    id, which begins with ``namespace`` for this client."""
+
+    view: int
+    hosts: tuple[HostEntry, ...]
+    namespace: str = ""
+
+
 class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
     """The first frame of a client: the versions that it supports, and its token if it has one.
     ``client`` is a name for the log."""
@@ -65,13 +84,15 @@ class Hello(_FromClient, frozen=True, kw_only=True, tag="hello"):
 class Welcome(_FromServer, frozen=True, kw_only=True, tag="welcome"):
     """The answer to ``hello``. ``version`` is used from now on. A frame to the server may have up
     to ``max_frame_bytes``. A side that has received nothing for ``keepalive_s`` seconds sends a
-    ping. ``default_model`` is a model that the service has, for clients whose users name none."""
+    ping. ``default_model`` is a model that the service has, for clients whose users name none. A
+    host of a cluster names its ``cluster``'s hosts."""
 
     version: int
     server: str
     max_frame_bytes: int
     keepalive_s: float
     default_model: str | None = None
+    cluster: ClusterHosts | None = None
 
 
 class Ping(_FromClient, _FromServer, frozen=True, kw_only=True, tag="ping"):
@@ -146,15 +167,39 @@ class ServiceStatistics(msgspec.Struct, frozen=True, kw_only=True):
     previews_lost: int
 
 
+class ClusterStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host knows of its cluster now, and counters since its start."""
+
+    cluster: str
+    host: str
+    """The name of this host."""
+    state: str | None
+    """The state of this host. None: the newest view that it knows does not have it."""
+    view: int
+    """The version of that view."""
+    hosts: tuple[HostEntry, ...]
+    """The hosts in that view."""
+    handed_over: int
+    """Sessions that were handed over to other hosts."""
+    not_handed_over: int
+    """Hand-overs that failed. The sessions stayed here."""
+    lease_valid: bool
+    """Does this host hold its sessions for certain? If not, it starts no request and no tool."""
+    directory_age_s: float
+    """Seconds since the directory in PostgreSQL last answered."""
+
+
 class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a service does now. ``live`` sessions are in memory, and ``running`` ones have a turn
     that runs; ``sessions`` has the figures of some of them. A tenant sees only its own sessions,
-    and its ``service`` is None."""
+    and its ``service`` and ``cluster`` are None. A service that is no host of a cluster has no
+    ``cluster``, either."""
 
     service: ServiceStatistics | None
     live: int
     running: int
     sessions: tuple[SessionStats, ...]
+    cluster: ClusterStatistics | None = None
 
 
 # Commands. ``id`` is the client's choice; answers carry it. The class of each is its declaration:

@@ -129,6 +129,13 @@ class Spending(msgspec.Struct, frozen=True):
             self.unpriced | other.unpriced,
         )
 
+    def __sub__(self, other: Spending) -> Spending:
+        return Spending(
+            self.tokens - other.tokens,
+            self.cost_nano_usd - other.cost_nano_usd,
+            self.unpriced - other.unpriced,
+        )
+
 
 def find_exceeded(
     budget: SpendingBudget, spent: Spending, whose: Literal["session", "tenant"], name: str

@@ -171,6 +171,14 @@ def test_top_shows_a_line_for_each_session_and_totals(
     assert look["service"]["connections"] == 1
 
 
+def test_top_of_a_cluster_at_a_service_that_is_in_none_is_refused(
+    address: str, run_there: Run
+) -> None:
+    refused = run_there("top", "--cluster", "c", "--once").refusal
+    told = "the service does not show this client a cluster"
+    assert refused == f"llmsession: --connect {address}: {told}"
+
+
 def test_top_is_a_live_view_until_ctrl_c(address: str, run_there: Run) -> None:
     talked(run_there, "viewed", "hello")
     environ = os.environ | {"TERM": "xterm", "NO_COLOR": "1"}
@@ -255,6 +263,12 @@ def test_a_store_in_the_environment_does_not_stand_in_the_way_of_a_service(
     [
         (["list"], "name a store with --store or $LLMSESSION_STORE, or a service with --connect"),
         (["top"], "--connect is missing: name the service"),
+        (["top", "--store", "postgresql://x"], "--store needs --cluster"),
+        (["top", "--cluster", "c"], "name a store with --store"),
+        (
+            ["top", "--cluster", "c", "--store", "postgresql://x", "--connect", "unix:x"],
+            "cannot be combined",
+        ),
         (["show", "a", "--connect", "unix:/nowhere/s.sock"], "cannot be reached"),
         (["show", "a", "--connect", "nonsense"], "'nonsense' is no address"),
         (["list", "--store", "memory:", "--token-file", "x"], "--token-file needs --connect"),
@@ -313,7 +327,9 @@ OPTIONS: dict[str, dict[str, str | None]] = {
         "--seed": USED, "--record": USED, "--json": USED, "--model": USED, "--yes": USED,
         "--simulate": "", "--seeds": "3",
     },
-    "top": {"--interval": USED, "--sessions": USED, "--once": USED, "--json": USED},
+    "top": {
+        "--cluster": USED, "--interval": USED, "--sessions": USED, "--once": USED, "--json": USED,
+    },
 }  # fmt: skip
 OF_THE_SERVICE = {"--connect", "--token-file", "--ca", "--store", "--help"}
 BEFORE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,6 +38,7 @@ class FakeSession:
         self.kept_small: list[int] = []
         """At which calls of ``keep_limit`` the request waits for a plan."""
         self.is_applying = self.is_cold = False
+        self.has_room = True
         self.events: list[e.Event] = []
         self.calls: list[str] = []
         self.waits: dict[str, Callable[[], None]] = {}
@@ -44,7 +46,19 @@ class FakeSession:
 
     def _builds(self) -> RequestBuilds:
         fake = cast(Any, self)
-        return RequestBuilds(core=fake, compactor=fake, works=fake, feed=self.feed)
+        builds = RequestBuilds(core=fake, compactor=fake, works=fake, feed=self.feed)
+        builds.reserve = self.reserve  # type: ignore[method-assign]
+        return builds
+
+    def reserve(self, go_on: Callable[[str], None]) -> None:
+        self._call("reserve")
+
+        def reserved() -> None:
+            self.has_room = True
+            go_on("")
+
+        self.waits["slice"] = reserved
+        self.waits["no store"] = partial(go_on, "the disk is gone")
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -66,7 +80,7 @@ class FakeSession:
             self._call("check budgets")
             return self.exceeded
 
-        return SimpleNamespace(exceeded=exceeded)
+        return SimpleNamespace(exceeded=exceeded, has_room=self.has_room, make_room=None)
 
     @property
     def state(self) -> Any:
@@ -192,6 +206,16 @@ SCENARIOS: dict[str, tuple[Callable[[FakeSession], None], list[Stage], str]] = {
     "nothing to wait for": (set_up(), [*ALL_CHECKS, S.SENT], "ContextBuilt"),
     "a delay": (then(delayed, "delay"), [*ALL_CHECKS, S.SENT], "ContextBuilt"),
     "a budget is spent": (set_up(exceeded=SPENT), [S.SPENDING, S.FAILED], "GaveUpDropped"),
+    "a slice of a shared budget": (
+        then(set_up(has_room=False), "slice"),
+        [S.SPENDING, S.RESERVING, *ALL_CHECKS, S.SENT],
+        "ContextBuilt",
+    ),
+    "a shared budget that cannot be asked for": (
+        then(set_up(has_room=False), "no store"),
+        [S.SPENDING, S.RESERVING, S.FAILED],
+        "GaveUpDropped",
+    ),
     "a compaction is being written": (
         then(set_up(written=[1]), "compaction"),
         [S.SPENDING, S.COMPACTING, S.WAITING, *ALL_CHECKS, S.SENT],
@@ -277,6 +301,8 @@ def test_a_stage_that_may_not_follow_is_refused() -> None:
 WAITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "delay": ({}, {"delay_s": 5}, "delay"),
     "compaction": ({"written": [1]}, {}, "compaction"),
+    "slice": ({"has_room": False}, {}, "slice"),
+    "no store": ({"has_room": False}, {}, "no store"),
     "thread": ({"is_cold": True, "messages": LONG}, {}, "thread"),
     "exhausted": ({"tokens": 101}, {}, "nothing to free"),
     "shrunk": ({"tokens": 101}, {}, "compaction"),

@@ -11,9 +11,18 @@ import pytest
 from llmsession.session.log.journal import Journal, Written
 from llmsession.store import Appended, Conflict, Lease, Lost, MemoryStore, Owner
 from llmsession.testing import FaultyStore
-from llmsession.turns.records import Record, TurnAccepted, decode_record
+from llmsession.turns.records import (
+    Record,
+    SessionForked,
+    SessionLabelled,
+    TurnAborted,
+    TurnAccepted,
+    decode_record,
+)
+from llmsession.turns.usage import Usage
 
 ANN = Owner("ann")
+NO_CONFIG = msgspec.Raw(b"{}")
 
 
 class Writing:
@@ -44,6 +53,10 @@ class Writing:
 
 def accepted(turn: int) -> TurnAccepted:
     return TurnAccepted(turn=turn, body=msgspec.Raw(b"[]"))
+
+
+def ended(turn: int) -> TurnAborted:
+    return TurnAborted(turn=turn, reason="crash", usage=Usage())
 
 
 async def writing(*earlier: int) -> Writing:
@@ -78,6 +91,36 @@ async def test_seqs_go_on_where_the_log_stands() -> None:
     w.send(4)
     assert [record.seq for record in await w.stored()] == [1, 2, 3, 4]
     assert w.journal.lease == Lease("s", 2, 3)
+
+
+async def test_a_batch_says_so_when_the_first_turn_opens_and_when_the_last_ends() -> None:
+    w = await writing()
+    for records in (
+        (SessionLabelled(labels={}),),
+        (accepted(1),),
+        (accepted(2), ended(1)),
+        (SessionLabelled(labels={}),),
+        (ended(2),),
+        (SessionLabelled(labels={}),),
+        (accepted(3), ended(3)),
+        (accepted(4), SessionForked(session="f", parent="s", turn_kept=0, config=NO_CONFIG)),
+        (accepted(5),),
+    ):
+        for record in records:
+            w.journal.write(record)
+        w.journal.flush()
+    marks = [batch.unfinished for batch in w.store.appends]
+    assert marks == [False, True, None, None, False, None, None, None, True]
+
+
+async def test_the_first_batch_says_whether_turns_are_open_that_the_log_left_so() -> None:
+    w = await writing()
+    for turn, open_turns in ((1, ()), (2, (1,))):
+        lease = await w.store.acquire("s", ANN)
+        journal = Journal(w.store, lease, lambda: 1.0, w.reports.append, open_turns=open_turns)
+        journal.write(ended(1) if turn == 1 else SessionLabelled(labels={}))
+        journal.flush()
+    assert [batch.unfinished for batch in w.store.appends] == [False, True]
 
 
 async def test_nothing_is_handed_over_before_it_is_flushed() -> None:

@@ -125,6 +125,20 @@ async def test_sends_that_wait_go_along_in_their_order(recovery: str) -> None:
         assert [await turn.text() for turn in turns] == ["a", "b", "c"]
 
 
+async def test_a_send_that_replaces_the_running_turn_comes_first_at_the_next_owner() -> None:
+    async with owners([never()], [say("first"), say("second")]) as on:
+        await on.session.send("one")
+        await settled()
+        async with anyio.create_task_group() as group:
+            group.start_soon(on.here.hand_over, "s")
+            await settled()
+            await on.session.send("two")
+            await on.session.send("three", when_busy="interrupt")
+        session = await on.there.open("s")
+        assert await session.turn(3).text() == "first"
+        assert await session.turn(2).text() == "second"
+
+
 async def test_a_session_is_handed_over_between_two_turns_when_the_first_has_ended() -> None:
     async with owners([say("first").slow(1.0)], [say("second")]) as on:
         one = await on.session.send("one")

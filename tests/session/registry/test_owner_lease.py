@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from contextvars import Context
-from functools import partial
 
 import anyio
 import msgspec
@@ -23,25 +21,32 @@ from llmsession import (
 from llmsession.session.compacting.model_summary import ModelSummary
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.config import SummariserConfig
-from llmsession.store import MemoryStore, Owner, OwnerListener
-from llmsession.store.caller import Caller
+from llmsession.store import Appended, AppendResult, Batch, MemoryStore, Owner, OwnerListener
 from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import first, settled
 
 
 class LeasingMemory(MemoryStore):
-    """Its owners have one lease, which a test ends and renews. It calls the owners
-    from outside of their tasks, as stores with a thread of their own do."""
+    """Its owners have one lease, which a test ends and renews."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_valid = True
         self.fails = 0
-        self.listeners: dict[str, tuple[OwnerListener, Caller]] = {}
+        self.is_slow = False
+        self.answers: list[Callable[[], None]] = []
+        """The answers to appends, while it is slow."""
+        self.listeners: dict[str, OwnerListener] = {}
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if self.is_slow:
+            self.answers.append(lambda: done(Appended(batch.head + len(batch.bodies))))
+        else:
+            super().append(batch, done)
 
     def watch_owner(self, owner: Owner, listener: OwnerListener) -> None:
-        self.listeners[owner.name] = (listener, Caller())
+        self.listeners[owner.name] = listener
 
     def is_lease_valid(self, owner: Owner) -> bool:
         return self.is_valid
@@ -53,12 +58,9 @@ class LeasingMemory(MemoryStore):
         return {session: (await self.row(session)).epoch for session in sessions}
 
     def renew(self) -> None:
-        for listener, caller in self.listeners.values():
-            Context().run(caller.call_in_task, partial(self._renewed, listener))
-
-    def _renewed(self, listener: OwnerListener) -> None:
         self.is_valid = True
-        listener.missed()
+        for listener in self.listeners.values():
+            listener.missed()
 
 
 class Counting(ScriptedProvider):
@@ -79,15 +81,6 @@ async def owned(
     async with SessionManager(provider=provider, store=store) as manager:
         config = SessionConfig(model="m", tools=tools)
         yield await manager.create(config, session_id="s"), store, provider
-
-
-async def test_a_store_that_calls_where_no_work_can_begin_costs_the_knowledge_of_leases_only() -> (
-    None
-):
-    async with owned(say("on")) as (session, store, _):
-        ((listener, caller),) = store.listeners.values()
-        Context().run(caller.call, listener.missed)
-        assert await (await session.send("hello")).text() == "on"
 
 
 async def test_no_request_begins_while_the_lease_is_not_valid() -> None:
@@ -191,7 +184,7 @@ async def test_the_loser_of_a_take_stops_at_once_and_publishes_nothing_more() ->
         turn = await session.send("hello")
         await settled()
         lease = await store.acquire("s", Owner("other"), takeover=True)
-        ((listener, _),) = store.listeners.values()
+        (listener,) = store.listeners.values()
         listener.taken("s", lease.epoch)
         with anyio.fail_after(1), pytest.raises(SessionMoved):
             await turn.outcome()
@@ -199,7 +192,7 @@ async def test_the_loser_of_a_take_stops_at_once_and_publishes_nothing_more() ->
 
 async def test_news_of_an_older_epoch_and_of_a_session_that_is_not_here_change_nothing() -> None:
     async with owned(say("hi")) as (session, store, _):
-        ((listener, _),) = store.listeners.values()
+        (listener,) = store.listeners.values()
         listener.taken("s", 1)
         listener.taken("nobody", 7)
         assert await (await session.send("hello")).text() == "hi"
@@ -224,3 +217,26 @@ async def test_a_store_that_cannot_say_anything_of_its_leases_is_used_without_th
     async with SessionManager(provider=ScriptedProvider([say("hi")]), store=kind()) as manager:
         session = await manager.create(SessionConfig(model="m"))
         assert await (await session.send("hello")).text() == "hi"
+
+
+async def test_what_the_store_says_when_the_manager_has_ended_has_no_effect() -> None:
+    async with owned(say("hello")) as (session, store, _):
+        await (await session.send("hi")).text()
+    store.renew()
+
+
+async def test_an_append_is_answered_when_its_session_was_taken_and_the_manager_has_ended() -> None:
+    async with owned(say("hello")) as (session, store, _):
+        store.is_slow = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(refused, session)
+            await settled()
+            for listener in store.listeners.values():
+                listener.taken("s", 7)
+    assert len(store.answers) == 1
+    store.answers[0]()
+
+
+async def refused(session: LLMSession) -> None:
+    with pytest.raises(SessionMoved):
+        await session.send("hi")

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from llmsession.store import Batch
 from llmsession.store.cipher import PLAIN
+from llmsession.store.counting import Charge
 from llmsession.store.postgres.groups import Entry, arguments, form_group
+from llmsession.store.postgres.sql import account_mark
+from llmsession.turns.spending.spending import Spending
 
 NOBODY: Any = None
 
@@ -62,8 +65,9 @@ def test_units_are_in_the_order_of_their_sessions() -> None:
 def test_a_groups_rows_are_told_in_columns() -> None:
     waiting = deque([entry("a", 4, b"one"), entry("b", 0, b"", b"two", b"three"), entry("b", 3)])
     waiting.append(Entry(Batch("c", 1, 7, ()), NOBODY, NOBODY))
-    plain, columns = arguments(form_group(waiting), PLAIN)
+    plain, charged, columns = arguments(form_group(waiting), PLAIN)
     assert plain
+    assert not charged
     assert [list(column) for column in columns] == [
         ["a", "b", "c"],
         [1, 1, 1],
@@ -72,7 +76,35 @@ def test_a_groups_rows_are_told_in_columns() -> None:
         [b"one", b"twothreex", b""],
         [None, "{1,1,4,9}", "{}"],
         [None, "{0,3,5,1}", "{}"],
+        [None, None, None],
     ]
+
+
+def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units() -> None:
+    def charged(head: int, account: str | None, tokens: int) -> Entry:
+        charge = None if account is None else Charge(account, Spending(tokens, 1, frozenset("m")))
+        return Entry(Batch("s", 1, head, (b"x",), charge=charge), NOBODY, NOBODY)
+
+    waiting = deque([charged(0, "a", 2), charged(1, None, 0), charged(2, "a", 3)])
+    waiting.append(charged(3, "b", 5))
+    units = form_group(waiting)
+    assert [unit.charge for unit in units] == [Charge("a", Spending(5, 2, frozenset("m")))]
+    plain, is_charged, columns = arguments(units, PLAIN)
+    assert (plain, is_charged) == (True, True)
+    account = account_mark("a", PLAIN)
+    assert [list(column) for column in columns[8:]] == [[account], ["5"], ["2"], ['{"\\\\x6d"}']]
+    assert [unit.charge for unit in form_group(waiting)] == [
+        Charge("b", Spending(5, 1, frozenset("m")))
+    ]
+
+
+def test_the_last_mark_of_a_unit_counts() -> None:
+    waiting = deque(
+        Entry(Batch("s", 1, head, (b"x",), unfinished=mark), NOBODY, NOBODY)
+        for head, mark in enumerate((True, False, None))
+    )
+    [unit] = form_group(waiting)
+    assert unit.unfinished is False
 
 
 batches = st.builds(

@@ -16,9 +16,19 @@ import anyio.to_thread
 import pytest
 
 from llmsession.errors import SessionExists, SessionInUse
-from llmsession.store import Conflict, Lease, Owner, PostgresStore, StoredRecord, this_process
-from llmsession.store.liveness import our_start, this_host
-from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
+from llmsession.store import (
+    Appended,
+    Batch,
+    Conflict,
+    Lease,
+    Owner,
+    PostgresStore,
+    StoredRecord,
+    this_process,
+)
+from llmsession.store.held_leases import HeldLeases
+from llmsession.store.liveness import lease_clock, our_start, this_host
+from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
 
@@ -337,6 +347,52 @@ async def test_an_owner_whose_lease_was_ended_looks_what_it_lost_although_it_was
         await until(lambda: database.sql("SELECT FROM @owner"))
         database.sql("DELETE FROM @owner")
         await until(lambda: heard.times_missed)
+
+
+async def test_a_process_that_stood_still_does_not_rely_on_its_lease_before_it_has_asked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood_still_s = [0.0]
+    monkeypatch.setattr(HeldLeases, "now", lambda _: lease_clock() + stood_still_s[0])
+    heard = Heard()
+    async with database.store(lease_s=3600.0) as store:
+        store.watch_owner(FAR, heard)
+        await store.create("s", FAR)
+        await until(lambda: store.is_lease_valid(FAR))
+        with database.locked("owner") as lock:
+            stood_still_s[0] = 3.0
+            assert not store.is_lease_valid(FAR)
+            await database.wait_for(1)  # it asks
+            assert not store.is_lease_valid(FAR)
+            assert heard.times_missed == 0
+            lock.run("ROLLBACK")
+        await until(lambda: heard.times_missed)
+        await until(lambda: store.is_lease_valid(FAR))
+
+
+async def test_what_an_owner_left_unfinished_is_found_once_it_is_known_to_be_dead(
+    database: Database,
+) -> None:
+    async def mark(store: PostgresStore, session: str, owner: Owner) -> None:
+        await store.create(session, owner)
+        answer = Answer()
+        store.append(Batch(session, 1, 0, (b"1",), unfinished=True), answer.done)
+        assert await answer.wait() == Appended(1)
+
+    async def found() -> list[str]:
+        return [row.session for row in await here.unfinished(limit=1)]
+
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        for at in range(3):
+            await mark(there, f"far-{at}", FAR)
+            await mark(there, f"ann-{at}", ANN)
+        # BOB takes one, and has not said anything of it yet.
+        await here.acquire("far-0", BOB, takeover=True)
+        assert await found() == []
+        database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'")
+        assert await found() == ["far-1"]
+        await there.release(Lease("ann-2", 1, 1))
+        assert await found() == ["ann-2"]
 
 
 # Answers that are lost.

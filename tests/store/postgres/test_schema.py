@@ -30,6 +30,25 @@ async def test_stores_that_begin_at_once_make_the_tables_once(database: Database
         assert len(await store.rows()) == 6
 
 
+async def test_tables_of_the_first_version_are_upgraded_and_every_session_is_looked_at_once(
+    database: Database,
+) -> None:
+    s = f'"{database.schema}"'
+    for statement in (f"CREATE SCHEMA {s};" + MIGRATIONS[0].format(s=s)).split(";\n"):
+        if statement.strip():
+            database.sql(statement)
+    database.sql(f"UPDATE @store SET version = {FIRST_VERSION}")
+    database.sql(
+        "INSERT INTO @session (id, log, epoch, head) VALUES ('a', 1, 1, 0), ('b', 2, 3, 0)"
+    )
+    async with database.store() as store:
+        rows = await store.unfinished()
+        assert [(row.session, row.epoch) for row in rows] == [("a", 1), ("b", 3)]
+        await store.settle(rows[0])
+        assert [row.session for row in await store.unfinished()] == ["b"]
+        assert (await store.acquire("a", ANN)).epoch == 2
+
+
 @pytest.mark.parametrize(
     ("version", "said"),
     [(99, "version 99"), (1, "version 1, but this llmsession reads 2 and later: export")],

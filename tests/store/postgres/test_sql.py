@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_time
 
 FOUND_BY_INDEX = (
     "create", "just_made", "row", "rows_of", "rows", "holder", "take", "release", "lease", "read",
-    "parent", "fork", "append", "append_all",
+    "parent", "fork", "append", "append_all", "append_charged", "append_all_charged",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from llmsession.store import (
     SessionFilter,
     Store,
 )
-from llmsession.testing import StoreContract
+from llmsession.testing import CountingContract, StoreContract
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from llmsession.testing.store_contract.shared_records import SharedRecordsContract
 from tests.store.conftest import Database, until
@@ -45,11 +45,11 @@ class _OnTheServer:
         return PostgresStore(self.dsn, schema=f"t{uuid.uuid4().hex}", **self.options)  # type: ignore[arg-type]
 
 
-class TestPostgresStore(_OnTheServer, StoreContract):
+class TestPostgresStore(_OnTheServer, StoreContract, CountingContract):
     pass
 
 
-class TestPostgresStoreWithAKey(_OnTheServer, SharedRecordsContract):
+class TestPostgresStoreWithAKey(_OnTheServer, SharedRecordsContract, CountingContract):
     options = {"key": bytes(range(32))}  # noqa: RUF012  # read, never written
 
 

@@ -16,6 +16,7 @@ from llmsession.errors import InvalidConfig, StoreError
 from llmsession.store import Lease, SqliteStore, StoredRecord
 from llmsession.store.sqlite import file as module
 from llmsession.store.sqlite.file import check_sqlite, has_wal_reset_fault
+from llmsession.store.sqlite.rows import UNFINISHED
 from llmsession.store.sqlite.schema import (
     APPLICATION_ID,
     FIRST_VERSION,
@@ -404,6 +405,21 @@ async def test_a_file_of_the_first_version_is_read_written_and_whole(path: Path)
         await written(store, lease, b"three")
         assert (await store.create("new", ANN)).epoch == 8
         assert list(await store.check()) == []
+
+
+async def test_what_is_unfinished_in_a_file_of_the_first_version_is_looked_at_once(
+    path: Path,
+) -> None:
+    first_version(path)
+    async with opened(path) as store:
+        rows = await store.unfinished()
+        assert [row.session for row in rows] == ["f", "p"]
+        await store.settle(rows[0])
+    async with opened(path) as store:
+        assert [row.session for row in await store.unfinished()] == ["p"]
+    with raw(path) as db:
+        plan = str(db.execute(f"EXPLAIN QUERY PLAN {UNFINISHED}", ("",)).fetchall())
+        assert "USING INDEX session_unfinished" in plan
 
 
 def test_the_first_step_makes_the_tables_of_the_first_version(tmp_path: Path) -> None:

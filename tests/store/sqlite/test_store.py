@@ -9,12 +9,12 @@ import pytest
 
 from llmsession.store import Store
 from llmsession.store.sqlite.store import SqliteStore
-from llmsession.testing import StoreContract
+from llmsession.testing import CountingContract, StoreContract
 
 pytestmark = pytest.mark.real_time
 
 
-class TestSqliteStore(StoreContract):
+class TestSqliteStore(StoreContract, CountingContract):
     key: bytes | str | None = None
 
     @pytest.fixture(autouse=True)

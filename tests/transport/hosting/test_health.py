@@ -7,11 +7,17 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from llmsession import InvalidInput
-from llmsession.transport.hosting.health import HealthServer
+from llmsession.transport.hosting.health import (
+    MAX_DIRECTORY_AGE_S,
+    HealthServer,
+    readiness,
+)
 from llmsession.transport.wire.addresses import Address
+from llmsession.transport.wire.messages import ClusterStatistics
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -82,3 +88,41 @@ async def test_a_port_that_is_in_use_is_said() -> None:
         with pytest.raises(InvalidInput, match=f"health: cannot listen at 127.0.0.1:{port}"):
             async with HealthServer(Address("grpc", host="127.0.0.1", port=port), {}):
                 pass
+
+
+def host(**fields: object) -> ClusterStatistics:
+    now = ClusterStatistics(
+        cluster="c",
+        host="a",
+        state="up",
+        view=1,
+        hosts=(),
+        handed_over=0,
+        not_handed_over=0,
+        lease_valid=True,
+        directory_age_s=0.0,
+    )
+    return msgspec.structs.replace(now, **fields)
+
+
+def test_a_host_that_serves_is_ready_also_before_it_is_given_its_share() -> None:
+    assert readiness(is_late=False, cluster=None) == "ready"
+    for state in ("up", "joining"):
+        assert readiness(is_late=False, cluster=host(state=state)) == "ready"
+    short = host(directory_age_s=MAX_DIRECTORY_AGE_S)
+    assert readiness(is_late=False, cluster=short) == "ready"
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (host(state="draining"), "draining"),
+        (host(state=None), "not joined"),
+        (host(lease_valid=False), "lease lost"),
+        (host(directory_age_s=MAX_DIRECTORY_AGE_S + 1), "directory unreachable"),
+        (host(lease_valid=False, directory_age_s=1e9, state=None), "lease lost"),
+    ],
+)
+def test_a_host_that_should_be_given_no_clients_says_why(now: ClusterStatistics, why: str) -> None:
+    assert readiness(is_late=False, cluster=now) == why
+    assert readiness(is_late=True, cluster=now) == "late"

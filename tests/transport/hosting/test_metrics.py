@@ -14,11 +14,29 @@ from llmsession import Overloaded, SessionConfig, SessionManager, connect
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.hosting.metrics import Metrics
+from llmsession.transport.wire.messages import ClusterStatistics, HostEntry
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import Price
 from llmsession.turns.usage import Usage
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
+
+
+IN_A_CLUSTER = ClusterStatistics(
+    cluster="c",
+    host="a",
+    state="up",
+    view=7,
+    hosts=(
+        HostEntry("a", "unix:a", "up"),
+        HostEntry("b", "unix:b", "up"),
+        HostEntry("c", "unix:c", "draining"),
+    ),
+    handed_over=5,
+    not_handed_over=1,
+    lease_valid=True,
+    directory_age_s=0.5,
+)
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
@@ -88,10 +106,31 @@ def test_the_reference_names_every_metric_and_no_other() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md"
     told = set(re.findall(r"`(llmsession_[a-z_]+)`", page.read_text("utf-8")))
     metrics = Metrics()
-    metrics.watch(lambda: Service(SessionManager(provider=ScriptedProvider([]))).statistics(), int)
+    service = Service(SessionManager(provider=ScriptedProvider([])))
+    metrics.watch(service.statistics, int, lambda: IN_A_CLUSTER)
     text = metrics.page()[2].decode()
     families = re.findall(r"^# TYPE (\w+) ", text, flags=re.MULTILINE)
     assert {name for name in families if not name.endswith("_created")} == told
+
+
+def test_in_a_cluster_every_metric_names_its_host_and_the_cluster_has_its_own() -> None:
+    metrics = Metrics()
+    metrics.answered("send", None)
+    metrics.taken("s")
+    metrics.watch(
+        Service(SessionManager(provider=ScriptedProvider([]))).statistics, int, lambda: IN_A_CLUSTER
+    )
+    now = samples(metrics)
+    assert all("host=a" in name for name in now)
+    assert now["llmsession_commands_total{command=send,error=,host=a}"] == 1
+    assert now["llmsession_sessions_taken_total{host=a}"] == 1
+    assert now["llmsession_cluster_hosts{host=a,state=up}"] == 2
+    assert now["llmsession_cluster_hosts{host=a,state=draining}"] == 1
+    assert now["llmsession_cluster_hosts{host=a,state=joining}"] == 0
+    assert now["llmsession_cluster_view_version{host=a}"] == 7
+    assert now["llmsession_cluster_hand_overs_total{host=a,result=done}"] == 5
+    assert now["llmsession_cluster_hand_overs_total{host=a,result=refused}"] == 1
+    assert now["llmsession_cluster_lease_valid{host=a}"] == 1
 
 
 def compacted(**fields: object) -> r.CompactionApplied:

@@ -1,0 +1,1 @@
+"""A cluster of ``llmsession serve`` processes, beside a single one in the same run: see ``run``."""

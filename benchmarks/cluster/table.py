@@ -1,0 +1,103 @@
+"""The whole table, in one run, with what else the machine did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+
+from benchmarks.cluster import at_owner, failures, many, moves, throughput
+from benchmarks.cluster.processes import Stage, machine_cpu, staged
+from benchmarks.report import Row, settled
+from tests.store.postgres.server import NoServer
+
+__all__ = ["GROUPS", "Plan", "as_markdown", "run"]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How much is measured."""
+
+    at_owner: at_owner.AtOwner = at_owner.AtOwner()
+    failures: failures.Failures = failures.Failures()
+    moves: moves.Moves = moves.Moves()
+    throughput: throughput.Throughput = throughput.Throughput()
+    placement: many.Placement = many.Placement()
+    start_up: many.StartUp = many.StartUp()
+
+
+Group: TypeAlias = Callable[[Stage, Plan], Sequence[Row]]
+
+GROUPS: tuple[Group, ...] = (
+    lambda stage, plan: asyncio.run(at_owner.rows(stage, plan.at_owner)),
+    lambda stage, plan: asyncio.run(failures.killed(stage, plan.failures)),
+    lambda stage, plan: asyncio.run(failures.lost(stage, plan.failures)),
+    lambda stage, plan: asyncio.run(moves.one_session(stage, plan.moves)),
+    lambda stage, plan: asyncio.run(moves.scale_up(stage, plan.moves)),
+    lambda stage, plan: asyncio.run(throughput.rows(stage, plan.throughput)),
+    lambda stage, plan: many.placement(plan.placement),
+    lambda stage, plan: asyncio.run(many.start_up(stage, plan.start_up)),
+)
+
+
+def run(plan: Plan | None = None) -> list[Row]:
+    """All rows. A group is measured once more where one of its rows is over its bound. Prints the
+    table in Markdown, too, with the machine and how busy others kept it."""
+    busy, plan = _Busy(), plan or Plan()
+    try:
+        with staged() as stage:
+            rows = [row for group in GROUPS for row in settled(partial(group, stage, plan))]
+    except NoServer as error:
+        raise SystemExit(f"no PostgreSQL can be run here: {error}") from error
+    print(as_markdown(rows, busy.told()))
+    return rows
+
+
+def as_markdown(rows: Sequence[Row], machine: str) -> str:
+    """*rows* as the lines of a table in Markdown, below the line *machine*."""
+    lines = [machine, "", "| what | ours | bare | ratio (range) | bound |", "| --- " * 5 + "|"]
+    for row in rows:
+        spread = f" ({min(row.ratios):.2f} to {max(row.ratios):.2f})" if row.ratios else ""
+        bound = "none" if row.bound is None else f"{row.bound:g}"
+        what = f"{row.name}; {row.note}" if row.note else row.name
+        lines.append(
+            f"| {what} | {row.ours:.4g} {row.unit} | {row.bare:.4g} {row.unit} |"
+            f" {row.ratio:.2f}{spread} | {bound} |"
+        )
+    return "\n".join(lines)
+
+
+class _Busy:
+    """How much of the machine's CPU went to others since this was made."""
+
+    def __init__(self) -> None:
+        self._all_s, self._now_s = machine_cpu()
+        self._own_s = _own_cpu()
+
+    def told(self) -> str:
+        """The machine, the commit, and its load, in a line."""
+        all_s, now_s = machine_cpu()
+        took_s = now_s - self._now_s
+        others = (all_s - self._all_s - (_own_cpu() - self._own_s)) / took_s
+        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        return (
+            f"Python {platform.python_version()}, {os.cpu_count()} cores, commit {_commit()},"
+            f" {took_s:.0f} s; others used {max(0.0, others):.2f} cores, load {load} at the end"
+        )
+
+
+def _own_cpu() -> float:
+    """The CPU seconds of this process and of those that it started and waited for."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
