@@ -26,7 +26,7 @@ from .network import CLIENTS, HostClock, Network, host_name
 from .processes import Host, Incarnation, World
 from .shared_store import HostLink, SharedDisk
 
-__all__ = ["Cluster", "SimulatedHost", "ClusterIncarnation"]
+__all__ = ["Cluster", "ClusterIncarnation", "SimulatedHost"]
 
 RATES = (0.91, 0.97, 1.0, 1.0, 1.03, 1.09)
 """How fast the clocks of hosts go. A lease allows for a tenth."""
