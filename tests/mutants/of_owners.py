@@ -133,6 +133,20 @@ a pid that was given again is taken for who had it before (docs/how-to/keep-sess
     - return start_of(pid) != started
     + return start_of(pid) is None
     test_a_pid_that_was_given_again_is_not_taken_for_who_had_it_before
+
+in cluster/supervisor.py, by cluster/test_supervisor.py
+a host is stopped before the one that takes its place is up (docs/how-to/run-a-cluster.md)
+    - if chosen.state == "up" and up <= wanted:
+    + if False:
+    test_a_host_moves_from_a_crowded_node_to_an_old_one_with_room_and_is_started_first
+a node that comes and goes is given the hosts of a crowded one (docs/how-to/run-a-cluster.md)
+    - loads[node.name] < node.slots and node.age_s >= MOVE_AFTER_S
+    + loads[node.name] < node.slots
+    test_a_host_moves_from_a_crowded_node_to_an_old_one_with_room_and_is_started_first
+hosts that end count for nothing on their node (docs/how-to/run-a-cluster.md)
+    - staying = [host for host in here if host.state != "stopping"]
+    + staying = [host for host in here if host.state == "up"]
+    test_hosts_that_are_not_up_are_stopped_first
 """)
 
 STORES = read_mutants(r"""
