@@ -130,6 +130,7 @@ async def joined(
         try:
             yield host
         finally:
+            host.routing.leave()
             with suppress(StoreError):  # its lease runs out
                 await directory.leave()
 
