@@ -33,6 +33,7 @@ from llmsession.store.postgres.schema import check_schema
 from llmsession.store.postgres.thread import LoopThread
 from llmsession.store.protocol import Owner
 
+from .ladder import LATE_POLLS, SILENT_S, WINDOW, Evidence
 from .placement import EMPTY, Host, View
 
 __all__ = ["Directory"]
@@ -57,9 +58,9 @@ class Directory:
     """The directory of the cluster *name*, in the schema *schema* of the database at *dsn*.
 
     Use it as an async context manager, in asyncio: it then follows the view, in a thread of its
-    own. *lease_s*, *settle_s* and *poll_s* must be the same at every host; times are by the
-    database's clock. Raises InvalidInput and InvalidConfig for what cannot be used. Every method
-    that waits raises StoreError if the database cannot be reached.
+    own. *lease_s*, *settle_s*, *poll_s* and *silent_s* must be the same at every host; times are by
+    the database's clock. Raises InvalidInput and InvalidConfig for what cannot be used. Every
+    method that waits raises StoreError if the database cannot be reached.
     """
 
     def __init__(
@@ -71,17 +72,20 @@ class Directory:
         lease_s: float = LEASE_S,
         settle_s: float = SETTLE_S,
         poll_s: float = POLL_S,
+        silent_s: float = SILENT_S,
         logger: Any | None = None,
     ) -> None:
         check_schema(schema)
         self.name = _checked_name(name, "the cluster")
+        self.silent_s = silent_s
+        """A host that answers nobody for so long is taken for dead: see ``ladder``."""
         self.view: View = EMPTY
         """The newest view that is known here."""
         self._rows = _Rows(
             Connections(dsn, max_shared=1, retry_s=0.0),
             schema,
             name,
-            times=_Times(lease_s, settle_s, poll_s),
+            times=_Times(lease_s, settle_s, poll_s, silent_s),
             log=logger if logger is not None else default_logger(),
             found=lambda view: self._caller.call(lambda: self._found(view)),
             asked=lambda session, target: self._caller.call(lambda: self._asked(session, target)),
@@ -111,13 +115,13 @@ class Directory:
 
     @property
     def wanted(self) -> int | None:
-        """How many hosts supervisors are to keep running; None if nobody has said so."""
+        """How many hosts supervisors are to keep running; None: one for each core."""
         return self._rows.wanted
 
-    async def set_wanted(self, count: int) -> None:
-        """Supervisors are to keep *count* hosts running. All of them are notified. Raises
-        InvalidInput for a number that is negative or too high."""
-        if not 0 <= count <= MAX_WANTED:
+    async def set_wanted(self, count: int | None) -> None:
+        """Supervisors are to keep *count* hosts running, or one for each core. All of them are
+        notified. Raises InvalidInput for a number that is negative or too high."""
+        if count is not None and not 0 <= count <= MAX_WANTED:
             raise InvalidInput(f"a cluster has 0 to {MAX_WANTED} hosts, not {count}")
         await self._thread.run(lambda: self._rows.set_wanted(count))
 
@@ -172,6 +176,19 @@ class Directory:
         """
         return await self._thread.run(lambda: self._rows.declare_dead(incarnation, why))
 
+    async def remove_ended(self) -> None:
+        """Declare those hosts dead whose processes are seen to have ended on this machine."""
+        await self._thread.run(self._rows.remove_ended)
+
+    async def suspect(self, incarnation: str) -> Evidence | None:
+        """The host *incarnation* is silent to the host here: report it, for a while. Returns what
+        all observers know of it; None if it, or the host here, is not in the directory."""
+        return await self._thread.run(lambda: self._rows.suspect(incarnation))
+
+    async def withdraw(self, incarnation: str) -> None:
+        """The host *incarnation* has answered the host here: see ``suspect``."""
+        await self._thread.run(lambda: self._rows.withdraw(incarnation))
+
     async def ask_to_move(self, session: str, source: Host, target: str) -> None:
         """Ask *source* to hand *session* over, and to send its clients to the host *target*."""
         await self._thread.run(lambda: self._rows.ask_to_move(session, source, target))
@@ -194,6 +211,7 @@ class _Times(NamedTuple):
     lease_s: float
     settle_s: float
     poll_s: float
+    silent_s: float
 
 
 class _Rows:
@@ -287,7 +305,7 @@ class _Rows:
             await self._bump(connection)
         await self._read()
 
-    async def set_wanted(self, count: int) -> None:
+    async def set_wanted(self, count: int | None) -> None:
         """See ``Directory.set_wanted``."""
         async with self._changing() as connection:
             await self._bump(connection)
@@ -329,6 +347,36 @@ class _Rows:
             self._log.warning("cluster.host_dead", host=row["name"], why=why)
         await self._read()
         return bool(names)
+
+    async def remove_ended(self) -> None:
+        """See ``Directory.remove_ended``."""
+        processes = tuple(self._processes.items())
+        for incarnation in _dead(processes):
+            await self.declare_dead(incarnation, _ENDED_HERE)
+
+    async def suspect(self, incarnation: str) -> Evidence | None:
+        """See ``Directory.suspect``."""
+        if self._own is None:
+            return None
+        times = self._times
+        async with self._use() as connection:
+            row = await connection.fetchrow(
+                self._statements.suspect,
+                self.name,
+                incarnation,
+                self._own[2].name,
+                WINDOW * times.silent_s,
+                max(0.0, times.lease_s - LATE_POLLS * times.poll_s),
+            )
+        return None if row is None else Evidence(**row)
+
+    async def withdraw(self, incarnation: str) -> None:
+        """See ``Directory.withdraw``."""
+        if self._own is not None:
+            async with self._use() as connection:
+                await connection.execute(
+                    self._statements.withdraw, self.name, incarnation, self._own[2].name
+                )
 
     async def ask_to_move(self, session: str, source: Host, target: str) -> None:
         """See ``Directory.ask_to_move``."""
@@ -391,15 +439,15 @@ class _Rows:
 
     async def _clear_away(self) -> None:
         """Remove hosts that are gone, and let those that have settled be given sessions."""
-        processes = tuple(self._processes.items())
-        for incarnation in _dead(processes):
-            await self.declare_dead(incarnation, _ENDED_HERE)
+        await self.remove_ended()
         async with self._use() as connection:
             is_due = await connection.fetchval(self._statements.is_due, self.name)
         if not is_due:
             return
         async with self._changing() as connection:
             gone = await connection.fetch(self._statements.remove_gone, self.name)
+            for row in gone:
+                await end_lease(connection, self._schema, row["incarnation"])
             settled = await connection.fetch(self._statements.settle, self.name)
             if gone or settled:
                 await self._bump(connection)
@@ -485,7 +533,13 @@ class _Statements:
                 machine_name text NOT NULL DEFAULT '',
                 PRIMARY KEY (cluster, name));
             CREATE TABLE IF NOT EXISTS {s}.host_view (
-                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL, wanted integer)"""
+                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL, wanted integer);
+            CREATE TABLE IF NOT EXISTS {s}.host_silence (
+                cluster text COLLATE "C" NOT NULL,
+                incarnation text COLLATE "C" NOT NULL,
+                observer text COLLATE "C" NOT NULL,
+                reported_at timestamptz NOT NULL,
+                PRIMARY KEY (cluster, incarnation, observer))"""
         # The first host of a cluster has nobody to wait for.
         self.join = f"""
             INSERT INTO {s}.host VALUES ($1, $2, $3,
@@ -512,6 +566,31 @@ class _Statements:
         self.renew = f"""
             UPDATE {s}.host SET lease_until = now() + make_interval(secs => $4)
              WHERE cluster = $1 AND name = $2 AND incarnation = $3 RETURNING name"""
+        # What was reported of hosts that are gone is forgotten with the next report.
+        in_view = f"""EXISTS (SELECT FROM {s}.host h
+                               WHERE h.cluster = o.cluster AND h.incarnation = o.%s)"""
+        self.suspect = f"""
+            WITH forgotten AS (
+                DELETE FROM {s}.host_silence o
+                 WHERE o.cluster = $1 AND NOT ({in_view % "incarnation"} AND {in_view % "observer"})
+            ), reported AS (
+                INSERT INTO {s}.host_silence
+                SELECT $1, h.incarnation, $3, now() FROM {s}.host h
+                 WHERE h.cluster = $1 AND h.incarnation = $2
+                ON CONFLICT (cluster, incarnation, observer)
+                DO UPDATE SET reported_at = excluded.reported_at)
+            SELECT t.lease_until < now() AS lease_ran_out,
+                   t.lease_until < now() + make_interval(secs => $5) AS is_renewal_late,
+                   1 + (SELECT count(*) FROM {s}.host_silence o
+                         WHERE o.cluster = $1 AND o.incarnation = $2 AND o.observer <> $3
+                           AND o.reported_at > now() - make_interval(secs => $4)
+                           AND {in_view % "observer"}) AS silent_to
+              FROM {s}.host t
+             WHERE t.cluster = $1 AND t.incarnation = $2 AND EXISTS (
+                SELECT FROM {s}.host WHERE cluster = $1 AND incarnation = $3)"""
+        self.withdraw = f"""
+            DELETE FROM {s}.host_silence
+             WHERE cluster = $1 AND incarnation = $2 AND observer = $3"""
         self.holder = f"SELECT incarnation FROM {s}.host WHERE cluster = $1 AND name = $2"
         # Where no host is up, one that has not settled is better than none.
         may_be_up = f"""state = 'joining' AND (settled_at <= now() OR NOT EXISTS (
@@ -520,7 +599,8 @@ class _Statements:
             SELECT EXISTS (SELECT FROM {s}.host
                             WHERE cluster = $1 AND (lease_until < now() OR ({may_be_up})))"""
         self.remove_gone = f"""
-            DELETE FROM {s}.host WHERE cluster = $1 AND lease_until < now() RETURNING name"""
+            DELETE FROM {s}.host WHERE cluster = $1 AND lease_until < now()
+            RETURNING name, incarnation"""
         self.settle = f"""
             UPDATE {s}.host SET state = 'up' WHERE cluster = $1 AND {may_be_up} RETURNING name"""
         self.read = f"""

@@ -18,7 +18,7 @@ from llmsession.cluster.directory import Directory
 from llmsession.store.liveness import start_of
 from tests.cli.stores import run
 from tests.cluster.test_keeper import kill_left
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -130,8 +130,7 @@ async def test_another_terminal_ends_it_and_options_after_two_dashes_are_the_hos
         health = ("--", "--health", "127.0.0.1:0")
         async with running(database, folder, *arguments, after=health) as up:
             await line_with(up, "up", "tcp://127.0.0.1:")
-            while "listening at http://127.0.0.1:" not in await asyncio.to_thread(logs_of, folder):
-                await asyncio.sleep(0.05)
+            await until(lambda: "listening at http://127.0.0.1:" in logs_of(folder))
             await call(database, "down")
             assert await up.wait() == 0
 
