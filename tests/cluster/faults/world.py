@@ -43,6 +43,8 @@ CLUSTER = "c"
 OWN_PIDS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 DEADLINE_S = 150.0
 """After so long a test has failed, on a busy machine too."""
+BUSY = "Overloaded"
+"""What a host on a busy machine may answer to anything."""
 LONG = "The quick brown fox jumps over the lazy dog. " * 30
 
 
@@ -206,7 +208,7 @@ async def observed_load(
     errors = (*load.errors, *load.troubles)
     found = [
         *check_history(history),
-        *(error for error in errors if not any(name in error for name in allows)),
+        *(error for error in errors if not any(name in error for name in (*allows, BUSY))),
     ]
     if found:
         pytest.fail("\n".join(found))
