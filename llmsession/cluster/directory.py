@@ -331,7 +331,7 @@ class _Rows:
     async def is_gone(self, host: Host) -> bool:
         """See ``Directory.is_gone``."""
         process = self._processes.get(host.incarnation)
-        if process is None or not await asyncio.to_thread(_is_dead, process):
+        if process is None or not _is_dead(process):
             return self.view.by_incarnation(host.incarnation) is None
         await self.declare_dead(host.incarnation, _ENDED_HERE)
         return True
@@ -351,7 +351,7 @@ class _Rows:
     async def remove_ended(self) -> None:
         """See ``Directory.remove_ended``."""
         processes = tuple(self._processes.items())
-        for incarnation in await asyncio.to_thread(_dead, processes):
+        for incarnation in _dead(processes):
             await self.declare_dead(incarnation, _ENDED_HERE)
 
     async def suspect(self, incarnation: str) -> Evidence | None:

@@ -13,7 +13,7 @@ from tests.cluster.faults.world import World
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets, pytest.mark.long]
 
-ROUNDS = 8
+ROUNDS = 4
 
 
 async def killed(world: World, name: str, random: Random) -> None:
@@ -60,7 +60,7 @@ FAULTS: tuple[Callable[[World, str, Random], Awaitable[None]], ...] = (
 async def test_sessions_go_on_after_faults_at_random(world: World, seed: int) -> None:
     random = Random(seed)
     await world.start("a", "b", "c")
-    async with world.load(seed, allows=("StoreError",), sessions=6) as load:
+    async with world.load(seed, allows=("StoreError",), pause_s=0.4) as load:
         for _ in range(ROUNDS):
             names = random.sample("abc", random.choice((1, 1, 2)))
             await asyncio.gather(*(random.choice(FAULTS)(world, name, random) for name in names))
