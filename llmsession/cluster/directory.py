@@ -115,13 +115,13 @@ class Directory:
 
     @property
     def wanted(self) -> int | None:
-        """How many hosts supervisors are to keep running; None if nobody has said so."""
+        """How many hosts supervisors are to keep running; None: one for each core."""
         return self._rows.wanted
 
-    async def set_wanted(self, count: int) -> None:
-        """Supervisors are to keep *count* hosts running. All of them are notified. Raises
-        InvalidInput for a number that is negative or too high."""
-        if not 0 <= count <= MAX_WANTED:
+    async def set_wanted(self, count: int | None) -> None:
+        """Supervisors are to keep *count* hosts running, or one for each core. All of them are
+        notified. Raises InvalidInput for a number that is negative or too high."""
+        if count is not None and not 0 <= count <= MAX_WANTED:
             raise InvalidInput(f"a cluster has 0 to {MAX_WANTED} hosts, not {count}")
         await self._thread.run(lambda: self._rows.set_wanted(count))
 
@@ -305,7 +305,7 @@ class _Rows:
             await self._bump(connection)
         await self._read()
 
-    async def set_wanted(self, count: int) -> None:
+    async def set_wanted(self, count: int | None) -> None:
         """See ``Directory.set_wanted``."""
         async with self._changing() as connection:
             await self._bump(connection)

@@ -26,7 +26,7 @@ from .routing import HostDirectory, Routing
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 
-AT_ONCE = 16
+AT_ONCE = 64
 """So many sessions are handed over at the same time."""
 LOOKED_AT = 200
 """So many sessions that stay are looked at in a row, in less than a millisecond."""

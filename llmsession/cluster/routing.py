@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import anyio
+
 from llmsession.errors import SessionError, SessionInUse, SessionMoved
 from llmsession.session import SessionManager
 from llmsession.session.manager import runtime_of
@@ -25,6 +27,7 @@ __all__ = ["HostDirectory", "Routing"]
 
 MAX_HANDED_OVER = 10_000
 """Sessions whose new host is remembered; the placement counts for older ones."""
+SEEN_S = 0.05
 MAX_IDS = 64
 """So many ids are tried for one that is placed here. Of 20 hosts 96 % of the sessions get one."""
 
@@ -71,6 +74,8 @@ class Routing:
         self._directory = directory
         self._host = host
         self._handed_over: OrderedDict[str, _HandOver] = OrderedDict()
+        self._seen_alive: dict[str, float] = {}
+        """By incarnation: until when a host that was seen to live is not looked at again."""
         self.handed_over = self.not_handed_over = 0
         """See ``ClusterStatistics``. Counted by the host."""
 
@@ -93,24 +98,22 @@ class Routing:
                 return
             # Until it has released the session, the next host would send the client back.
             await actor.put_close().wait()
+        given = self._handed_over.get(session)
+        if given is not None and not is_sent_here:
+            # The next host knows better if somebody else has taken it since.
+            await self._check_target(session, given, is_sent_here=False)
         row = await self._runtime.store.row(session)
-        owner, given = row.owner, self._handed_over.get(session)
+        owner = row.owner
         if given is not None and given.epoch != row.epoch:
             del self._handed_over[session]
             given = None
         if owner is not None and owner.name != self._runtime.owner.name:
             holder = self._directory.view.by_incarnation(owner.name)
-            if holder is not None and not await self._directory.is_gone(holder):
+            if holder is not None and not await self._is_gone(holder):
                 raise SessionInUse(
                     session, f"host {holder.name}", address=holder.address, view=self._version
                 )
-        target = await self._target(session, given, is_sent_here=is_sent_here)
-        if target is not None:
-            raise SessionMoved(
-                f"session {session!r} is served by host {target.name!r}",
-                address=target.address,
-                view=self._version,
-            )
+        await self._check_target(session, given, is_sent_here=is_sent_here)
         self._handed_over.pop(session, None)
 
     async def located(self, session: str, error: SessionError) -> SessionError:
@@ -165,6 +168,31 @@ class Routing:
     def _version(self) -> int:
         return self._directory.view.version
 
+    async def _check_target(
+        self, session: str, given: _HandOver | None, *, is_sent_here: bool
+    ) -> None:
+        target = await self._target(session, given, is_sent_here=is_sent_here)
+        if target is not None:
+            raise SessionMoved(
+                f"session {session!r} is served by host {target.name!r}",
+                address=target.address,
+                view=self._version,
+            )
+
+    async def _is_gone(self, host: Host) -> bool:
+        """See ``Directory.is_gone``. One that was seen to live just now is not looked at again:
+        when many sessions move, each of their clients asks."""
+        now = anyio.current_time()
+        if now < self._seen_alive.get(host.incarnation, 0.0):
+            return False
+        is_gone = await self._directory.is_gone(host)
+        if not is_gone:
+            self._seen_alive = {
+                name: until for name, until in self._seen_alive.items() if until > now
+            }
+            self._seen_alive[host.incarnation] = now + SEEN_S
+        return is_gone
+
     async def _target(
         self, session: str, given: _HandOver | None, *, is_sent_here: bool
     ) -> Host | None:
@@ -181,7 +209,7 @@ class Routing:
                 target = host_of(view, session)
             if target is None or target.name == self._host:
                 return None
-            if not await self._directory.is_gone(target):
+            if not await self._is_gone(target):
                 return target
             if self._directory.view.version == view.version:
                 return None  # the new view is not known here yet: better served here than nowhere

@@ -342,8 +342,6 @@ class _ClusterRun(_Run):
             case Freeze():
                 coverage.struck("freeze")
                 await self._hosts[step.process].freeze(step.seconds)
-            case Move():
-                raise InvalidInput(f"a schedule with hosts has the step {step}")
             case _:
                 await super()._happen(step, group)
 
