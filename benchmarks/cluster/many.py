@@ -20,7 +20,7 @@ from llmsession import SessionConfig
 from llmsession.cluster import Host, View, connect_cluster, host_of
 from llmsession.cluster.placement import hash_of, score
 
-__all__ = ["Placement", "StartUp", "placement", "start_up"]
+__all__ = ["Placement", "StartUp", "joined", "placement", "start_up", "view_of"]
 
 MOST_OFF = 0.04
 MOST_LOOK_UP_US = 1.0
@@ -43,7 +43,7 @@ class StartUp(msgspec.Struct, frozen=True):
     rounds: int = 3
 
 
-def _view(version: int, hosts: int) -> View:
+def view_of(version: int, hosts: int) -> View:
     entries = (Host(f"host {at}", f"tcp://h{at}:1", "up", f"i{at}") for at in range(hosts))
     return View(version, tuple(entries))
 
@@ -51,10 +51,10 @@ def _view(version: int, hosts: int) -> View:
 # Placement.
 
 
-def _joined(hosts: int, sessions: range) -> int:
+def joined(hosts: int, sessions: range) -> int:
     """How many of *sessions* move when a host joins *hosts* others: those for which it has the
     highest score. The first host with a higher one settles it, so few are looked at."""
-    *others, newest = (hash_of(host.name) for host in _view(2, hosts + 1).hosts)
+    *others, newest = (hash_of(host.name) for host in view_of(2, hosts + 1).hosts)
     moved = 0
     for at in sessions:
         session = hash_of(f"session {at}")
@@ -73,9 +73,9 @@ def placement(plan: Placement) -> list[Row]:
     bounds = [plan.sessions * at // (4 * cores) for at in range(4 * cores + 1)]
     ranges = [range(*pair) for pair in pairwise(bounds)]
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
-        moved = sum(pool.map(partial(_joined, plan.hosts), ranges))
+        moved = sum(pool.map(partial(joined, plan.hosts), ranges))
     share = moved / plan.sessions * (plan.hosts + 1)
-    view = _view(1, plan.hosts)
+    view = view_of(1, plan.hosts)
     looked_up = [_look_up_us(view, plan.cached) for _ in range(5)]
     return [
         absolute(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,8 +96,10 @@ class Host:
     def kill(self) -> None:
         """End it, as ``kill -9`` does."""
         with suppress(ProcessLookupError):
-            os.kill(self.pid, 9)
+            os.kill(self.pid, signal.SIGKILL)
         self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 class Stage:
@@ -136,16 +139,16 @@ class Stage:
             command += ["--cluster", CLUSTER, "--host-name", name]
         if unseen:
             command = ["unshare", "--pid", "--fork", "--mount-proc", *command]
-        log = (self._folder / "log").open("ab")
         root = str(Path(__file__).parents[2])
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": root},
-        )
+        with (self._folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self._folder,
+                env={**os.environ, "PYTHONPATH": root},
+            )
         return name, address, process
 
     def _ready(

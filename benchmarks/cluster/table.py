@@ -33,16 +33,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 Group: TypeAlias = Callable[[Stage, Plan], Sequence[Row]]
 
-GROUPS: tuple[Group, ...] = (
-    lambda stage, plan: asyncio.run(at_owner.rows(stage, plan.at_owner)),
-    lambda stage, plan: asyncio.run(failures.killed(stage, plan.failures)),
-    lambda stage, plan: asyncio.run(failures.lost(stage, plan.failures)),
-    lambda stage, plan: asyncio.run(moves.one_session(stage, plan.moves)),
-    lambda stage, plan: asyncio.run(moves.scale_up(stage, plan.moves)),
-    lambda stage, plan: asyncio.run(throughput.rows(stage, plan.throughput)),
-    lambda stage, plan: many.placement(plan.placement),
-    lambda stage, plan: asyncio.run(many.start_up(stage, plan.start_up)),
-)
+GROUPS: dict[str, Group] = {
+    "at_owner": lambda stage, plan: asyncio.run(at_owner.rows(stage, plan.at_owner)),
+    "killed": lambda stage, plan: asyncio.run(failures.killed(stage, plan.failures)),
+    "lost": lambda stage, plan: asyncio.run(failures.lost(stage, plan.failures)),
+    "one_session": lambda stage, plan: asyncio.run(moves.one_session(stage, plan.moves)),
+    "scale_up": lambda stage, plan: asyncio.run(moves.scale_up(stage, plan.moves)),
+    "throughput": lambda stage, plan: asyncio.run(throughput.rows(stage, plan.throughput)),
+    "placement": lambda stage, plan: many.placement(plan.placement),
+    "start_up": lambda stage, plan: asyncio.run(many.start_up(stage, plan.start_up)),
+}
 
 
 def run(plan: Plan | None = None) -> list[Row]:
@@ -51,7 +51,9 @@ def run(plan: Plan | None = None) -> list[Row]:
     busy, plan = _Busy(), plan or Plan()
     try:
         with staged() as stage:
-            rows = [row for group in GROUPS for row in settled(partial(group, stage, plan))]
+            rows = [
+                row for group in GROUPS.values() for row in settled(partial(group, stage, plan))
+            ]
     except NoServer as error:
         raise SystemExit(f"no PostgreSQL can be run here: {error}") from error
     print(as_markdown(rows, busy.told()))
@@ -60,7 +62,12 @@ def run(plan: Plan | None = None) -> list[Row]:
 
 def as_markdown(rows: Sequence[Row], machine: str) -> str:
     """*rows* as the lines of a table in Markdown, below the line *machine*."""
-    lines = [machine, "", "| what | ours | bare | ratio (range) | bound |", "| --- " * 5 + "|"]
+    lines = [
+        machine,
+        "",
+        "| what | ours | bare | ratio (range) | bound |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in rows:
         spread = f" ({min(row.ratios):.2f} to {max(row.ratios):.2f})" if row.ratios else ""
         bound = "none" if row.bound is None else f"{row.bound:g}"
