@@ -322,8 +322,8 @@ PostgreSQL does not compare the head (invariant 6)
     + WHERE s.id = u.session AND s.epoch = u.epoch
     TestPostgresStore::test_a_wrong_head_conflicts_and_nothing_is_written
 of two that find a session free both get it, in PostgreSQL (invariant 6)
-    - WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7
-    + WHERE id = $1 AND ($6::bigint > 0 OR owner IS NOT DISTINCT FROM $7)
+    - AND s.epoch = u.epoch AND s.owner IS NOT DISTINCT FROM u.earlier
+    + AND (u.epoch > 0 OR s.owner IS NOT DISTINCT FROM u.earlier)
     store/postgres/test_owners.py
     test_of_two_that_find_a_session_free_one_gets_it
 
