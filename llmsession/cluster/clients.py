@@ -21,6 +21,7 @@ import msgspec
 
 from llmsession.errors import (
     InvalidInput,
+    Overloaded,
     SessionClosed,
     SessionError,
     SessionInUse,
@@ -257,7 +258,7 @@ class ClusterLink:
             request.hops += 1
             insort(line.waiting, request, key=lambda request: request.command.id)
         elif not request.answer.done():
-            request.answer.set_exception(error)
+            request.answer.set_exception(_in_doubt(request, error))
         if line.waiting and not line.sent:
             hops = line.waiting[0].hops
             is_sent_on = line.was_sent_on and hops <= MAX_HOPS
@@ -575,6 +576,19 @@ class _Relay:
         sink = self._sink()
         if sink is not None:
             sink.fail(error)
+
+
+def _in_doubt(request: _Request, error: BaseException) -> BaseException:
+    """*error*, unless it says that nothing was done, and an earlier host may have done it.
+
+    Refusals that a session itself decides are certain: it knows the commands that it has done.
+    """
+    is_certain = not isinstance(error, SessionInUse | SessionMoved | Overloaded)
+    if is_certain or not request.repeated or getattr(request.command, "command_id", None) is None:
+        return error
+    unknown = Unreachable(f"a repeat was refused, so nobody knows if it was done: {error}")
+    unknown.__cause__ = error
+    return unknown
 
 
 def _delay_s(refusals: int) -> float:

@@ -115,13 +115,13 @@ class Directory:
 
     @property
     def wanted(self) -> int | None:
-        """How many hosts supervisors are to keep running; None if nobody has said so."""
+        """How many hosts supervisors are to keep running; None: one for each core."""
         return self._rows.wanted
 
-    async def set_wanted(self, count: int) -> None:
-        """Supervisors are to keep *count* hosts running. All of them are notified. Raises
-        InvalidInput for a number that is negative or too high."""
-        if not 0 <= count <= MAX_WANTED:
+    async def set_wanted(self, count: int | None) -> None:
+        """Supervisors are to keep *count* hosts running, or one for each core. All of them are
+        notified. Raises InvalidInput for a number that is negative or too high."""
+        if count is not None and not 0 <= count <= MAX_WANTED:
             raise InvalidInput(f"a cluster has 0 to {MAX_WANTED} hosts, not {count}")
         await self._thread.run(lambda: self._rows.set_wanted(count))
 
@@ -305,7 +305,7 @@ class _Rows:
             await self._bump(connection)
         await self._read()
 
-    async def set_wanted(self, count: int) -> None:
+    async def set_wanted(self, count: int | None) -> None:
         """See ``Directory.set_wanted``."""
         async with self._changing() as connection:
             await self._bump(connection)
@@ -331,7 +331,7 @@ class _Rows:
     async def is_gone(self, host: Host) -> bool:
         """See ``Directory.is_gone``."""
         process = self._processes.get(host.incarnation)
-        if process is None or not await asyncio.to_thread(_is_dead, process):
+        if process is None or not _is_dead(process):
             return self.view.by_incarnation(host.incarnation) is None
         await self.declare_dead(host.incarnation, _ENDED_HERE)
         return True
@@ -351,7 +351,7 @@ class _Rows:
     async def remove_ended(self) -> None:
         """See ``Directory.remove_ended``."""
         processes = tuple(self._processes.items())
-        for incarnation in await asyncio.to_thread(_dead, processes):
+        for incarnation in _dead(processes):
             await self.declare_dead(incarnation, _ENDED_HERE)
 
     async def suspect(self, incarnation: str) -> Evidence | None:

@@ -168,6 +168,7 @@ async def joined(
             async with observing(directory, name, log=logger):
                 yield host
         finally:
+            host.routing.leave()
             with suppress(StoreError):  # its lease runs out
                 await directory.leave()
 

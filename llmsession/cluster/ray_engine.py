@@ -33,7 +33,7 @@ SETTINGS = {
     "RAY_worker_niceness": "0",
     "RAY_kill_child_processes_on_worker_exit": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
-    "RAY_health_check_initial_delay_ms": "300",
+    "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "300",
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "3",
@@ -90,6 +90,17 @@ class KeeperActor:
             self._directory, command, folder, node=node.name, slots=node.slots, niceness=0
         )
         await self._keeper.__aenter__()
+        self._ending: asyncio.Task[None] | None = None
+        self._directory.watch(lambda _before, _after: self._end_if_none_is_wanted())
+
+    def _end_if_none_is_wanted(self) -> None:
+        """The supervisor says so, too. But it can tell nobody while Ray's control store is gone."""
+        if self._directory.wanted == 0 and self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._keeper.end())
+            self._ending.add_done_callback(self._ended)
+
+    def _ended(self, _ending: asyncio.Task[None]) -> None:
+        self._ending = None
 
     async def hosts(self) -> tuple[SupervisedHost, ...]:
         """The hosts that it keeps."""
@@ -164,7 +175,7 @@ class _RayNodes:
             for node in nodes
             if node.id in self._said  # its keeper has answered once
         ]
-        return Seen(tuple(known), self.hosts, lost)
+        return Seen(tuple(known), self.hosts, lost, is_whole=len(known) == len(nodes))
 
     async def start(self, node: str, host: str) -> None:
         """See ``Supervisor``."""

@@ -15,7 +15,13 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
-from llmsession.errors import SessionError, SessionInUse, SessionMoved
+from llmsession.errors import (
+    Overloaded,
+    SessionError,
+    SessionInUse,
+    SessionMoved,
+    StoreError,
+)
 from llmsession.session import SessionManager
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.labels import new_session_id
@@ -27,6 +33,8 @@ __all__ = ["HostDirectory", "Routing"]
 
 MAX_HANDED_OVER = 10_000
 """Sessions whose new host is remembered; the placement counts for older ones."""
+LEFT_S = 1.0
+"""After so long a client that was sent nowhere asks again."""
 SEEN_S = 0.05
 MAX_IDS = 64
 """So many ids are tried for one that is placed here. Of 20 hosts 96 % of the sessions get one."""
@@ -78,6 +86,11 @@ class Routing:
         """By incarnation: until when a host that was seen to live is not looked at again."""
         self.handed_over = self.not_handed_over = 0
         """See ``ClusterStatistics``. Counted by the host."""
+        self._has_left = False
+
+    def leave(self) -> None:
+        """Send clients away from now on: the host leaves the cluster, and its directory closes."""
+        self._has_left = True
 
     def hand_over_to(self, session: str, host: str) -> None:
         """Clients of *session*, which is live here and is to be handed over, are sent to *host*
@@ -92,6 +105,31 @@ class Routing:
 
     async def check(self, session: str, *, is_sent_here: bool) -> None:
         """See ``Router.check``."""
+        if self._has_left:
+            self._send_away(session)
+            return
+        try:
+            await self._check(session, is_sent_here=is_sent_here)
+        except StoreError:
+            if not self._has_left:
+                raise
+            self._send_away(session)
+
+    def _send_away(self, session: str) -> None:
+        """Let clients of *session* go on elsewhere, unless it is still live here."""
+        if self._runtime.find_live(session) is not None:
+            return
+        others = tuple(host for host in self._directory.view.hosts if host.name != self._host)
+        if not others:
+            raise Overloaded(f"host {self._host!r} has left the cluster", retry_after_s=LEFT_S)
+        placed = host_of(View(self._version, others), session) or others[0]
+        raise SessionMoved(
+            f"session {session!r} is served by host {placed.name!r}",
+            address=placed.address,
+            view=self._version,
+        )
+
+    async def _check(self, session: str, *, is_sent_here: bool) -> None:
         actor = self._runtime.find_live(session)
         if actor is not None:
             if actor.status == "live":

@@ -89,6 +89,8 @@ class Seen(msgspec.Struct, frozen=True):
     hosts: tuple[SupervisedHost, ...]
     lost: frozenset[str] = frozenset()
     """The names of nodes that are surely gone, with all of their processes or cut off from them."""
+    is_whole: bool = True
+    """False if there are nodes whose hosts are not known yet."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -146,7 +148,7 @@ def slot_of(host: str) -> int:
 def reconcile(
     wanted: int | None, nodes: Sequence[Node], hosts: Sequence[SupervisedHost]
 ) -> tuple[Action, ...]:
-    """What to start and to stop, so that *wanted* hosts run on *nodes*; nothing if it is None.
+    """What to start and to stop, so that *wanted* hosts run on *nodes*; None: one for each core.
 
     Hosts are spread by the room of the nodes: one for each core. More are started if more are
     wanted. A host moves only from a node with more hosts than room to one with room that has been
@@ -155,7 +157,7 @@ def reconcile(
     starts it again.
     """
     if wanted is None:
-        return ()
+        wanted = sum(node.slots for node in nodes)
     known = {node.name: node for node in nodes}
     here = [host for host in hosts if host.node in known]
     staying = [host for host in here if host.state != "stopping"]
@@ -266,7 +268,7 @@ async def follow(
         wanted = directory.wanted
         try:
             seen = await supervisor.look()
-            if wanted == 0 and not seen.hosts:
+            if wanted == 0 and seen.is_whole and not seen.hosts:
                 return
             for host in of_lost_nodes(directory.view, seen.lost):
                 # Once: if it lives after all, it enters the directory again.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from llmsession import InvalidInput, SessionError, Unreachable, records
+from llmsession import InvalidInput, SessionError, SessionInUse, Unreachable, records
 from llmsession.cluster.clients import connect_cluster
 from llmsession.cluster.placement import Host, host_of
 from llmsession.testing.scripted import never
 from llmsession.transport.wire import messages as w
-from llmsession.transport.wire.framing import encode
+from llmsession.transport.wire.errors import to_wire
+from llmsession.transport.wire.framing import decode_from_client, encode, lines_of
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG
@@ -171,22 +173,37 @@ async def test_a_command_that_was_served_for_long_is_not_given_up_when_its_sessi
 
 
 @asynccontextmanager
-async def silent_host(address: str) -> AsyncIterator[None]:
-    """Says hello, and then nothing: as a host whose process is stopped."""
+async def host_that(
+    address: str, does: Callable[[w.Command[Any]], bytes | None]
+) -> AsyncIterator[None]:
+    """Says hello to its first client, and answers each command with what *does* returns. It is
+    silent for "", and for None ends the connection. Later clients get nothing."""
+    tasks: list[asyncio.Task[Any] | None] = []
 
-    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(
-            encode(
-                w.Welcome(version=w.VERSION, server="", max_frame_bytes=1 << 20, keepalive_s=1000.0)
-            )
-        )
-        while await reader.read(1000):
-            pass
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.current_task())
+        await reader.readline()
+        if len(tasks) > 1:
+            writer.close()
+            return
+        welcome = w.Welcome(version=w.VERSION, server="", max_frame_bytes=1 << 20, keepalive_s=60.0)
+        writer.write(lines_of([encode(welcome)]))
+        async for line in reader:
+            command = decode_from_client(line.strip())
+            answer = does(command) if isinstance(command, w.Command) else b""
+            if answer is None:
+                break
+            if answer:
+                writer.write(lines_of([answer]))
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
-    async with await asyncio.start_unix_server(welcome, address.removeprefix("unix:")):
-        yield
+    async with await asyncio.start_unix_server(serve, address.removeprefix("unix:")):
+        try:
+            yield
+        finally:
+            await asyncio.gather(*(task for task in tasks if task is not None))
 
 
 async def test_a_command_to_a_host_that_is_silent_goes_on_at_another_one(
@@ -195,12 +212,31 @@ async def test_a_command_to_a_host_that_is_silent_goes_on_at_another_one(
     monkeypatch.setattr("llmsession.cluster.clients.SILENCE_S", 0.5)
     silent = f"unix:{tmp_path}/silent.sock"
     async with (
-        silent_host(silent),
+        host_that(silent, lambda _: b""),
         two_hosts(database, tmp_path) as (a, _),
         connect_cluster([silent, a.address]) as sessions,
     ):
         await sessions.create(CONFIG, session_id="s")
         assert [row.session for row in await sessions.list()] == ["s"]
+
+
+async def test_nobody_is_told_that_nothing_was_done_where_a_host_may_have_done_it(
+    tmp_path: Path,
+) -> None:
+    """The first host ends the connection without an answer, and the next one refuses."""
+
+    def in_use(command: w.Command[Any]) -> bytes:
+        return encode(to_wire(SessionInUse("s", "an owner"), id=command.id))
+
+    one, other = f"unix:{tmp_path}/one.sock", f"unix:{tmp_path}/other.sock"
+    async with (
+        asyncio.timeout(100),
+        host_that(one, lambda _: None),
+        host_that(other, in_use),
+        connect_cluster([one, other], patience_s=0.3) as sessions,
+    ):
+        with pytest.raises(Unreachable, match="nobody knows if it was done"):
+            await sessions.create(CONFIG, session_id="s")
 
 
 async def test_the_first_host_may_be_gone(database: Database, tmp_path: Path) -> None:

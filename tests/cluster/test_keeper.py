@@ -211,12 +211,16 @@ async def test_a_supervisor_is_told_of_another_wanted_number_until_it_is_0(
         Directory(database.dsn, "c", schema=database.schema, poll_s=1000.0) as here,
         Directory(database.dsn, "c", schema=database.schema, poll_s=1000.0) as operator,
     ):
+        await here.set_wanted(0)
+        await here.set_wanted(None)
         assert here.wanted is None
         following = asyncio.create_task(follow(here, notes, notes.changed, poll_s=1000.0))
-        await operator.set_wanted(2)
+        # One for each core: the node has two.
         assert [await notes.told.get() for _ in range(2)] == [("start", "n-1"), ("start", "n-2")]
-        await operator.set_wanted(1)
-        assert await notes.told.get() == ("stop", "n-2")
+        await operator.set_wanted(3)
+        assert await notes.told.get() == ("start", "n-3")
+        await operator.set_wanted(2)
+        assert await notes.told.get() == ("stop", "n-3")
         await operator.set_wanted(0)
         await following
         assert notes.hosts == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmsession import SessionInUse, SessionMoved, SessionNotFound, connect
+from llmsession.cluster import connect_cluster
 from llmsession.cluster.placement import host_of
 from llmsession.transport.wire import messages as w
 from tests.cluster.hosts import LocalHost, local_host, refresh
@@ -52,6 +53,20 @@ async def test_a_session_that_lives_elsewhere_is_refused_with_the_address_of_its
                 await client.open(session.id)
         assert refused.value.address == a.address
         assert refused.value.view == b.directory.view.version > 0
+
+
+async def test_a_host_that_has_left_sends_clients_away_without_its_directory(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await released(a, placed_on=a)
+        a.routing.leave()
+        with pytest.raises(SessionMoved) as sent_away:
+            await a.routing.check(session, is_sent_here=True)
+        assert sent_away.value.address == b.address
+        async with connect_cluster([a.address]) as sessions:
+            assert await (await (await sessions.open(session)).send("hi")).text() == "one"
+        assert b.manager.live == (session,)
 
 
 async def test_a_session_that_nobody_holds_is_served_by_the_host_that_it_is_placed_on(

@@ -50,6 +50,10 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], list[SupervisedHost]]:
     return nodes, hosts
 
 
+def number(wanted: int | None, nodes: list[Node]) -> int:
+    return sum(node.slots for node in nodes) if wanted is None else wanted
+
+
 def perform(
     actions: tuple[Action, ...], hosts: list[SupervisedHost], *, time_passes: bool
 ) -> list[SupervisedHost]:
@@ -72,9 +76,9 @@ def perform(
     ]
 
 
-@given(clusters(), st.integers(0, 12))
+@given(clusters(), st.none() | st.integers(0, 12))
 def test_as_many_hosts_as_wanted_run_in_the_end_and_then_nothing_changes(
-    cluster: tuple[list[Node], list[SupervisedHost]], wanted: int
+    cluster: tuple[list[Node], list[SupervisedHost]], wanted: int | None
 ) -> None:
     nodes, hosts = cluster
     names = {node.name for node in nodes}
@@ -87,15 +91,15 @@ def test_as_many_hosts_as_wanted_run_in_the_end_and_then_nothing_changes(
     else:
         raise AssertionError("it never settles")
     here = [host for host in hosts if host.node in names]
-    assert len(here) == wanted
+    assert len(here) == number(wanted, nodes)
     loads = Counter(host.node for host in here)
     has_room = any(loads[n.name] < n.slots and n.age_s >= MOVE_AFTER_S for n in nodes)
     assert not (has_room and any(loads[n.name] > n.slots for n in nodes))
 
 
-@given(clusters(), st.integers(0, 12))
+@given(clusters(), st.none() | st.integers(0, 12))
 def test_no_action_takes_away_a_host_that_is_needed(
-    cluster: tuple[list[Node], list[SupervisedHost]], wanted: int
+    cluster: tuple[list[Node], list[SupervisedHost]], wanted: int | None
 ) -> None:
     nodes, hosts = cluster
     names = {node.name for node in nodes}
@@ -105,12 +109,12 @@ def test_no_action_takes_away_a_host_that_is_needed(
 
     before = up(hosts)
     after = up(perform(reconcile(wanted, nodes, hosts), hosts, time_passes=False))
-    assert after >= min(before, wanted)
+    assert after >= min(before, number(wanted, nodes))
 
 
-@given(clusters(), st.integers(0, 12))
+@given(clusters(), st.none() | st.integers(0, 12))
 def test_actions_name_live_nodes_new_hosts_and_hosts_that_are_there(
-    cluster: tuple[list[Node], list[SupervisedHost]], wanted: int
+    cluster: tuple[list[Node], list[SupervisedHost]], wanted: int | None
 ) -> None:
     nodes, hosts = cluster
     names, taken = {node.name for node in nodes}, {host.name for host in hosts}
@@ -126,12 +130,17 @@ def test_actions_name_live_nodes_new_hosts_and_hosts_that_are_there(
 
 
 @given(clusters())
-def test_without_a_wanted_number_and_without_nodes_nothing_is_done(
+def test_without_nodes_nothing_is_done(
     cluster: tuple[list[Node], list[SupervisedHost]],
 ) -> None:
-    nodes, hosts = cluster
-    assert reconcile(None, nodes, hosts) == ()
-    assert reconcile(5, [], hosts) == ()
+    assert reconcile(5, [], cluster[1]) == ()
+
+
+def test_where_nobody_gives_a_number_each_core_has_a_host() -> None:
+    nodes = [Node("a", 2), Node("b", 1)]
+    assert Counter(
+        action.node for action in reconcile(None, nodes, []) if isinstance(action, Start)
+    ) == {"a": 2, "b": 1}
 
 
 def test_hosts_are_spread_by_room_and_more_than_one_for_each_core_if_more_are_wanted() -> None:

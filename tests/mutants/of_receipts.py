@@ -108,6 +108,38 @@ a tenant's budget is not looked at (docs/how-to/limit-costs.md)
     + return None
     test_all_sessions_of_a_tenant_spend_one_budget_and_no_other_tenants
 
+in session/core/shared_tenants.py, by session/core/test_shared_tenants.py
+a slice of a shared budget is never used up (docs/how-to/limit-costs.md)
+    - if part is None or part.without(account.used).is_used_up:
+    + if part is None:
+    test_what_one_manager_spent_is_missing_at_the_other
+a slice of a shared budget is used after its end (docs/how-to/limit-costs.md)
+    - return now[0] < until[0] and now[1] < until[1]
+    + return True
+    test_a_slice_is_not_used_once_it_has_ended
+what is spent and not appended yet is reserved again (docs/how-to/limit-costs.md)
+    - pending=account.pending,
+    + pending=Spending(),
+    test_what_was_spent_and_is_not_written_yet_is_not_reserved_again
+
+in session/log/meter.py, by session/log/test_meter.py
+the end of a turn is charged with all of its requests (docs/how-to/limit-costs.md)
+    - spent.cost_nano_usd - known.cost_nano_usd
+    + spent.cost_nano_usd
+    test_a_request_is_paid_for_once_although_its_turn_ends_later
+
+in store/counting.py, by store/test_memory.py
+what other owners hold is granted again (docs/how-to/limit-costs.md)
+    - left = limit.without(spent).without(held).without(pending)
+    + left = limit.without(spent).without(pending)
+    TestMemoryStore::test_slices_of_all_owners_together_are_never_more_than_what_is_left
+
+in store/postgres/counters.py, by store/postgres/test_counters.py
+a counter is begun in the middle of an append (docs/how-to/limit-costs.md)
+    - IN SHARE ROW EXCLUSIVE MODE
+    + IN ACCESS SHARE MODE
+    test_a_counter_is_begun_before_or_after_an_append_and_not_within
+
 in session/core/turn_run.py, by session/actor/test_retries.py
 the tokens of a broken attempt are lost (docs/how-to/limit-costs.md)
     - self.usage = self.usage + request.usage

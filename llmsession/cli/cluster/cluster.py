@@ -45,7 +45,7 @@ def show_status(
     async def show(directory: Directory) -> None:
         hosts = directory.view.hosts
         if not as_json:
-            wanted = "no number" if directory.wanted is None else directory.wanted
+            wanted = "one for each core" if directory.wanted is None else directory.wanted
             say(f"wanted: {wanted}, running: {len(hosts)}")
         for host in hosts:
             process = directory.process_of(host)

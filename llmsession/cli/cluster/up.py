@@ -45,12 +45,13 @@ def up(
         typer.Option(
             "--store",
             metavar="ADDRESS",
-            help=f"postgresql://...; also read from ${STORE_VARIABLE}.",
+            help=f"postgresql://...; also read from ${STORE_VARIABLE}, or from --config.",
         ),
     ] = None,
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="The name of the cluster.")] = (
-        "default"
-    ),
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The name of the cluster. Default: default."),
+    ] = None,
     local: Annotated[
         int | None,
         typer.Option(
@@ -59,7 +60,9 @@ def up(
     ] = None,
     hosts: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Run N hosts on the nodes of a Ray cluster."),
+        typer.Option(
+            min=1, metavar="N", help="Run N hosts on a Ray cluster. Default: one for each core."
+        ),
     ] = None,
     ray: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The Ray cluster; auto: that of this machine.")
@@ -92,9 +95,14 @@ def up(
     its sessions at once. ``llmsession cluster scale N`` changes how many run.
     """
     from llmsession.cluster.keeper import HostCommand
+    from llmsession.transport.hosting.config import load_server_config
 
     address = store or os.environ.get(STORE_VARIABLE) or None
-    if address is None:
+    if config is not None:
+        settings = load_server_config(config, {})
+        address, cluster = address or settings.store, cluster or settings.cluster
+    cluster = cluster or "default"
+    if address is None or not address.startswith(("postgres:", "postgresql:")):
         raise InvalidInput(NO_STORE)
     arguments = list(options or ())
     for option, file in (("--config", config), ("--replay", replay)):
@@ -129,10 +137,8 @@ async def _want(store: str, cluster: str, count: int | None) -> None:
     from llmsession.cluster.directory import Directory
 
     async with Directory(store, cluster) as directory:
-        if count is not None:
+        if count is not None or directory.wanted == 0:
             await directory.set_wanted(count)
-        elif not directory.wanted:
-            raise InvalidInput("say how many hosts are to run: --hosts N, or --local N without Ray")
 
 
 def _default_folder(cluster: str, store: str) -> Path:

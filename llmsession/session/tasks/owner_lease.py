@@ -105,11 +105,7 @@ class OwnerLease:
         """See ``OwnerListener``. Until it is known what was taken, the lease is not valid."""
         if not self._is_asking and not self._is_over:
             self._is_asking = True
-            try:
-                self._run_work("look for sessions that were taken", self._ask)
-            except BaseException as error:  # or nothing would ever begin here again
-                self._is_asking = False
-                self._give_up(error)
+            self._run_work("look for sessions that were taken", self._ask)
 
     async def _ask(self) -> None:
         try:

@@ -3,12 +3,14 @@ host, and go where they are sent."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import anyio
 
 from llmsession.errors import (
     SessionClosed,
+    SessionError,
     SessionInUse,
     SessionMoved,
     SessionNotFound,
@@ -17,7 +19,7 @@ from llmsession.errors import (
 from llmsession.session.values.config import SessionConfig
 
 from .clients import RETRY_S, SimClient, SimConnection
-from .hosts import ClusterHostProcess
+from .hosts import SimulatedHost
 from .network import host_name
 
 __all__ = ["ClusterClient"]
@@ -29,7 +31,7 @@ MAX_TRIES = 2000
 class ClusterClient(SimClient):
     """One session as its clients know it; ``home`` is the host that they ask next."""
 
-    _hosts: list[ClusterHostProcess]
+    _hosts: list[SimulatedHost]
     _is_sent_there = False
     _newest: SimConnection | None = None
 
@@ -82,6 +84,15 @@ class ClusterClient(SimClient):
         names = [host_name(host.number) for host in self._hosts]
         self.home = names.index(address)
         return self.home == before
+
+    async def move(self, how: str) -> None:
+        """Take the session over at another host, while it is in use."""
+        self._ask_another()
+        host = self._hosts[self.home]
+        if host.reached_by_clients():
+            life = await host.incarnation()
+            with suppress(SessionError):
+                await life.within(partial(life.opened, self.name, takeover=True))
 
     async def _find_home(self) -> None:
         """``reach`` goes where it is sent."""

@@ -20,7 +20,7 @@ __all__ = ["DirectoryLink", "DirectoryRows"]
 
 LEASE_S = 0.6
 SETTLE_S = 0.1
-POLL_S = 0.1
+POLL_S = 0.2
 SILENT_S = 0.2
 """A host that another one has not reached for so long is suspected, and gone when two say so."""
 
@@ -75,7 +75,7 @@ class DirectoryRows:
         for row in tuple(self.rows.values()):
             if row.host.incarnation == incarnation:
                 row.suspected_by[witness] = now
-                recent = [at for at in row.suspected_by.values() if at > now - SILENT_S]
+                recent = [at for at in row.suspected_by.values() if at > now - 2 * POLL_S]
                 if len(recent) >= 2:
                     self.declare_dead(incarnation)
 

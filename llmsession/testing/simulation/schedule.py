@@ -368,7 +368,9 @@ def _host_fault(random: Random, sessions: int, hosts: int) -> Step:
     if kind < 0.85:
         session, when = random.randrange(sessions), random.choice(_WHEN)
         return HandOver(at=at, session=session, to=process, when=when, phase=phase)
-    if kind < 0.92:
+    if kind < 0.88:
+        return Move(at=at, session=random.randrange(sessions), phase=phase)
+    if kind < 0.94:
         return Drain(at=at, process=process, phase=phase)
     return Delay(at=at, seconds=seconds)
 

@@ -56,17 +56,20 @@ class SharedDisk(SimDisk):
         """*owner* listens at *link*."""
         self._links[owner] = link
 
-    def renew(self, owner: str) -> None:
-        """Begin or renew the lease of *owner*."""
-        now = anyio.current_time()
+    def renew(self, owner: str) -> bool:
+        """Begin or renew the lease of *owner*. Returns whether it had none."""
+        now, is_new = anyio.current_time(), owner not in self._until
         promised = self._promised_until.get(owner, now)
         if now > promised:
             self._lapsed_at[owner] = now
         self._until[owner] = self._promised_until[owner] = now + LEASE_S
+        return is_new
 
     def end_lease(self, owner: str) -> None:
-        """What *owner* holds is free for others from now on."""
+        """What *owner* holds is free for others from now on. It is notified of that."""
         self._until.pop(owner, None)
+        if owner in self._links:
+            self._links[owner].notify("", 0)
 
     def lease_until(self, owner: str) -> float | None:
         """When the lease of *owner* ends or ended; None if it has none."""
@@ -130,6 +133,8 @@ class HostLink(DiskLink):
         self.pid = pid
         self._leases = HeldLeases(LEASE_S, clock=clock)
         self._due = anyio.Event()
+        self._doubted: set[str] = set()
+        """Owners whose lease somebody has ended."""
         self._is_closed = False
         self._listens_since: int | None = None
         """The number of breaks of the connection that it listens on; None if it does not."""
@@ -237,12 +242,13 @@ class HostLink(DiskLink):
 
     async def _renew_all(self, owners: set[str], cut_off: set[str], since: float) -> None:
         asked_at, names = self._leases.now(), sorted(owners)
+        doubted, self._doubted = self._doubted, set()
         async with self._renewal():
-            for name in names:
-                self.disk.renew(name)
+            doubted |= {name for name in names if self.disk.renew(name)}  # somebody had ended it
         for name in names:
             self.disk.caught_up(name, since)
-        self._leases.renewed(names, asked_at, cut_off=cut_off)
+        renewed = [name for name in names if name not in self._doubted]
+        self._leases.renewed(renewed, asked_at, cut_off=cut_off | doubted)
 
     def _breaks(self) -> int:
         """How often the connection on which the lease is renewed has been broken."""
@@ -260,7 +266,8 @@ class HostLink(DiskLink):
             raise StoreError("the connection broke", committed=None)
 
     def notify(self, session: str, epoch: int) -> None:
-        """Somebody took *session* from the owner here: the notice is on its way, or is lost."""
+        """Somebody took *session* from the owner here, or ended its lease if *session* is "": the
+        notice is on its way, or is lost."""
         delay_s = self.network.delay_s()
         if delay_s is not None and self._listens_since == self._breaks():
             self._group.start_soon(self._hear, session, epoch, delay_s, self._breaks())
@@ -270,5 +277,10 @@ class HostLink(DiskLink):
         await self.flows.wait()
         if not self.is_over and breaks == self._breaks():
             for owner in sorted(self._leases.owners):
-                self.disk.heard(owner, session, epoch)
-                self._leases.taken(owner, session, epoch)
+                if session:
+                    self.disk.heard(owner, session, epoch)
+                    self._leases.taken(owner, session, epoch)
+                else:
+                    self._doubted.add(owner)
+                    self._leases.ended(owner)
+                    self._due.set()

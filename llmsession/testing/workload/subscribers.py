@@ -148,9 +148,7 @@ class Subscribers:
                     if pause_s:
                         await anyio.sleep(pause_s)
                 else:
-                    # What follows comes from the next owner, even if that is the same manager.
-                    moved = subscription.moved
-                    ending = "vanished" if moved else connection.ending(is_complete=True)
+                    ending = connection.ending(is_complete=True)
             finally:
                 cursor = subscription.cursor
                 subscription.close()

@@ -15,8 +15,13 @@ import subprocess
 import sys
 import uuid
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from functools import cache
 from pathlib import Path
 
@@ -32,12 +37,14 @@ from tests.cluster.faults.network import Wire, running_wire
 from tests.store.postgres.server import PostgresServer
 from tests.testing.conversations import call, recording, result, text
 
-__all__ = ["HostProcess", "World", "a_world"]
+__all__ = ["TALK", "HostProcess", "World", "a_world", "observed_load"]
 
 CLUSTER = "c"
 OWN_PIDS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 DEADLINE_S = 150.0
 """After so long a test has failed, on a busy machine too."""
+BUSY = "Overloaded"
+"""What a host on a busy machine may answer to anything."""
 LONG = "The quick brown fox jumps over the lazy dog. " * 30
 
 
@@ -86,7 +93,7 @@ class World:
         self._database = f"faults_{uuid.uuid4().hex}"
         self.hosts: dict[str, HostProcess] = {}
         self.server.sql(f"CREATE DATABASE {self._database}")
-        (folder / "talk.jsonl").write_bytes(write_own(_TALK))
+        (folder / "talk.jsonl").write_bytes(write_own(TALK))
 
     def dsn(self, wire: Wire | None = None) -> str:
         """The database, by the socket of the server or through *wire*."""
@@ -159,49 +166,60 @@ class World:
         assert process.returncode == 0, errors.decode()
         return out.decode()
 
-    @asynccontextmanager
-    async def load(
+    def load(
         self, seed: int, *, allows: tuple[str, ...] = (), **fields: object
-    ) -> AsyncIterator[ClientLoad]:
-        """Clients that use sessions meanwhile, once each session works. Afterwards everything has
-        ended, and the history of what they saw is right: without an error, but those whose classes
-        *allows* names."""
-        plan = msgspec.convert({"seed": seed, **fields}, LoadPlan)
-        async with AsyncExitStack() as stack:
-            clients = [
-                await stack.enter_async_context(connect_cluster(self.addresses)) for _ in range(3)
-            ]
-            load = ClientLoad(clients, plan)
-            history = load.history({})
-            try:
-                async with asyncio.TaskGroup() as group:
-                    running = group.create_task(load.run())
-                    await load.started.wait()
-                    yield load
-                    load.stop()
-                    await running
-                history = load.history(await self._logs(load))
-            except BaseException:
-                history = load.history({})
-                raise
-            finally:
-                # For whoever looks for the cause: see docs/contributing/testing.md.
-                path = self._folder / f"history-{seed}.json"
-                path.write_bytes(msgspec.json.encode(history))
-        errors = (*load.errors, *load.troubles)
-        found = [
-            *check_history(history),
-            *(error for error in errors if not any(name in error for name in allows)),
-        ]
-        if found:
-            pytest.fail("\n".join(found))
+    ) -> AbstractAsyncContextManager[ClientLoad]:
+        """See ``observed_load``."""
+        return observed_load(self.addresses, self.dsn(), self._folder, seed, allows, **fields)
 
-    async def _logs(self, load: ClientLoad) -> dict[str, tuple[LogRecord, ...]]:
-        store = PostgresStore(self.dsn())
+
+@asynccontextmanager
+async def observed_load(
+    addresses: Sequence[str],
+    dsn: str,
+    folder: Path,
+    seed: int,
+    allows: tuple[str, ...] = (),
+    **fields: object,
+) -> AsyncIterator[ClientLoad]:
+    """Clients that use sessions meanwhile, once each session works. Afterwards everything has
+    ended, and the history of what they saw is right: without an error, but those whose classes
+    *allows* names."""
+    plan = msgspec.convert({"seed": seed, **fields}, LoadPlan)
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect_cluster(addresses)) for _ in range(3)]
+        load = ClientLoad(clients, plan)
+        history = load.history({})
         try:
-            return {session: await read_log(store.read, session) for session in load.sessions}
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(load.run())
+                await load.started.wait()
+                yield load
+                load.stop()
+                await running
+            history = load.history(await _logs(dsn, load.sessions))
+        except BaseException:
+            history = load.history({})
+            raise
         finally:
-            await store.aclose()
+            # For whoever looks for the cause: see docs/contributing/testing.md.
+            path = folder / f"history-{seed}.json"
+            path.write_bytes(msgspec.json.encode(history))
+    errors = (*load.errors, *load.troubles)
+    found = [
+        *check_history(history),
+        *(error for error in errors if not any(name in error for name in (*allows, BUSY))),
+    ]
+    if found:
+        pytest.fail("\n".join(found))
+
+
+async def _logs(dsn: str, sessions: Sequence[str]) -> dict[str, tuple[LogRecord, ...]]:
+    store = PostgresStore(dsn)
+    try:
+        return {session: await read_log(store.read, session) for session in sessions}
+    finally:
+        await store.aclose()
 
 
 def _child_of(pid: int) -> int:
@@ -216,7 +234,7 @@ async def _end(process: Process) -> None:
 
 
 _SHORT = [[text("hi")], [text("hello there")]]
-_TALK = recording(
+TALK = recording(
     _SHORT,
     [[text("hi")], [text(LONG)]],
     [[text("hi")], [text("I look."), call("c1")], [result("c1")], [text(LONG[:200])]],

@@ -109,6 +109,28 @@ def test_the_charges_of_all_batches_are_what_the_log_has_spent(
     assert total == spent_by(fold("s", records))
 
 
+def test_a_request_is_paid_for_once_although_its_turn_ends_later() -> None:
+    usage, other = Usage(input_tokens=10, output_tokens=1), Usage(input_tokens=12)
+    reply = r.AssistantReply(body=BODY, started_at=0.0, model="m", usage=usage)
+    begun = stamped([r.SessionCreated(session="s", config=CONFIG, labels={TENANT_LABEL: "acme"})])
+    charge = charge_of(fold("s", begun), PRICES)
+    assert charge is not None
+    spent = [
+        charged.spent if (charged := charge([record])) is not None else None
+        for record in (
+            r.TurnAccepted(turn=1, body=BODY, started=True),
+            r.StepCompleted(turn=1, step=1, reply=reply),
+            r.TurnCommitted(
+                turn=1,
+                stop_reason="end_turn",
+                usage=usage + other,
+                unrecorded_usage=(r.UnrecordedUsage(1, other, "m"),),
+            ),
+        )
+    ]
+    assert spent == [None, Spending(11, 20_000), Spending(2, 12_000)]
+
+
 def test_a_fork_is_not_charged_what_its_parent_spent() -> None:
     reply = r.AssistantReply(body=BODY, started_at=0.0, model="m", usage=Usage(input_tokens=7))
     parent: list[r.Record] = [
