@@ -11,6 +11,7 @@ raises.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from llmsession.cluster import connect_cluster
     from llmsession.compaction import (
         RECALL_TOOL_NAME,
         ClearThinking,
@@ -155,7 +156,9 @@ if TYPE_CHECKING:
 else:
     # A name is imported when it is first used: the command has to answer Ctrl-C before half a
     # second of imports is over, and not everybody uses sockets or a driver.
-    _FACES = ("errors", "turns", "store", "compaction", "providers", "session", "transport")
+    _FACES = (
+        "errors", "turns", "store", "compaction", "providers", "session", "transport", "cluster",
+    )  # fmt: skip
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
@@ -299,6 +302,7 @@ __all__ = [
     "Usage",
     "WhenBusy",
     "connect",
+    "connect_cluster",
     "count_turns",
     "load_prices",
     "records",

@@ -116,6 +116,7 @@ HOMES = {
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     # A task without a parent is the backend's: anyio has none.
     "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py"},
+    "ray": {"cluster/ray_engine.py"},
     "trio": {"testing", "session/tasks/task_host.py"},
     "rich": {"cli"},
     "typer": {"cli"},

@@ -139,18 +139,16 @@ def test_rays_machines_start_ray_with_what_hosts_need_and_the_head_then_starts_t
         settings.append(dict(w.split("=", 1) for w in words if w.startswith("RAY_")))
         assert words[words.index("start") - 1] == "/opt/llmsession/bin/ray"
     assert settings[0] == settings[1]
-    assert settings[0]["RAY_worker_niceness"] == "0"
-    assert settings[0]["RAY_kill_child_processes_on_worker_exit"] == "0"
-    assert int(settings[0]["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 600
     assert "--head" in head[1]
     assert "--address=$RAY_HEAD_IP" in workers[1]
     *_, last = head[-1].split(";")
     program, command, action, *arguments = shlex.split(last)
     assert (Path(program).name, command, action) == ("llmsession", "cluster", "up")
-    commands: Any = get_command(app)
-    if "up" in getattr(commands.commands["cluster"], "commands", {}):
-        assert {each for each in arguments if each.startswith("--")} <= options_of("cluster", "up")
+    assert {each for each in arguments if each.startswith("--")} <= options_of("cluster", "up")
     assert f"/etc/llmsession/{CLUSTER_CONFIG.name}" in arguments
+    pytest.importorskip("ray", reason="ray is not installed: it has no wheel for this system")
+    engine = importlib.import_module("llmsession.cluster.ray_engine")
+    assert settings[0] == engine.SETTINGS
 
 
 def test_ray_itself_takes_its_cluster_file_and_knows_its_settings() -> None:

@@ -44,6 +44,8 @@ USES = {
     "cassettes": "from llmsession.transcripts import read\nimport yaml",
     "cli": "from llmsession.cli.app import app\nfrom typer.main import get_command\n"
     "dict(get_command(app).commands)",
+    "cluster": "from llmsession.cluster.directory import Directory\n"
+    "Directory('postgresql://localhost/x', 'c')\nimport ray",
     "encryption": "from llmsession import SqliteStore\nSqliteStore('s.db', key='a passphrase')\n"
     "import cryptography",
     "gemini": "from llmsession.providers import GeminiTokens\nGeminiTokens(api_key='k')\n"

@@ -4,24 +4,51 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.test_keeper import kill_left
+from tests.store.conftest import postgres_server
+from tests.store.postgres.server import PostgresServer
 from tests.walking import reader_environment, steps, walk
+
+__all__ = ["postgres_server"]
 
 TUTORIALS = sorted(
     page
     for page in (Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md")
     if page.name != "index.md"
 )
-INSTALLATION = ("python3 -m venv ", ". .venv/bin/activate", "pip install ")
+INSTALLATION = (
+    "python3 -m venv ",
+    ". .venv/bin/activate",
+    "pip install ",
+    "docker run ",
+    "export LLMSESSION_STORE=",
+)
+CLUSTER = "cluster-on-a-laptop"
 IDS = [page.stem for page in TUTORIALS]
+WALKED = [
+    # Its hosts are slow, so that a reader has time to kill one: a minute.
+    pytest.param(page, id=page.stem, marks=[pytest.mark.long] if page.stem == CLUSTER else [])
+    for page in TUTORIALS
+]
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=IDS)
-def test_a_tutorial_does_what_it_prints(page: Path, tmp_path: Path) -> None:
-    walk(page, tmp_path, reader_environment(tmp_path, Path(sys.executable).parent))
+@pytest.mark.parametrize("page", WALKED)
+def test_a_tutorial_does_what_it_prints(page: Path, request: pytest.FixtureRequest) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # sockets need a short path
+        folder = Path(short)
+        environ = reader_environment(folder, Path(sys.executable).parent)
+        if page.stem == CLUSTER:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            environ["LLMSESSION_STORE"] = server.dsn
+        try:
+            walk(page, folder, environ)
+        finally:
+            kill_left(folder / "run")  # hosts outlive whoever started them
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=IDS)

@@ -31,7 +31,7 @@ from llmsession.testing.local_service import free_port
 
 __all__ = ["Step", "Terminal", "reader_environment", "steps", "walk"]
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """For one output, on a machine that has much to do."""
 PORT = "8000"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -75,7 +75,8 @@ def reader_environment(
         and (not name.startswith("LLMSESSION_") or name == "LLMSESSION_CACHE")
     }
     path = f"{programs}{os.pathsep}{environ.get('PATH', '')}"
-    return environ | {"PATH": path, "XDG_DATA_HOME": str(folder / "data"), "TERM": "dumb"}
+    data = {"XDG_DATA_HOME": str(folder / "data"), "XDG_STATE_HOME": str(folder / "state")}
+    return environ | data | {"PATH": path, "TERM": "dumb"}
 
 
 def walk(page: Path, folder: Path, environ: Mapping[str, str]) -> None:

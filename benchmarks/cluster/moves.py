@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import msgspec
 
 from benchmarks.cluster.figures import absolute
-from benchmarks.cluster.processes import READY_S, Host, Stage, following, until_hosts
+from benchmarks.cluster.processes import READY_S, Host, Stage, cpu_s, following, until_hosts
 from benchmarks.report import Row, percentile
 from llmsession import SessionConfig, records
 from llmsession.cluster import connect_cluster, host_of
@@ -27,6 +28,7 @@ MOST_MS = 20.0
 MOST = 1.0
 """Milliseconds for each of many: 1,000 a second."""
 LOOK_S = 0.02
+PAUSE_S = 0.05
 AT_ONCE = 64
 
 
@@ -110,6 +112,7 @@ class _Traffic:
                 await turn.outcome()
             except SessionError as error:
                 self.refused.append(error)
+            await asyncio.sleep(PAUSE_S)
 
     async def end(self) -> None:
         for task in self._tasks:
@@ -130,16 +133,21 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
         async with AsyncExitStack() as stack:
             directory = await stack.enter_async_context(following(stage, dsn, "up", "up"))
             sessions = await _live(stack, hosts, plan.live)
+            hosts += await asyncio.to_thread(stage.start, dsn, "c")
             traffic = _Traffic(sessions, plan.senders)
             stack.push_async_callback(traffic.end)
-            hosts += await asyncio.to_thread(stage.start, dsn, "c")
             await until_hosts(directory, "up", "up", "up")
             begun = time.perf_counter()
             traffic.took_ms.clear()
             target = directory.view.by_name("c")
             assert target is not None
             looked = _Owners(stage, dsn, directory, [session.id for session in sessions])
+            parts = {"the hosts": [host.pid for host in hosts], "the client": [os.getpid()]}
+            cpu = {name: sum(map(cpu_s, pids)) for name, pids in parts.items()}
+            postgres = stage.postgres_cpu()
             released_s, reopened_s = await looked.until_moved(begun)
+            spent_s = {name: sum(map(cpu_s, pids)) - cpu[name] for name, pids in parts.items()}
+            spent_s["PostgreSQL"] = stage.postgres_cpu_since(postgres)
             await traffic.end()
     finally:
         stage.stop(hosts)
@@ -148,7 +156,8 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
     note = f"{moved} of {plan.live} live sessions moved; {sent} sends meanwhile"
     slow = (
         f"the sends took {percentile(traffic.took_ms, 0.5):.0f} ms (p50),"
-        f" {max(traffic.took_ms):.0f} ms at most"
+        f" {max(traffic.took_ms):.0f} ms at most; CPU for each session that moved, with the sends: "
+        + ", ".join(f"{name} {each / moved * 1e3:.2f} ms" for name, each in spent_s.items())
     )
     return [
         absolute("a host joins: each session released", [released_ms], MOST, "ms", note),

@@ -27,6 +27,7 @@ __all__ = [
     "READY_S",
     "Host",
     "Stage",
+    "cpu_s",
     "following",
     "is_unseen_possible",
     "machine_cpu",

@@ -16,14 +16,18 @@ __all__ = ["chat_lines", "commands", "overview", "sections"]
 
 
 def commands() -> dict[str, Any]:
-    """The commands by name, in the order of the help."""
+    """The commands by name, in the order of the help; a command's own commands by both names."""
     group: Any = get_command(app)
-    return dict(group.commands)
+    found = dict[str, Any]()
+    for name, command in dict(group.commands).items():
+        below = getattr(command, "commands", None)
+        found |= {name: command} if below is None else {f"{name} {n}": c for n, c in below.items()}
+    return found
 
 
 def overview() -> str:
     rows = (
-        (f"[`llmsession {name}`](#llmsession-{name})", _summary(command))
+        (f"[`llmsession {name}`](#llmsession-{name.replace(' ', '-')})", _summary(command))
         for name, command in commands().items()
     )
     return table(("command", "what it does"), rows)

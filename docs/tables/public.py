@@ -12,7 +12,7 @@ from itertools import pairwise
 __all__ = ["MODULES", "constant_doc", "public_names"]
 
 MODULES = (
-    "llmsession", "llmsession.compaction", "llmsession.compaction.boundaries",
+    "llmsession", "llmsession.cluster", "llmsession.compaction", "llmsession.compaction.boundaries",
     "llmsession.compaction.plan", "llmsession.compaction.policies", "llmsession.errors",
     "llmsession.providers", "llmsession.session", "llmsession.session.unfinished",
     "llmsession.store", "llmsession.testing", "llmsession.testing.store_contract",

@@ -47,6 +47,8 @@ export class Client {
     else if (type === "welcome") {
       [this.ready, this.wasReady, this.delay] = [true, true, 50];
       this.onWelcome(message);
+      if (this.sentFor) this.write({ type: "open", id: ++this.lastId, session: this.sentFor, here: true });
+      this.sentFor = undefined;
       for (const [subscribed, { session, cursor }] of this.subscriptions)
         this.write({ type: "subscribe", id: subscribed, session, after: cursor });
       for (const { command } of this.pending.values()) this.write(command); // safe to repeat: the ids are the same
@@ -60,6 +62,7 @@ export class Client {
       this.write({ type: "subscribe", id: message.subscription, session: subscription.session, after: message.cursor });
     } else if (type === "error" && (this.pending.has(id) || this.subscriptions.has(id)) && message.details?.address) {
       this.useAddress(message.details.address); // another host serves the session: what is open is sent there
+      this.sentFor = this.subscriptions.get(id)?.session ?? this.pending.get(id).command.session; // it is told who sent us
       this.socket.destroy();
     } else if (type === "lagged" || type === "ended") {
       this.subscriptions.get(message.subscription)?.onEvent(message);

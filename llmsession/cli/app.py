@@ -35,7 +35,7 @@ _PLACES = {
     "stress": ("commands.stress", "stress"),
     "check": ("commands.check", "check_record"),
     "top": ("commands.top", "top"),
-    "cluster": ("cluster.cluster", "cluster"),
+    "cluster": ("cluster.cluster", "commands"),
     "list": ("commands.sessions", "list_sessions"),
     "search": ("commands.sessions", "search"),
     "show": ("commands.sessions", "show"),
@@ -48,7 +48,7 @@ _PLACES = {
     "vocabulary": ("commands.vocabulary", "vocabulary"),
     "schema": ("commands.serve", "schema"),
 }
-"""The module and the function of each command, in the order of the help."""
+"""The module of each command, and its function or its own commands, in the order of the help."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -56,8 +56,11 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         place, function = _PLACES[name]
+        found = getattr(import_module(f".{place}", __package__), function)
+        if isinstance(found, typer.Typer):  # it has commands of its own
+            return get_command(found)
         alone = typer.Typer(add_completion=False)
-        alone.command(name)(getattr(import_module(f".{place}", __package__), function))
+        alone.command(name)(found)
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:

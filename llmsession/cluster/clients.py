@@ -285,10 +285,12 @@ class ClusterLink:
             if line is not None:
                 line.was_sent_on = True
             return True
-        if not isinstance(error, Unreachable):
+        if not isinstance(error, Unreachable | SessionInUse):
             return False
         if line is not None:
             line.was_sent_on = False
+        if isinstance(error, SessionInUse):
+            return True  # by a host that is gone, and whose lease is not over yet
         for known, other in self._links.items():
             if other is link:
                 self._skip(known)
@@ -385,7 +387,7 @@ class ClusterLink:
         if link is None:  # no host could be reached
             return isinstance(error, Unreachable)
         is_known = self._learn(None, relay.session, link, error)
-        relay.was_sent_on = is_known and not isinstance(error, Unreachable)
+        relay.was_sent_on = is_known and getattr(error, "address", None) is not None
         return is_known
 
     def drop(self, relay: _Relay) -> None:

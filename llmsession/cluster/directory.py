@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import platform
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from llmsession.store.postgres.schema import check_schema
 from llmsession.store.postgres.thread import LoopThread
 from llmsession.store.protocol import Owner
 
+from .ladder import LATE_POLLS, SILENT_S, WINDOW, Evidence
 from .placement import EMPTY, Host, View
 
 __all__ = ["Directory"]
@@ -44,6 +46,8 @@ POLL_S = 2.0
 """How often a lease is renewed and the view is read, if no notification came."""
 RETRY_S = 0.5
 NAME_CHARS = 100
+MAX_WANTED = 10_000
+"""More hosts than one PostgreSQL can serve: a slip of the finger."""
 _ENDED_HERE = "its process ended"
 
 OnView = Callable[[View, View], None]
@@ -54,9 +58,9 @@ class Directory:
     """The directory of the cluster *name*, in the schema *schema* of the database at *dsn*.
 
     Use it as an async context manager, in asyncio: it then follows the view, in a thread of its
-    own. *lease_s*, *settle_s* and *poll_s* must be the same at every host; times are by the
-    database's clock. Raises InvalidInput and InvalidConfig for what cannot be used. Every method
-    that waits raises StoreError if the database cannot be reached.
+    own. *lease_s*, *settle_s*, *poll_s* and *silent_s* must be the same at every host; times are by
+    the database's clock. Raises InvalidInput and InvalidConfig for what cannot be used. Every
+    method that waits raises StoreError if the database cannot be reached.
     """
 
     def __init__(
@@ -68,17 +72,20 @@ class Directory:
         lease_s: float = LEASE_S,
         settle_s: float = SETTLE_S,
         poll_s: float = POLL_S,
+        silent_s: float = SILENT_S,
         logger: Any | None = None,
     ) -> None:
         check_schema(schema)
         self.name = _checked_name(name, "the cluster")
+        self.silent_s = silent_s
+        """A host that answers nobody for so long is taken for dead: see ``ladder``."""
         self.view: View = EMPTY
         """The newest view that is known here."""
         self._rows = _Rows(
             Connections(dsn, max_shared=1, retry_s=0.0),
             schema,
             name,
-            times=_Times(lease_s, settle_s, poll_s),
+            times=_Times(lease_s, settle_s, poll_s, silent_s),
             log=logger if logger is not None else default_logger(),
             found=lambda view: self._caller.call(lambda: self._found(view)),
             asked=lambda session, target: self._caller.call(lambda: self._asked(session, target)),
@@ -105,6 +112,26 @@ class Directory:
     ) -> None:
         await self._thread.run(self._rows.end)
         await self._thread.end()
+
+    @property
+    def wanted(self) -> int | None:
+        """How many hosts supervisors are to keep running; None: one for each core."""
+        return self._rows.wanted
+
+    async def set_wanted(self, count: int | None) -> None:
+        """Supervisors are to keep *count* hosts running, or one for each core. All of them are
+        notified. Raises InvalidInput for a number that is negative or too high."""
+        if count is not None and not 0 <= count <= MAX_WANTED:
+            raise InvalidInput(f"a cluster has 0 to {MAX_WANTED} hosts, not {count}")
+        await self._thread.run(lambda: self._rows.set_wanted(count))
+
+    def process_of(self, host: Host) -> Owner | None:
+        """The process of *host*, as the owner that it is in the store; None if it is gone."""
+        return self._rows.process_of(host.incarnation)
+
+    def machine_of(self, host: Host) -> str:
+        """The name of the machine that *host* runs on; "" if the host is gone."""
+        return self._rows.machine_of(host.incarnation)
 
     @property
     def age_s(self) -> float:
@@ -149,6 +176,19 @@ class Directory:
         """
         return await self._thread.run(lambda: self._rows.declare_dead(incarnation, why))
 
+    async def remove_ended(self) -> None:
+        """Declare those hosts dead whose processes are seen to have ended on this machine."""
+        await self._thread.run(self._rows.remove_ended)
+
+    async def suspect(self, incarnation: str) -> Evidence | None:
+        """The host *incarnation* is silent to the host here: report it, for a while. Returns what
+        all observers know of it; None if it, or the host here, is not in the directory."""
+        return await self._thread.run(lambda: self._rows.suspect(incarnation))
+
+    async def withdraw(self, incarnation: str) -> None:
+        """The host *incarnation* has answered the host here: see ``suspect``."""
+        await self._thread.run(lambda: self._rows.withdraw(incarnation))
+
     async def ask_to_move(self, session: str, source: Host, target: str) -> None:
         """Ask *source* to hand *session* over, and to send its clients to the host *target*."""
         await self._thread.run(lambda: self._rows.ask_to_move(session, source, target))
@@ -171,6 +211,7 @@ class _Times(NamedTuple):
     lease_s: float
     settle_s: float
     poll_s: float
+    silent_s: float
 
 
 class _Rows:
@@ -190,6 +231,7 @@ class _Rows:
     ) -> None:
         self.name = name
         self.view: View = EMPTY
+        self.wanted: int | None = None
         self._connections = connections
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
@@ -207,6 +249,8 @@ class _Rows:
         """The host that joined here: its name, its address, and its manager as an owner."""
         self._processes: dict[str, Owner] = {}
         """By incarnation: the process of each host in the view."""
+        self._machines: dict[str, str] = {}
+        """Likewise: the name of its machine."""
         self.answered_at = lease_clock()
         """When the view was last read, by ``lease_clock``."""
 
@@ -248,6 +292,7 @@ class _Rows:
                 owner.host,
                 self._times.lease_s,
                 self._times.settle_s,
+                platform.node(),
             )
             await self._bump(connection)
 
@@ -259,6 +304,21 @@ class _Rows:
                 raise InvalidInput(f"cluster {self.name!r} has no host {host!r}")
             await self._bump(connection)
         await self._read()
+
+    async def set_wanted(self, count: int | None) -> None:
+        """See ``Directory.set_wanted``."""
+        async with self._changing() as connection:
+            await self._bump(connection)
+            await connection.execute(self._statements.want, self.name, count)
+        await self._read()
+
+    def process_of(self, incarnation: str) -> Owner | None:
+        """See ``Directory.process_of``. May be called in any thread."""
+        return self._processes.get(incarnation)
+
+    def machine_of(self, incarnation: str) -> str:
+        """See ``Directory.machine_of``. May be called in any thread."""
+        return self._machines.get(incarnation, "")
 
     async def leave(self) -> None:
         """See ``Directory.leave``."""
@@ -288,6 +348,36 @@ class _Rows:
         await self._read()
         return bool(names)
 
+    async def remove_ended(self) -> None:
+        """See ``Directory.remove_ended``."""
+        processes = tuple(self._processes.items())
+        for incarnation in await asyncio.to_thread(_dead, processes):
+            await self.declare_dead(incarnation, _ENDED_HERE)
+
+    async def suspect(self, incarnation: str) -> Evidence | None:
+        """See ``Directory.suspect``."""
+        if self._own is None:
+            return None
+        times = self._times
+        async with self._use() as connection:
+            row = await connection.fetchrow(
+                self._statements.suspect,
+                self.name,
+                incarnation,
+                self._own[2].name,
+                WINDOW * times.silent_s,
+                max(0.0, times.lease_s - LATE_POLLS * times.poll_s),
+            )
+        return None if row is None else Evidence(**row)
+
+    async def withdraw(self, incarnation: str) -> None:
+        """See ``Directory.withdraw``."""
+        if self._own is not None:
+            async with self._use() as connection:
+                await connection.execute(
+                    self._statements.withdraw, self.name, incarnation, self._own[2].name
+                )
+
     async def ask_to_move(self, session: str, source: Host, target: str) -> None:
         """See ``Directory.ask_to_move``."""
         payload = f"move {source.incarnation} {target} {session}"
@@ -309,7 +399,8 @@ class _Rows:
         """Renew the lease and read the view, for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self._times.poll_s)
+                async with asyncio.timeout(self._times.poll_s):  # wait_for may lose a cancellation
+                    await self._due.wait()
             self._due.clear()
             try:
                 await self.refresh()
@@ -348,15 +439,15 @@ class _Rows:
 
     async def _clear_away(self) -> None:
         """Remove hosts that are gone, and let those that have settled be given sessions."""
-        processes = tuple(self._processes.items())
-        for incarnation in await asyncio.to_thread(_dead, processes):
-            await self.declare_dead(incarnation, _ENDED_HERE)
+        await self.remove_ended()
         async with self._use() as connection:
             is_due = await connection.fetchval(self._statements.is_due, self.name)
         if not is_due:
             return
         async with self._changing() as connection:
             gone = await connection.fetch(self._statements.remove_gone, self.name)
+            for row in gone:
+                await end_lease(connection, self._schema, row["incarnation"])
             settled = await connection.fetch(self._statements.settle, self.name)
             if gone or settled:
                 await self._bump(connection)
@@ -374,12 +465,14 @@ class _Rows:
             Host(row["name"], row["address"], row["state"], row["incarnation"]) for row in hosts
         )
         self.view = View(rows[0]["version"], tuple(entries))
+        self.wanted = rows[0]["wanted"]
         self._processes = {
             row["incarnation"]: Owner(
                 row["incarnation"], row["pid"], row["started"], row["machine"]
             )
             for row in hosts
         }
+        self._machines = {row["incarnation"]: row["machine_name"] for row in hosts}
         self._found(self.view)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
@@ -437,9 +530,16 @@ class _Statements:
                 machine text NOT NULL,
                 lease_until timestamptz NOT NULL,
                 settled_at timestamptz NOT NULL,
+                machine_name text NOT NULL DEFAULT '',
                 PRIMARY KEY (cluster, name));
             CREATE TABLE IF NOT EXISTS {s}.host_view (
-                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL)"""
+                cluster text COLLATE "C" PRIMARY KEY, version bigint NOT NULL, wanted integer);
+            CREATE TABLE IF NOT EXISTS {s}.host_silence (
+                cluster text COLLATE "C" NOT NULL,
+                incarnation text COLLATE "C" NOT NULL,
+                observer text COLLATE "C" NOT NULL,
+                reported_at timestamptz NOT NULL,
+                PRIMARY KEY (cluster, incarnation, observer))"""
         # The first host of a cluster has nobody to wait for.
         self.join = f"""
             INSERT INTO {s}.host VALUES ($1, $2, $3,
@@ -447,10 +547,11 @@ class _Statements:
                                      AND state = 'up' AND lease_until > now())
                      THEN 'joining' ELSE 'up' END,
                 $4, $5::bigint, $6, $7,
-                now() + make_interval(secs => $8), now() + make_interval(secs => $9))
+                now() + make_interval(secs => $8), now() + make_interval(secs => $9), $10)
             ON CONFLICT (cluster, name) DO UPDATE SET address = excluded.address,
                 state = excluded.state, incarnation = excluded.incarnation, pid = excluded.pid,
                 started = excluded.started, machine = excluded.machine,
+                machine_name = excluded.machine_name,
                 lease_until = excluded.lease_until, settled_at = excluded.settled_at"""
         self.drain = f"""
             UPDATE {s}.host SET state = 'draining' WHERE cluster = $1 AND name = $2
@@ -461,9 +562,35 @@ class _Statements:
         self.bump = f"""
             INSERT INTO {s}.host_view AS v VALUES ($1, 1)
             ON CONFLICT (cluster) DO UPDATE SET version = v.version + 1 RETURNING version"""
+        self.want = f"UPDATE {s}.host_view SET wanted = $2::integer WHERE cluster = $1"
         self.renew = f"""
             UPDATE {s}.host SET lease_until = now() + make_interval(secs => $4)
              WHERE cluster = $1 AND name = $2 AND incarnation = $3 RETURNING name"""
+        # What was reported of hosts that are gone is forgotten with the next report.
+        in_view = f"""EXISTS (SELECT FROM {s}.host h
+                               WHERE h.cluster = o.cluster AND h.incarnation = o.%s)"""
+        self.suspect = f"""
+            WITH forgotten AS (
+                DELETE FROM {s}.host_silence o
+                 WHERE o.cluster = $1 AND NOT ({in_view % "incarnation"} AND {in_view % "observer"})
+            ), reported AS (
+                INSERT INTO {s}.host_silence
+                SELECT $1, h.incarnation, $3, now() FROM {s}.host h
+                 WHERE h.cluster = $1 AND h.incarnation = $2
+                ON CONFLICT (cluster, incarnation, observer)
+                DO UPDATE SET reported_at = excluded.reported_at)
+            SELECT t.lease_until < now() AS lease_ran_out,
+                   t.lease_until < now() + make_interval(secs => $5) AS is_renewal_late,
+                   1 + (SELECT count(*) FROM {s}.host_silence o
+                         WHERE o.cluster = $1 AND o.incarnation = $2 AND o.observer <> $3
+                           AND o.reported_at > now() - make_interval(secs => $4)
+                           AND {in_view % "observer"}) AS silent_to
+              FROM {s}.host t
+             WHERE t.cluster = $1 AND t.incarnation = $2 AND EXISTS (
+                SELECT FROM {s}.host WHERE cluster = $1 AND incarnation = $3)"""
+        self.withdraw = f"""
+            DELETE FROM {s}.host_silence
+             WHERE cluster = $1 AND incarnation = $2 AND observer = $3"""
         self.holder = f"SELECT incarnation FROM {s}.host WHERE cluster = $1 AND name = $2"
         # Where no host is up, one that has not settled is better than none.
         may_be_up = f"""state = 'joining' AND (settled_at <= now() OR NOT EXISTS (
@@ -472,11 +599,12 @@ class _Statements:
             SELECT EXISTS (SELECT FROM {s}.host
                             WHERE cluster = $1 AND (lease_until < now() OR ({may_be_up})))"""
         self.remove_gone = f"""
-            DELETE FROM {s}.host WHERE cluster = $1 AND lease_until < now() RETURNING name"""
+            DELETE FROM {s}.host WHERE cluster = $1 AND lease_until < now()
+            RETURNING name, incarnation"""
         self.settle = f"""
             UPDATE {s}.host SET state = 'up' WHERE cluster = $1 AND {may_be_up} RETURNING name"""
         self.read = f"""
-            SELECT v.version, h.* FROM {s}.host_view v
+            SELECT v.version, v.wanted, h.* FROM {s}.host_view v
               LEFT JOIN {s}.host h ON h.cluster = v.cluster
              WHERE v.cluster = $1 ORDER BY h.name"""
 

@@ -14,20 +14,24 @@ from llmsession.errors import InvalidConfig, SessionError, StoreError
 from llmsession.session import SessionManager
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.manager import runtime_of
+from llmsession.session.unfinished import recover_unfinished
 from llmsession.session.values.commands import HandOverWhen
 from llmsession.transport import Service
 from llmsession.transport.wire.addresses import parse_address
 
 from .directory import Directory
-from .placement import Change, View
+from .observing import observing
+from .placement import Change, View, host_of
 from .routing import HostDirectory, Routing
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 
-AT_ONCE = 16
+AT_ONCE = 64
 """So many sessions are handed over at the same time."""
 LOOKED_AT = 200
 """So many sessions that stay are looked at in a row, in less than a millisecond."""
+RECOVER_AGAIN_S = 1.0
+"""The pause before a recovery that failed is tried again."""
 ROUNDS = 5
 """So often a host that drains looks for sessions that were opened meanwhile."""
 
@@ -48,10 +52,37 @@ class ClusterHost:
         self._name = name
         self._log = logger if logger is not None else default_logger()
         self._slots = anyio.Semaphore(AT_ONCE)
+        self._recovery_due = anyio.Event()
         self.routing = Routing(manager, directory, name)
         directory.watch(self._view_changed, self._asked_to_move)
 
+    async def recover(self, at_once: int) -> None:
+        """Open the sessions that a host left which is gone, whose turns are open and which are
+        placed here, so that they go on without a client. At most *at_once* at a time; now, and
+        whenever a host is gone or the host here is given its share. Cancellable."""
+        self._recovery_due.set()
+        while True:
+            await self._recovery_due.wait()
+            self._recovery_due = anyio.Event()
+            try:
+                report = await recover_unfinished(
+                    self._manager, at_once=at_once, wanted=self._is_placed_here
+                )
+                report.log(self._log)
+            except SessionError as error:
+                self._log.error(
+                    "sessions.not_recovered", error=type(error).__name__, why=str(error)
+                )
+                await anyio.sleep(RECOVER_AGAIN_S)
+                self._recovery_due.set()
+
+    def _is_placed_here(self, session: str) -> bool:
+        placed = host_of(self._directory.view, session)
+        return placed is None or placed.name == self._name
+
     def _view_changed(self, before: View, after: View) -> None:
+        if self._may_have_left_turns(before, after):
+            self._recovery_due.set()
         work = partial(self._hand_over_moved, Change(before, after, self._name))
         runtime_of(self._manager).run_work(f"hand-overs of view {after.version}", work)
 
@@ -59,11 +90,17 @@ class ClusterHost:
         """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
         session that moves costs a look at each of them."""
         for number, session in enumerate(self._manager.live, 1):
-            moves = change.target(session) is not None
-            if moves:
-                self._start(session)
-            if moves or number % LOOKED_AT == 0:
+            target = change.target(session)
+            if target is not None:
+                self._asked_to_move(session, target.name)
+            if target is not None or number % LOOKED_AT == 0:
                 await anyio.lowlevel.checkpoint()
+
+    def _may_have_left_turns(self, before: View, after: View) -> bool:
+        is_gone = any(after.by_incarnation(host.incarnation) is None for host in before.hosts)
+        was, own = before.by_name(self._name), after.by_name(self._name)
+        is_given_more = own is not None and own.state == "up" and was != own
+        return is_gone or is_given_more
 
     def _asked_to_move(self, session: str, target: str) -> None:
         self.routing.hand_over_to(session, target)
@@ -128,7 +165,8 @@ async def joined(
         runtime.new_session_id = host.routing.new_session_id
         await directory.join(name, reached_at, runtime.owner)
         try:
-            yield host
+            async with observing(directory, name, log=logger):
+                yield host
         finally:
             with suppress(StoreError):  # its lease runs out
                 await directory.leave()

@@ -3,14 +3,17 @@
 Three answers, in this order. The owner in the session's row serves it, as long as that owner's host
 is in the view. Nobody holds it: then the host that it was handed over to serves it, or else the
 host that it is placed on. A client that was sent here is served here, so two hosts with different
-views do not send a client to and fro.
+views do not send a client to and fro; unless this host has handed the session over since, and
+nobody has taken it yet.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import anyio
 
 from llmsession.errors import SessionError, SessionInUse, SessionMoved
 from llmsession.session import SessionManager
@@ -24,6 +27,7 @@ __all__ = ["HostDirectory", "Routing"]
 
 MAX_HANDED_OVER = 10_000
 """Sessions whose new host is remembered; the placement counts for older ones."""
+SEEN_S = 0.05
 MAX_IDS = 64
 """So many ids are tried for one that is placed here. Of 20 hosts 96 % of the sessions get one."""
 
@@ -55,6 +59,13 @@ class HostDirectory(Protocol):
         """See ``Directory.is_gone``."""
 
 
+class _HandOver(NamedTuple):
+    host: str
+    """The host that the session was moved to from here."""
+    epoch: int
+    """The epoch that it had here: with another one, somebody has taken it since."""
+
+
 class Routing:
     """The router of the host *host*, which serves the sessions of *manager*: see ``Router``."""
 
@@ -62,15 +73,20 @@ class Routing:
         self._runtime = runtime_of(manager)
         self._directory = directory
         self._host = host
-        self._handed_over: OrderedDict[str, str] = OrderedDict()
-        """By session: the host that it was moved to from here."""
+        self._handed_over: OrderedDict[str, _HandOver] = OrderedDict()
+        self._seen_alive: dict[str, float] = {}
+        """By incarnation: until when a host that was seen to live is not looked at again."""
         self.handed_over = self.not_handed_over = 0
         """See ``ClusterStatistics``. Counted by the host."""
 
     def hand_over_to(self, session: str, host: str) -> None:
-        """From now on clients of *session* are sent to *host*."""
+        """Clients of *session*, which is live here and is to be handed over, are sent to *host*
+        until somebody has taken it."""
         self._handed_over.pop(session, None)
-        self._handed_over[session] = host
+        actor = self._runtime.find_live(session)
+        if actor is None:
+            return
+        self._handed_over[session] = _HandOver(host, actor.core.journal.lease.epoch)
         if len(self._handed_over) > MAX_HANDED_OVER:
             self._handed_over.popitem(last=False)
 
@@ -82,20 +98,22 @@ class Routing:
                 return
             # Until it has released the session, the next host would send the client back.
             await actor.put_close().wait()
-        owner = (await self._runtime.store.row(session)).owner
+        given = self._handed_over.get(session)
+        if given is not None and not is_sent_here:
+            # The next host knows better if somebody else has taken it since.
+            await self._check_target(session, given, is_sent_here=False)
+        row = await self._runtime.store.row(session)
+        owner = row.owner
+        if given is not None and given.epoch != row.epoch:
+            del self._handed_over[session]
+            given = None
         if owner is not None and owner.name != self._runtime.owner.name:
             holder = self._directory.view.by_incarnation(owner.name)
-            if holder is not None and not await self._directory.is_gone(holder):
+            if holder is not None and not await self._is_gone(holder):
                 raise SessionInUse(
                     session, f"host {holder.name}", address=holder.address, view=self._version
                 )
-        target = await self._target(session, is_sent_here=is_sent_here)
-        if target is not None:
-            raise SessionMoved(
-                f"session {session!r} is served by host {target.name!r}",
-                address=target.address,
-                view=self._version,
-            )
+        await self._check_target(session, given, is_sent_here=is_sent_here)
         self._handed_over.pop(session, None)
 
     async def located(self, session: str, error: SessionError) -> SessionError:
@@ -113,6 +131,11 @@ class Routing:
         if own is not None and isinstance(error, SessionMoved):
             return SessionMoved(str(error), address=own.address, view=self._version)
         return error
+
+    @property
+    def hosts_up(self) -> int:
+        """See ``Router.hosts_up``."""
+        return sum(host.state == "up" for host in self._directory.view.hosts)
 
     def statistics(self) -> ClusterStatistics:
         """See ``Router.statistics``."""
@@ -145,21 +168,48 @@ class Routing:
     def _version(self) -> int:
         return self._directory.view.version
 
-    async def _target(self, session: str, *, is_sent_here: bool) -> Host | None:
-        """The other host that is to take *session*, which nobody holds; None to take it here."""
+    async def _check_target(
+        self, session: str, given: _HandOver | None, *, is_sent_here: bool
+    ) -> None:
+        target = await self._target(session, given, is_sent_here=is_sent_here)
+        if target is not None:
+            raise SessionMoved(
+                f"session {session!r} is served by host {target.name!r}",
+                address=target.address,
+                view=self._version,
+            )
+
+    async def _is_gone(self, host: Host) -> bool:
+        """See ``Directory.is_gone``. One that was seen to live just now is not looked at again:
+        when many sessions move, each of their clients asks."""
+        now = anyio.current_time()
+        if now < self._seen_alive.get(host.incarnation, 0.0):
+            return False
+        is_gone = await self._directory.is_gone(host)
+        if not is_gone:
+            self._seen_alive = {
+                name: until for name, until in self._seen_alive.items() if until > now
+            }
+            self._seen_alive[host.incarnation] = now + SEEN_S
+        return is_gone
+
+    async def _target(
+        self, session: str, given: _HandOver | None, *, is_sent_here: bool
+    ) -> Host | None:
+        """The other host that is to take *session*, which nobody holds; None to take it here.
+        *given*: it was handed over from here last."""
         while True:
             view = self._directory.view
             own = view.by_name(self._host)
             is_draining = own is not None and own.state == "draining"
-            if is_sent_here and not is_draining:
+            if is_sent_here and not is_draining and given is None:
                 return None
-            chosen = self._handed_over.get(session)
-            target = view.by_name(chosen) if chosen is not None else None
+            target = view.by_name(given.host) if given is not None else None
             if target is None or target.state == "draining":
                 target = host_of(view, session)
             if target is None or target.name == self._host:
                 return None
-            if not await self._directory.is_gone(target):
+            if not await self._is_gone(target):
                 return target
             if self._directory.view.version == view.version:
                 return None  # the new view is not known here yet: better served here than nowhere

@@ -8,13 +8,13 @@ work. Otherwise the newest records of each log are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from llmsession.errors import SessionClosed, SessionError, SessionInUse, SessionNotFound
-from llmsession.store.checked import CheckedStore
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner, SessionRow, Store
 
@@ -42,6 +42,14 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of sessions that had an open turn and are live now."""
     failed: dict[str, SessionError] = {}
     """The error of each session that could not be read or opened, by id."""
+
+    def log(self, log: Any) -> None:
+        """Tell the operator."""
+        for session, error in self.failed.items():
+            fields = {"error": type(error).__name__, "why": str(error)}
+            log.error("session.not_recovered", session=session, **fields)
+        if self.recovered:
+            log.info("sessions.recovered", sessions=len(self.recovered))
 
 
 class _Brief(msgspec.Struct, frozen=True):
@@ -89,20 +97,22 @@ async def recover_unfinished(
                 failed[row.session] = error
 
     limiter, after = anyio.Semaphore(at_once), ""
-    while rows := await _next_page(store, after):
+    while True:
+        rows = await store.unfinished(after=after, limit=PAGE)
+        is_index = rows is not None
+        if rows is None:
+            rows = await store.rows(after=after, limit=PAGE)
+        if not rows:
+            return RecoveryReport(recovered=tuple(recovered), failed=failed)
         after = rows[-1].session
+        rows = [row for row in rows if wanted(row.session)]
+        # An index knows better who is dead: somebody may have told the store.
+        free = rows if is_index else await _not_held(rows)
+        live = set(manager.live)
         async with anyio.create_task_group() as group:
-            rows = await _not_held([row for row in rows if wanted(row.session)])
-            live = set(manager.live)
-            for row in rows:
+            for row in free:
                 if row.session not in live:
                     group.start_soon(look, row)
-    return RecoveryReport(recovered=tuple(recovered), failed=failed)
-
-
-async def _next_page(store: CheckedStore, after: str) -> Sequence[SessionRow]:
-    rows = await store.unfinished(after=after, limit=PAGE)
-    return await store.rows(after=after, limit=PAGE) if rows is None else rows
 
 
 async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmsession.errors import InvalidInput
 
+from .counting import Amounts, Charge, CountingStore, Grant, Uncounted
 from .memory import MemoryStore
 from .protocol import (
     Appended,
@@ -44,10 +45,14 @@ else:
 
 
 __all__ = [
+    "Amounts",
     "AppendResult",
     "Appended",
     "Batch",
+    "Charge",
     "Conflict",
+    "CountingStore",
+    "Grant",
     "Lease",
     "LeasingStore",
     "Lost",
@@ -60,6 +65,7 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoredRecord",
+    "Uncounted",
     "UnfinishedIndex",
     "Word",
     "WordIndex",

@@ -5,6 +5,7 @@
 - A server that refuses what the real APIs refuse.
 - The replay of recorded conversations through real sessions.
 - Stress tests, a simulation, and a checker of their recordings.
+- Clients that use a service or a cluster, and a checker of the histories of what they observed.
 
 pytest is not needed: the store contract has plain asserts in async methods.
 """
@@ -17,6 +18,16 @@ from .scripted import ScriptedProvider, ScriptedReply, block, call, never, say, 
 
 if TYPE_CHECKING:
     from .checker.checker import check
+    from .checker.histories import (
+        Ending,
+        History,
+        LogRecord,
+        Operation,
+        SeenRecord,
+        SubscriptionHistory,
+        check_history,
+        log_record,
+    )
     from .recording.entries import Recording, decode_lines, encode_lines
     from .recording.violation import INVARIANTS, Violation
     from .replay.replay import (
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
     from .simulation.user_parts import UserParts
     from .store_contract.contract import StoreContract
     from .store_contract.counting import CountingContract
+    from .stress.client_load import ClientLoad, LoadPlan, read_log
     from .stress.run import StressPlan, StressReport, run_stress
     from .strict_server.model.faults import WireFault
     from .strict_server.model.models import ModelRules
@@ -43,6 +55,10 @@ else:
     # Imported at first use: some need packages that a user of ScriptedProvider may not have.
     _MODULES = {
         "checker.checker": ("check",),
+        "checker.histories": (
+            "Ending", "History", "LogRecord", "Operation", "SeenRecord", "SubscriptionHistory",
+            "check_history", "log_record",
+        ),
         "recording.entries": ("Recording", "decode_lines", "encode_lines"),
         "recording.violation": ("INVARIANTS", "Violation"),
         "replay.replay": (
@@ -55,6 +71,7 @@ else:
         "simulation.user_parts": ("UserParts",),
         "store_contract.contract": ("StoreContract",),
         "store_contract.counting": ("CountingContract",),
+        "stress.client_load": ("ClientLoad", "LoadPlan", "read_log"),
         "stress.run": ("StressPlan", "StressReport", "run_stress"),
         "strict_server.model.faults": ("WireFault",),
         "strict_server.model.models": ("ModelRules",),
@@ -78,34 +95,45 @@ else:
 
 __all__ = [
     "INVARIANTS",
+    "ClientLoad",
     "CountingContract",
     "DriveOptions",
     "DriveReport",
     "Driven",
+    "Ending",
     "FaultyStore",
+    "History",
+    "LoadPlan",
+    "LogRecord",
     "ModelRules",
+    "Operation",
     "RandomFaults",
     "Received",
     "Recording",
     "Schedule",
     "ScriptedProvider",
     "ScriptedReply",
+    "SeenRecord",
     "SimulationPlan",
     "SimulationReport",
     "StoreContract",
     "StressPlan",
     "StressReport",
     "StrictServer",
+    "SubscriptionHistory",
     "UserParts",
     "Violation",
     "WireFault",
     "block",
     "call",
     "check",
+    "check_history",
     "decode_lines",
     "encode_lines",
+    "log_record",
     "never",
     "normalized",
+    "read_log",
     "replay_conversation",
     "run_schedule",
     "run_stress",

@@ -47,6 +47,8 @@ __all__ = ["EventStream", "ManagerInterface", "SessionInterface", "TurnInterface
 class EventStream(Protocol):
     """See ``Subscription``."""
 
+    moved: bool
+
     @property
     def cursor(self) -> int: ...
     def __aiter__(self) -> AsyncIterator[Event]: ...

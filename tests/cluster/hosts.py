@@ -14,6 +14,7 @@ from llmsession.cluster.host import ClusterHost, joined
 from llmsession.cluster.routing import Routing
 from llmsession.testing.scripted import Script, ScriptedProvider
 from llmsession.transport import Service, SocketServer
+from llmsession.transport.hosting.service_runner import CLUSTER_READERS
 from tests.store.conftest import Database
 
 LONG_S = 1000.0
@@ -47,7 +48,7 @@ async def local_host(
         poll_s=LONG_S,
     )
     async with (
-        database.store(readers=3) as store,
+        database.store(readers=CLUSTER_READERS) as store,
         SessionManager(provider=provider, store=store) as manager,
         Service(manager) as service,
         SocketServer(service, f"unix:{folder}/{name}.sock") as server,

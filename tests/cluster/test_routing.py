@@ -101,9 +101,27 @@ async def test_commands_to_a_session_that_was_handed_over_are_answered_with_its_
             await session.send("hi")
         assert moved.value.address == b.address
         # It comes back, and the same connection finds it.
-        a.routing.hand_over_to("s", "a")
+        await b.manager.open("s")
+        await b.manager.hand_over("s")
+        await a.manager.open("s")
         turn = await session.send("hi")
         assert (await turn.text()) == "one"
+
+
+async def test_a_client_that_was_sent_here_is_sent_on_if_the_session_was_handed_over_meanwhile(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        await a.manager.create(CONFIG, session_id="s")
+        opening = w.Open(id=1, session="s", here=True)
+        for source, target in ((a, b), (b, a), (a, b)):
+            source.routing.hand_over_to("s", target.name)
+            await source.manager.hand_over("s")
+            with pytest.raises(SessionMoved) as moved:
+                await source.service.admission.open(None, opening)
+            assert moved.value.address == target.address
+            await target.service.admission.open(None, opening)
+            assert (source.manager.live, target.manager.live) == ((), ("s",))
 
 
 async def test_a_session_without_an_id_gets_one_that_is_placed_on_its_host(

@@ -317,9 +317,16 @@ def test_every_command_and_option_that_is_spoken_of_exists() -> None:
         if spoken[1] not in group.commands:
             wrong.append(f"{place}: llmsession {spoken[1]}")
             continue
+        command = group.commands[spoken[1]]
+        below = re.match(r" ([a-z]+)\b", spoken[2])
+        if hasattr(command, "commands") and below is not None:
+            if below[1] not in command.commands:
+                wrong.append(f"{place}: llmsession {spoken[1]} {below[1]}")
+                continue
+            command = command.commands[below[1]]
         known = {
             option
-            for parameter in group.commands[spoken[1]].params
+            for parameter in command.params
             for option in (*parameter.opts, *parameter.secondary_opts)
         }
         options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", spoken[2].partition("#")[0])

@@ -93,7 +93,7 @@ class Pair:
             case "append", name, new, said, mark:
                 answer = Answer()
                 at = float(len(new))
-                batch = Batch(name, lease.epoch, lease.head, tuple(new), at, said, mark)
+                batch = Batch(name, lease.epoch, lease.head, tuple(new), at, said, unfinished=mark)
                 store.append(batch, answer.done)
                 result = await answer.wait()
                 if isinstance(result, Appended):

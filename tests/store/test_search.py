@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
+import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from llmsession import (
@@ -20,9 +22,17 @@ from llmsession import (
     Tool,
 )
 from llmsession.errors import RecordDamaged
-from llmsession.store import PostgresStore, SqliteStore, StoredRecord
+from llmsession.store import (
+    Batch,
+    Owner,
+    PostgresStore,
+    SqliteStore,
+    StoredRecord,
+    Word,
+)
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted, think
+from llmsession.testing.store_contract.actions import Answer
 from llmsession.turns.request import Request, StepTag
 from tests.store.conftest import Database
 
@@ -261,3 +271,41 @@ async def test_an_excerpt_has_no_character_that_a_terminal_would_obey(place: Pla
         await (await session.send("a \x1b]52;c;aGk=\x07 word \u202e drow\n\n here")).text()
         [hit] = (await manager.search("word")).hits
         assert hit.excerpt == "a ]52;c;aGk= word drow here"
+
+
+async def test_a_page_of_a_list_or_a_search_fetches_its_rows_and_no_others(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many sessions there are, and have the words. Bringing the index up to date is not
+    part of a page."""
+    fetched = 0
+
+    async with database.store() as store:
+        for number in range(30):
+            lease = await store.create(f"s{number:02}", Owner("ann"))
+            answer = Answer()
+            store.append(
+                Batch(lease.session, lease.epoch, 0, (b"needle",), 1.0, {"tenant": "acme"}),
+                answer.done,
+            )
+            await answer.wait()
+        query = ([Word("needle"), Word("need", is_prefix=True)], lambda body: [body.decode()])
+        await store.rows_with(*query, limit=1)
+        fetch = asyncpg.Connection.fetch
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal fetched
+            rows = await fetch(*args, **options)
+            fetched += len(rows)
+            return rows
+
+        monkeypatch.setattr(asyncpg.Connection, "fetch", counted)
+        seen: list[str] = []
+        for filter in (SessionFilter(), SessionFilter(labels={"tenant": "acme"})):
+            for page in (
+                await store.rows(after="s09", limit=5, filter=filter),
+                await store.rows_with(*query, after="s09", limit=5, filter=filter),
+            ):
+                seen += [row.session for row in page]
+    assert seen == [f"s{number}" for number in range(10, 15)] * 4
+    assert fetched == 4 * 5

@@ -3,85 +3,133 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import anyio
 import typer
 
-from llmsession.errors import InvalidInput
 from llmsession.store import open_store
 
 from ..common.service import CaFile, TokenFile, host_links
 from ..common.stores import KeyFile, StoreAddress, store_key
 from ..common.terminal import say, say_json
+from .up import up
 
 if TYPE_CHECKING:
     from llmsession.cluster.directory import Directory
 
-__all__ = ["cluster"]
+__all__ = ["commands"]
 
-_NAMES = {"status": (), "drain": ("HOST",), "move": ("SESSION", "HOST")}
-"""The actions, and what each of them is for."""
+ClusterName: TypeAlias = Annotated[
+    str, typer.Option("--cluster", metavar="NAME", help="The name of the cluster.")
+]
+
+commands = typer.Typer(
+    name="cluster",
+    help="Run the hosts of a cluster, show them, drain one, and move sessions.",
+    add_completion=False,
+    no_args_is_help=True,
+)
+commands.command("up")(up)
 
 
-def cluster(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="status, drain or move.")],
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="For drain: HOST. For move: SESSION HOST."),
-    ] = None,
+@commands.command("status")
+def show_status(
     *,
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="The name of the cluster.")],
     store: StoreAddress,
+    cluster: ClusterName = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a host.")] = False,
+) -> None:
+    """Show how many hosts are wanted, and each host that runs: name, state, address, process."""
+
+    async def show(directory: Directory) -> None:
+        hosts = directory.view.hosts
+        if not as_json:
+            wanted = "one for each core" if directory.wanted is None else directory.wanted
+            say(f"wanted: {wanted}, running: {len(hosts)}")
+        for host in hosts:
+            process = directory.process_of(host)
+            pid, machine = process.pid if process else 0, directory.machine_of(host)
+            if as_json:
+                say_json({**_fields(host), "pid": pid, "machine": machine})
+            else:
+                say(f"{host.name}  {host.state}  {host.address}  pid {pid} on {machine}")
+
+    _with_directory(store, cluster, show)
+
+
+@commands.command("scale")
+def scale(
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many hosts are to run.")],
+    *,
+    store: StoreAddress,
+    cluster: ClusterName = "default",
+) -> None:
+    """Let N hosts run: whoever ran ``cluster up`` starts or drains hosts until it is so."""
+    _with_directory(store, cluster, lambda directory: directory.set_wanted(count))
+
+
+@commands.command("down")
+def down(*, store: StoreAddress, cluster: ClusterName = "default") -> None:
+    """End what ``cluster up`` runs: each host hands its open turns over or ends them first.
+
+    The sessions stay in the store. Hosts that were started in another way go on.
+    """
+    _with_directory(store, cluster, lambda directory: directory.set_wanted(0))
+
+
+@commands.command("drain")
+def drain(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The name of the host.")],
+    *,
+    store: StoreAddress,
+    cluster: ClusterName = "default",
+) -> None:
+    """Let a host hand all its sessions over.
+
+    It goes on running without sessions; end it with SIGTERM. Clients follow their sessions.
+    """
+    _with_directory(store, cluster, lambda directory: directory.drain(host))
+
+
+@commands.command("move")
+def move(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The id of the session.")],
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host that is to serve it.")],
+    *,
+    store: StoreAddress,
+    cluster: ClusterName = "default",
     key_file: KeyFile = None,
     token_file: TokenFile = None,
     ca: CaFile = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With status: one JSON object a host.")
-    ] = False,
 ) -> None:
-    """Show the hosts of a cluster, let a host hand all its sessions over, or move one session.
+    """Move one session to a host, at the end of its step. Its clients follow it."""
 
-    A host that drains goes on running without sessions; end it with SIGTERM. A session moves at the
-    end of its step, and its clients follow it.
-    """
-    wanted = _NAMES.get(action)
-    if wanted is None:
-        raise InvalidInput(f"there is no action {action!r}; there are {', '.join(_NAMES)}")
-    values = names or []
-    if len(values) != len(wanted):
-        usage = " ".join(("llmsession cluster", action, *wanted))
-        raise InvalidInput(f"{action} takes {len(wanted)} names: {usage}")
-
-    async def status(directory: Directory) -> None:
-        for host in directory.view.hosts:
-            if as_json:
-                say_json(host)
-            else:
-                say(f"{host.name}  {host.state}  {host.address}")
-
-    async def drain(directory: Directory) -> None:
-        await directory.drain(values[0])
-
-    async def move(directory: Directory) -> None:
+    async def act(directory: Directory) -> None:
         from llmsession.cluster.control import move_session
 
         opened = open_store(store, key=store_key(key_file))
         try:
             make = await host_links(token_file, ca)
-            host = await move_session(directory, opened, values[0], values[1], make)
+            found = await move_session(directory, opened, session, host, make)
         finally:
             await opened.aclose()
-        say(f"{values[0]}  {host.name}  {host.address}")
+        say(f"{session}  {found.name}  {found.address}")
 
-    acts = {"status": status, "drain": drain, "move": move}
-    anyio.run(_with_directory, store, cluster, acts[action])
+    _with_directory(store, cluster, act)
 
 
-async def _with_directory(
-    store: str, name: str, act: Callable[[Directory], Awaitable[None]]
-) -> None:
-    from llmsession.cluster.directory import Directory
+def _fields(host: object) -> dict[str, object]:
+    import msgspec
 
-    async with Directory(store, name) as directory:
-        await act(directory)
+    return dict(msgspec.to_builtins(host))
+
+
+def _with_directory(store: str, name: str, act: Callable[[Directory], Awaitable[None]]) -> None:
+    async def run() -> None:
+        from llmsession.cluster.directory import Directory
+
+        async with Directory(store, name) as directory:
+            await act(directory)
+
+    anyio.run(run)

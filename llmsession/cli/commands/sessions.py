@@ -92,6 +92,7 @@ def list_sessions(
     """List the sessions of a store or a service, ordered by id.
 
     Prints the title, the labels, the time of the last record, and the process that holds the lease.
+    Each 500 sessions are a table of their own.
     """
     local = {"--key-file": key_file}
     service = service_at(connect, token_file, ca, store=store, local=local)
@@ -99,26 +100,32 @@ def list_sessions(
     before = datetime.now(UTC).timestamp() - idle_s if idle_s else None
     filter = checked_filter(SessionFilter(labels={**parse_labels(label)}, touched_before=before))
     which = None if archived else False
+    show = _print_lines if as_json else _print_table
     if service is not None:
-        rows = using_service(
+        count = using_service(
             service,
-            lambda there: _all_rows(
-                partial(there.list, filter=filter, archived=which, titles=True)
+            lambda there: _each_page(
+                partial(there.list, filter=filter, archived=which, titles=True), show
             ),
         )
     else:
         filter = with_archived(filter, which)
-        rows = using_store(
-            a_store(store), key_file, lambda opened: _all_rows(partial(_titled, opened, filter))
+        count = using_store(
+            a_store(store),
+            key_file,
+            lambda opened: _each_page(partial(_titled, opened, filter), show),
         )
-    if as_json:
-        for row in rows:
-            say_json(row)
-        return
+    if not count and not as_json:
+        TerminalConsole().print("no sessions")
+
+
+def _print_lines(rows: Sequence[SessionRow]) -> None:
+    for row in rows:
+        say_json(row)
+
+
+def _print_table(rows: Sequence[SessionRow]) -> None:
     console = TerminalConsole()
-    if not rows:
-        console.print("no sessions")
-        return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("session", "records", "last record", "title", "labels", "held by", "fork of"):
         # Users copy ids and times, so these columns are never folded. The other columns are. On a
@@ -141,12 +148,18 @@ async def _titled(store: Store, filter: SessionFilter, **page: Any) -> Sequence[
     return await with_titles(store, await begun_rows(store, filter=filter, **page))
 
 
-async def _all_rows(read: Callable[..., Awaitable[Sequence[SessionRow]]]) -> list[SessionRow]:
-    """The rows of all pages. *read* returns the page that follows an id."""
-    rows: list[SessionRow] = []
-    while page := await read(after=rows[-1].session if rows else "", limit=PAGE):
-        rows += page
-    return rows
+async def _each_page(
+    read: Callable[..., Awaitable[Sequence[SessionRow]]],
+    show: Callable[[Sequence[SessionRow]], None],
+) -> int:
+    """Show all rows, page by page, so that a store of any size can be listed. Returns how many
+    there are. *read* returns the page that follows an id.
+    """
+    count, after = 0, ""
+    while page := await read(after=after, limit=PAGE):
+        show(page)
+        count, after = count + len(page), page[-1].session
+    return count
 
 
 def _cells(row: SessionRow) -> tuple[str, ...]:

@@ -164,23 +164,27 @@ def newest_view(answers: Sequence[HostAnswer]) -> ClusterStatistics | None:
 
 def tables_of(look: ClusterLook, width: int, height: int | None = None) -> RenderableType:
     """*look* as a table of the hosts and a table of the sessions: see ``table_of``."""
+    is_wide = width >= NARROW
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("host", "state", "live", "running", "tok/s", "cost", "address"):
-        justify = "left" if title in ("host", "state", "address") else "right"
+    for title in ("host", "state", "live", "running", "tok/s", "cost"):
+        justify = "left" if title in ("host", "state") else "right"
         table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a literal
+    if is_wide:
+        table.add_column("address", no_wrap=True)
     for host in look.hosts:
         cells = _host_cells(host.totals) if host.totals is not None else ("", "", "", "")
         state = f"[{_STATES.get(host.state, 'white')}]{escape(host.state)}[/]"
         if host.totals is None:
             state = f"[bold red]{escape(host.error or 'no answer')}[/]"
-        table.add_row(escape(host.name), state, *cells, escape(host.address))
+        address = (escape(host.address),) if is_wide else ()
+        table.add_row(escape(host.name), state, *cells, *address)
     table.add_section()
     answered = sum(host.totals is not None for host in look.hosts)
     table.add_row(
         escape(look.cluster),
         f"{answered} of {len(look.hosts)} answer",
         *_host_cells(look.totals),
-        f"view {look.view}",
+        *((f"view {look.view}",) if is_wide else ()),
         style="bold",
     )
     rest = (

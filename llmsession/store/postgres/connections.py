@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
@@ -25,6 +25,7 @@ __all__ = [
     "SETTLE",
     "Connection",
     "Connections",
+    "Grouped",
     "RetryPolicy",
     "channel_name",
     "is_damage",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 CONNECT_S = 10.0
 """How many seconds one attempt to connect may take."""
@@ -41,6 +43,9 @@ DEAD_S = 30
 """A server that was not heard of for this many seconds is regarded as gone."""
 NOTIFY = "SELECT pg_notify($1::text, $2::text)"
 """Sends a text, the second value, to all who listen to a channel, the first."""
+GROUPS, MAX_GROUP = 2, 256
+"""So many statements of one kind run at a time, for so many calls each. A second one runs where the
+first waits for a row."""
 IDLE_S = 60.0
 """A shared connection is closed after this many seconds without use."""
 
@@ -123,6 +128,43 @@ def is_passing(error: BaseException) -> bool:
 def is_damage(error: BaseException | None) -> bool:
     """Did the server meet data of its own that it cannot read?"""
     return isinstance(error, _DAMAGE)
+
+
+class Grouped(Generic[Item, T]):
+    """Calls that are made together: those that come while statements run wait for the next one.
+
+    *act* is called with the items of several calls and returns the result of each, in their order.
+    What it raises is raised by each of these calls.
+    """
+
+    def __init__(self, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> None:
+        self._act = act
+        self._waiting: list[tuple[Item, asyncio.Future[T]]] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def ask(self, item: Item) -> T:
+        """The result for *item*. Cancelling the wait does not stop the statement."""
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, result))
+        if len(self._running) < GROUPS:
+            task = asyncio.create_task(self._run())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return await result
+
+    async def _run(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+            try:
+                found = await self._act([item for item, _ in group])
+            except Exception as error:  # each caller gets it, of whatever kind it is
+                for _, result in group:
+                    if not result.done():
+                        result.set_exception(error)
+            else:
+                for (_, result), each in zip(group, found, strict=True):
+                    if not result.done():
+                        result.set_result(each)
 
 
 class RetryPolicy:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, StoreError
 
@@ -16,7 +17,7 @@ from ..liveness import this_host
 from ..ownership import still_holds
 from ..protocol import Lease, Owner, OwnerListener, SessionRow
 from ..row_seals import seal_head, seal_origin
-from .connections import FAILURES, NOTIFY, Connection, Connections, channel_name
+from .connections import FAILURES, NOTIFY, Connection, Connections, Grouped, channel_name
 from .schema import OPEN
 from .sql import Statements, check_seals, owner_of, owner_values
 
@@ -61,6 +62,9 @@ class Owners:
         """The owners that may have lost sessions without being told, until their next renewal."""
         self._ticked = self._leases.now()
         """When the store's loop was last seen to run."""
+        self._holders = Grouped(self._find_holders)
+        self._takes = Grouped(self._take)
+        self._releases = Grouped(self._release)
         self._due = asyncio.Event()
         """Set when something has to be done before the next renewal."""
 
@@ -211,7 +215,7 @@ class Owners:
         """
         await self.lease(owner)
         while True:
-            row = await self._connections.fetchrow(self._statements.holder, session)
+            row = await self._holders.ask(session)
             if row is None:
                 raise SessionNotFound(session)
             holder, until = owner_of(row), row["lease_until"]
@@ -224,9 +228,8 @@ class Owners:
                 if sealed is None:
                     raise SessionNotFound(session)
                 check_seals(sealed, session, cipher)
-            new_row = await self._connections.fetchrow(
-                self._statements.take, session, *owner_values(owner), row["epoch"], row["owner"]
-            )
+            values = owner_values(owner)
+            new_row = await self._takes.ask((session, *values, row["epoch"], row["owner"]))
             if new_row is not None:
                 if holder is not None and holder.name != owner.name:
                     await self._notify(holder, session, new_row["epoch"])
@@ -238,7 +241,29 @@ class Owners:
 
     async def release(self, lease: Lease) -> None:
         """See ``Store.release``."""
-        await self._connections.execute(self._statements.release, lease.session, lease.epoch)
+        await self._releases.ask((lease.session, lease.epoch))
+
+    async def _find_holders(self, sessions: Sequence[str]) -> list[Any]:
+        rows = await self._connections.run(lambda it: it.fetch(self._statements.holder, sessions))
+        by_id = {row["id"]: row for row in rows}
+        return [by_id.get(session) for session in sessions]
+
+    async def _take(self, takes: Sequence[tuple[object, ...]]) -> list[Any]:
+        """The new epoch and the head of each session; None where its row has changed."""
+        # Ordered by id, because two statements that lock the same rows in different orders would
+        # deadlock.
+        places = sorted(range(len(takes)), key=lambda place: str(takes[place][0]))
+        columns = list(zip(*(takes[place] for place in places), strict=True))
+        rows = await self._connections.run(lambda it: it.fetch(self._statements.take, *columns))
+        taken: list[Any] = [None] * len(takes)
+        for row in rows:
+            taken[places[row["n"] - 1]] = row
+        return taken
+
+    async def _release(self, leases: Sequence[tuple[str, int]]) -> list[None]:
+        columns = list(zip(*sorted(leases), strict=True))
+        await self._connections.execute(self._statements.release, *columns)
+        return [None] * len(leases)
 
 
 def _channel(schema: str, owner: str) -> str:

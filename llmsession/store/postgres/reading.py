@@ -11,7 +11,7 @@ from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
 from ..cipher import PLAIN, Cipher, Unreadable
 from ..ownership import NOBODY, still_holds
 from ..protocol import Batch, SessionFilter, SessionRow, StoredRecord
-from .connections import Connection, Connections, is_damage
+from .connections import Connection, Connections, Grouped, is_damage
 from .schema import OPEN
 from .sql import Statements, check_seals, label_marks, owner_of, record_of, row_of
 
@@ -24,6 +24,7 @@ class Reading:
     def __init__(self, connections: Connections, statements: Statements) -> None:
         self._connections = connections
         self._statements = statements
+        self._rows = Grouped(self._find_rows)
 
     async def records(
         self, session: str, after: int, limit: int | None, cipher: Cipher
@@ -87,10 +88,15 @@ class Reading:
 
     async def row(self, session: str, cipher: Cipher) -> SessionRow:
         """See ``Store.row``."""
-        row = await self._connections.fetchrow(self._statements.row, session)
+        row = await self._rows.ask(session)
         if row is None:
             raise SessionNotFound(session)
         return row_of(row, cipher)
+
+    async def _find_rows(self, sessions: Sequence[str]) -> list[Any]:
+        rows = await self._connections.run(lambda it: it.fetch(self._statements.rows_of, sessions))
+        by_id = {row["id"]: row for row in rows}
+        return [by_id.get(session) for session in sessions]
 
     async def rows_of(self, sessions: Sequence[str], cipher: Cipher) -> dict[str, SessionRow]:
         """The rows of those of *sessions* that exist."""
@@ -104,14 +110,16 @@ class Reading:
         filter: SessionFilter,
         cipher: Cipher,
         *,
-        sessions: Sequence[str] | None = None,
+        queries: Sequence[str] = (),
     ) -> list[SessionRow]:
-        """See ``Store.rows``. With *sessions*, only rows of these."""
+        """See ``Store.rows``. Only sessions that have records for each of *queries*, which are
+        tsqueries.
+        """
         marks = label_marks(filter.labels, cipher) if filter.labels else None
         without = label_marks(dict.fromkeys(filter.without), cipher) if filter.without else None
         rows = await self._connections.run(
             lambda it: it.fetch(
-                self._statements.rows,
+                self._statements.rows_with(len(queries)),
                 after,
                 max(0, limit),
                 marks,
@@ -119,8 +127,8 @@ class Reading:
                 filter.created_before,
                 filter.touched_after,
                 filter.touched_before,
-                sessions,
                 without,
+                *queries,
             )
         )
         return [row_of(row, cipher) for row in rows]

@@ -75,7 +75,6 @@ class Statements:
             SELECT epoch FROM {s}.session
              WHERE id = $1 AND ({OWNER_COLUMNS}) = ($2, $3, $4, $5)
                AND parent IS NOT DISTINCT FROM $6 AND head = $7"""
-        self.row = f"SELECT {_ROW} FROM {s}.session WHERE id = $1"
         self.rows_of = f"SELECT {_ROW} FROM {s}.session WHERE id = ANY($1::text[])"
         self.rows = f"""
             SELECT {_ROW} FROM {s}.session
@@ -85,24 +84,33 @@ class Statements:
                AND ($5::float8 IS NULL OR created_at < $5)
                AND ($6::float8 IS NULL OR touched_at >= $6)
                AND ($7::float8 IS NULL OR touched_at < $7)
-               AND ($8::text[] IS NULL OR id = ANY($8))
-               AND ($9::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $9)
+               AND ($8::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $8)
              ORDER BY id LIMIT $2"""
+        self._having = f"""
+               AND id IN (
+                SELECT p.session FROM {s}.word w
+                  JOIN {s}.span p ON p.log = w.log AND w.seq BETWEEN p.first AND p.last
+                 WHERE w.words @@ $@::text::tsquery AND p.session > $1)"""
         self.holder = f"""
-            SELECT s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
+            SELECT s.id, s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
                    extract(epoch FROM o.lease_until)::float8 AS lease_until
-              FROM {s}.session s LEFT JOIN {s}.owner o ON o.name = s.owner WHERE s.id = $1"""
+              FROM {s}.session s LEFT JOIN {s}.owner o ON o.name = s.owner
+             WHERE s.id = ANY($1::text[])"""
         self.take = f"""
-            UPDATE {s}.session
-               SET epoch = epoch + 1, owner = $2, owner_pid = $3, owner_started = $4,
-                   owner_host = $5
-             WHERE id = $1 AND epoch = $6 AND owner IS NOT DISTINCT FROM $7
-            RETURNING epoch, head"""
+            UPDATE {s}.session s
+               SET epoch = s.epoch + 1, owner = u.owner, owner_pid = u.pid,
+                   owner_started = u.started, owner_host = u.host
+              FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[],
+                          $6::bigint[], $7::text[])
+                   WITH ORDINALITY AS u(id, owner, pid, started, host, epoch, earlier, n)
+             WHERE s.id = u.id AND s.epoch = u.epoch AND s.owner IS NOT DISTINCT FROM u.earlier
+            RETURNING u.n, s.epoch, s.head"""
         self.release = f"""
             WITH released AS (
-                UPDATE {s}.session
+                UPDATE {s}.session s
                    SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
-                 WHERE id = $1 AND epoch = $2 RETURNING id)
+                  FROM unnest($1::text[], $2::bigint[]) AS u(id, epoch)
+                 WHERE s.id = u.id AND s.epoch = u.epoch RETURNING s.id)
             UPDATE {s}.unfinished u SET owner = '' FROM released r WHERE u.session = r.id"""
         # Each owner is found by one step of the index, however many sessions it has there. The
         # process of an owner is in the row of a session that it holds.
@@ -176,6 +184,14 @@ class Statements:
         self.append_all = _append(s, plain=False, charged=False)
         self.append_charged = _append(s, plain=True, charged=True)
         self.append_all_charged = _append(s, plain=False, charged=True)
+
+    def rows_with(self, queries: int) -> str:
+        """``rows`` with so many queries of the word index as further values. A session has to have
+        a record for each of them.
+        """
+        having = (self._having.replace("@::", f"{9 + at}::") for at in range(queries))
+        before, order, after = self.rows.rpartition("ORDER BY id")
+        return before + "".join(having) + order + after
 
     def append_of(self, *, plain: bool, charged: bool) -> str:
         """The fenced append of a group: *plain* without labels and large parts, *charged* with

@@ -36,7 +36,7 @@ from .schema import check_schema, migrate
 from .shared_records import SharedRecords
 from .sql import Statements
 from .thread import CLOSED, LoopThread
-from .word_index import WordIndex
+from .word_index import WordIndex, query_of
 from .writer import Writer
 
 __all__ = ["PostgresStore"]
@@ -174,10 +174,11 @@ class PostgresStore:
             raise InvalidInput(f"no session can have an id like {after!r}")
 
         async def look(cipher: Cipher) -> Sequence[SessionRow]:
-            sessions = None
+            queries: tuple[str, ...] = ()
             if cipher is PLAIN:
-                sessions = await self._words.sessions_with(words, words_of)
-            return await self._reading.rows(after, limit, filter, cipher, sessions=sessions)
+                await self._words.bring_up_to_date(words_of)
+                queries = tuple(map(query_of, words))
+            return await self._reading.rows(after, limit, filter, cipher, queries=queries)
 
         return await self._look(look)
 

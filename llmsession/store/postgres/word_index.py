@@ -18,7 +18,10 @@ from .connections import Connection, Connections
 from .schema import lock_structure
 from .sql import LARGE_PARTS, record_of
 
-__all__ = ["WordIndex"]
+__all__ = ["WordIndex", "query_of"]
+
+PAGE = 1_000
+"""Logs that are looked for at a time."""
 
 SLICE_BYTES = 256 * 1024
 SLICE_RECORDS = 200
@@ -52,8 +55,10 @@ class WordIndex:
         self._behind = f"""
             SELECT u.log, u.upto FROM (
                 SELECT p.log, max(least(p.last, s.head)) AS upto
-                  FROM {s}.span p JOIN {s}.session s ON s.id = p.session GROUP BY p.log) u
-              LEFT JOIN {s}.indexed i ON i.log = u.log WHERE u.upto > coalesce(i.upto, 0)"""
+                  FROM {s}.span p JOIN {s}.session s ON s.id = p.session
+                 WHERE p.log > $1 GROUP BY p.log) u
+              LEFT JOIN {s}.indexed i ON i.log = u.log WHERE u.upto > coalesce(i.upto, 0)
+             ORDER BY u.log LIMIT {PAGE}"""
         self._mark = f"SELECT upto FROM {s}.indexed WHERE log = $1"
         self._records = f"""
             SELECT r.seq, r.epoch, r.body, r.large, '' AS born, {LARGE_PARTS.format(s=s)} AS parts
@@ -63,10 +68,6 @@ class WordIndex:
         self._set_mark = f"""
             INSERT INTO {s}.indexed VALUES ($1, $2)
             ON CONFLICT (log) DO UPDATE SET upto = excluded.upto"""
-        self._sessions = f"""
-            SELECT DISTINCT p.session FROM {s}.word w
-              JOIN {s}.span p ON p.log = w.log AND w.seq BETWEEN p.first AND p.last
-             WHERE w.words @@ $1::text::tsquery"""
         self._remove_from = f"DELETE FROM {s}.word WHERE log = $1 AND seq >= $2"
         self._lower_mark = f"""
             UPDATE {s}.indexed SET upto = least(upto, $2::bigint - 1) WHERE log = $1"""
@@ -77,34 +78,22 @@ class WordIndex:
             DELETE FROM {s}.indexed i WHERE i.log = ANY($1::bigint[]) AND NOT EXISTS (
                 SELECT FROM {s}.span p WHERE p.log = i.log)"""
 
-    async def sessions_with(self, words: Sequence[Word], words_of: WordsOf) -> list[str]:
-        """The sessions that have records with each of *words*. Brings the index up to date
-        first.
-        """
-        await self._bring_up_to_date(words_of)
-        sessions: set[str] | None = None
-        for word in words:
-            rows = await self._connections.run(partial(self._fetch_sessions, _text(word)))
-            found = {row["session"] for row in rows}
-            sessions = found if sessions is None else sessions & found
-        return sorted(sessions or ())
+    async def bring_up_to_date(self, words_of: WordsOf) -> None:
+        """Index what was appended since the last search, page by page."""
 
-    async def _bring_up_to_date(self, words_of: WordsOf) -> None:
-        async def begin(connection: Connection) -> Sequence[Any]:
+        async def begin(after: int, connection: Connection) -> Sequence[Any]:
             if not await connection.fetchval(self._exists):
                 async with connection.transaction():
                     await lock_structure(connection, self._schema)
                     await connection.execute(self._make)
-            rows: Sequence[Any] = await connection.fetch(self._behind)
+            rows: Sequence[Any] = await connection.fetch(self._behind, after)
             return rows
 
-        behind = await self._connections.run(begin)
-        while behind:
-            behind = await self._connections.run(partial(self._index_next, behind, words_of))
-
-    async def _fetch_sessions(self, query: str, connection: Connection) -> Sequence[Any]:
-        rows: Sequence[Any] = await connection.fetch(self._sessions, query)
-        return rows
+        after = 0
+        while behind := await self._connections.run(partial(begin, after)):
+            after = behind[-1]["log"]
+            while behind:
+                behind = await self._connections.run(partial(self._index_next, behind, words_of))
 
     async def _index_next(
         self, behind: Sequence[Any], words_of: WordsOf, connection: Connection
@@ -158,7 +147,7 @@ class WordIndex:
             await connection.execute(self._forget_logs, logs)
 
 
-def _text(word: Word) -> str:
+def query_of(word: Word) -> str:
     """*word* as a tsquery. It contains no quote and no backslash."""
     text = f"'{word.text}':*" if word.is_prefix else f"'{word.text}'"
     return f"{text} | '{UNREADABLE}'"

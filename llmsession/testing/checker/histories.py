@@ -296,7 +296,9 @@ def _check_acknowledged(session: _Session, send: Operation, name: str) -> Iterat
         yield f"{name} was acknowledged as turn {send.turn}, and the log has it as {record.turn}"
     if send.expected_head is not None:
         # Turns that jump the queue are committed before those with smaller numbers.
-        ends = (each for each in session.log[: record.seq - 1] if each.kind == "turn.committed")
+        ends = (
+            each for each in session.log[: record.seq - 1] if _ENDS.get(each.kind) == "committed"
+        )
         head = [0, *(each.turn or 0 for each in ends)][-1]
         if head != send.expected_head:
             yield f"{name} was to follow turn {send.expected_head}, and follows turn {head}"

@@ -19,7 +19,7 @@ from llmsession.errors import (
 from llmsession.session.values.config import SessionConfig
 
 from .clients import RETRY_S, SimClient, SimConnection
-from .hosts import ClusterHostProcess
+from .hosts import SimulatedHost
 from .network import host_name
 
 __all__ = ["ClusterClient"]
@@ -31,7 +31,7 @@ MAX_TRIES = 2000
 class ClusterClient(SimClient):
     """One session as its clients know it; ``home`` is the host that they ask next."""
 
-    _hosts: list[ClusterHostProcess]
+    _hosts: list[SimulatedHost]
     _is_sent_there = False
     _newest: SimConnection | None = None
 

@@ -26,7 +26,7 @@ from .network import CLIENTS, HostClock, Network, host_name
 from .processes import Host, Incarnation, World
 from .shared_store import HostLink, SharedDisk
 
-__all__ = ["Cluster", "ClusterHostProcess", "ClusterIncarnation"]
+__all__ = ["Cluster", "ClusterIncarnation", "SimulatedHost"]
 
 RATES = (0.91, 0.97, 1.0, 1.0, 1.03, 1.09)
 """How fast the clocks of hosts go. A lease allows for a tenth."""
@@ -43,7 +43,7 @@ class Cluster:
         self.disk = disk
         self.network = Network(seed)
         self.rows = DirectoryRows(disk)
-        self.hosts: list[ClusterHostProcess] = []
+        self.hosts: list[SimulatedHost] = []
         self.random = Random(f"cluster {seed}")
         self.machines = self.random.choice((1, 2, 3))
         self._pids = 0
@@ -198,7 +198,7 @@ class _PreviewWatch:
     def end(self, *, moved: bool = False) -> None: ...
 
 
-class ClusterHostProcess(Host):
+class SimulatedHost(Host):
     """A host, which keeps its name and its clock when it starts again."""
 
     _life: ClusterIncarnation

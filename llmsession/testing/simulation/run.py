@@ -27,7 +27,7 @@ from .clients import SimClient
 from .cluster_clients import ClusterClient
 from .coverage import Coverage
 from .disk import SimDisk
-from .hosts import Cluster, ClusterHostProcess
+from .hosts import Cluster, SimulatedHost
 from .network import CLIENTS, RENEWALS, STORE, host_name
 from .processes import PROFILE, Host, World
 from .schedule import (
@@ -290,7 +290,7 @@ class _ClusterRun(_Run):
     """A run on the hosts of a cluster."""
 
     disk: SharedDisk
-    _hosts: Sequence[ClusterHostProcess]
+    _hosts: Sequence[SimulatedHost]
 
     def _new_disk(self) -> SimDisk:
         return SharedDisk(self._schedule.seed)
@@ -298,7 +298,7 @@ class _ClusterRun(_Run):
     def _new_hosts(self) -> Sequence[Host]:
         self._cluster = Cluster(self.disk, self._schedule.seed)
         self._cluster.hosts = [
-            ClusterHostProcess(self._cluster, self._world, number)
+            SimulatedHost(self._cluster, self._world, number)
             for number in range(self._schedule.hosts)
         ]
         return self._cluster.hosts

@@ -266,7 +266,9 @@ class Calls(SessionServiceServicer):
                     case w.Lagged() as lagged:
                         await call.write(Envelope(kind="lagged", seq=lagged.cursor))
                         return
-                    case w.Ended():
+                    case w.Ended() as ended:
+                        if ended.moved:
+                            await call.write(Envelope(kind="moved", seq=ended.cursor or 0))
                         return
                     case w.Error() as error:
                         await _abort(call, error)

@@ -43,6 +43,10 @@ NO_METRICS = b"no metrics: pip install 'llmsession[metrics]'\n"
 class HostOfCluster(Protocol):
     """The service as a host of a cluster."""
 
+    async def recover(self, at_once: int) -> None:
+        """Recover the open turns that hosts leave which are gone, now and from now on; *at_once*
+        sessions at a time."""
+
     async def hand_over_all(self, timeout_s: float) -> None:
         """Hand the live sessions over to other hosts."""
 
@@ -139,7 +143,7 @@ class ServiceRunner:
             self._state = "ready"
             self._log.info("service.started", addresses=list(addresses))
             ready(addresses)
-            recovering = asyncio.create_task(self._recover())
+            recovering = asyncio.create_task(self._recover(host))
             try:
                 await stop.wait()
             finally:
@@ -216,21 +220,21 @@ class ServiceRunner:
             return 503, "text/plain", b"starting\n"
         return self._metrics.page()
 
-    async def _recover(self) -> None:
-        """Recover the turns that an earlier service left open. Clients may wait for their
-        outcomes."""
-        if not self._config.recover_at_once:
+    async def _recover(self, host: HostOfCluster | None) -> None:
+        """Recover the turns that an earlier service left open: those that *host* is to serve.
+        Clients may wait for their outcomes."""
+        at_once = self._config.recover_at_once
+        if not at_once:
+            return
+        if host is not None:
+            await host.recover(at_once)
             return
         try:
-            report = await recover_unfinished(self._manager, at_once=self._config.recover_at_once)
+            report = await recover_unfinished(self._manager, at_once=at_once)
         except SessionError as error:
             self._log.error("sessions.not_recovered", error=type(error).__name__, why=str(error))
             return
-        for session, failed in report.failed.items():
-            fields = {"error": type(failed).__name__, "why": str(failed)}
-            self._log.error("session.not_recovered", session=session, **fields)
-        if report.recovered:
-            self._log.info("sessions.recovered", sessions=len(report.recovered))
+        report.log(self._log)
 
     async def _drain(self) -> None:
         self._state = "draining"

@@ -43,6 +43,7 @@ from .limits import (
     RateLimit,
     check_limit,
     late_hint_s,
+    rate_of_host,
 )
 from .refusals import RefusalLog
 
@@ -73,6 +74,10 @@ class Router(Protocol):
     async def located(self, session: str, error: SessionError) -> SessionError:
         """*error*, a SessionInUse or SessionMoved without an address, with the address of the host
         that serves *session*, if that is known."""
+
+    @property
+    def hosts_up(self) -> int:
+        """How many hosts are given sessions now."""
 
     def statistics(self) -> w.ClusterStatistics:
         """What this host knows of the cluster now."""
@@ -129,6 +134,8 @@ class Admission:
         self._on_tick: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop
         self._rates: dict[object, RateLimit] = {}
+        self._hosts = 1
+        """How many hosts share the rates of tenants."""
         error = to_wire(Overloaded(TOO_MANY, retry_after_s=1 / (limits.commands_per_s or 1)), id=0)
         self._too_many = encode(error).split(b'"id":0', 1)
         """The encoded refusal of a command beyond the rate, split at its id. It is encoded once, so
@@ -174,7 +181,19 @@ class Admission:
         # that end are not subtracted, so the limit may be reached early but is never exceeded.
         self._open_turns = self.manager.open_turns
         self._refusals.tick()
+        self._share_rates()
         self._on_tick()
+
+    def _share_rates(self) -> None:
+        hosts = 1 if self.router is None else max(1, self.router.hosts_up)
+        if hosts != self._hosts:
+            self._hosts = hosts
+            for key, rate in self._rates.items():
+                rate.set_rate(self._rate_of(key))
+
+    def _rate_of(self, key: object) -> float | None:
+        """The rate of a tenant, which several hosts share, or of a connection."""
+        return rate_of_host(self.limits.commands_per_s, self._hosts if isinstance(key, str) else 1)
 
     # Authentication.
 
@@ -208,7 +227,7 @@ class Admission:
         key = client.rate_key
         rate = self._rates.get(key)
         if rate is None:
-            rate = self._rates[key] = RateLimit(self.limits.commands_per_s, self._loop.time)
+            rate = self._rates[key] = RateLimit(self._rate_of(key), self._loop.time)
         wait_s = rate.take()
         if wait_s is not None:
             client.slow_down(rate.exceed())

@@ -17,6 +17,7 @@ __all__ = [
     "RateLimit",
     "check_limit",
     "late_hint_s",
+    "rate_of_host",
 ]
 
 GOING_DOWN = "the service goes down"
@@ -58,7 +59,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one frame from a client. A message of a session may have 32 MiB."""
     commands_per_s: float | None = 5_000.0
     """Commands a second of a tenant, or of a connection without one. A burst may have twice as
-    many. Every frame counts, pings and empty lines included. A command beyond the rate is answered
+    many. In a cluster each host allows a tenant this rate divided by the number of hosts that are
+    up. Every frame counts, pings and empty lines included. A command beyond the rate is answered
     ``Overloaded`` before its fields are decoded. Other frames beyond it are read later."""
     incoming_bytes: int = 128 * 1024 * 1024
     """Bytes of unfinished frames and of commands without an answer, of all clients. The first 16
@@ -98,25 +100,41 @@ def late_hint_s(lag_s: float) -> float:
     return min(lag_s, MAX_LATE_HINT_S)
 
 
+def rate_of_host(per_s: float | None, hosts: int) -> float | None:
+    """The part of a tenant's rate that each of *hosts* hosts allows. The tenant's sessions are
+    spread over them, and so are its commands. None means no limit."""
+    return None if per_s is None else per_s / max(1, hosts)
+
+
 class RateLimit:
-    """A token bucket. *per_s* tokens a second flow in, and at most twice as many are kept. With
-    None there is always a token."""
+    """A token bucket. *per_s* tokens a second flow in, and at most twice as many are kept, or one.
+    With None there is always a token."""
 
     __slots__ = ("_clock", "_excess_until", "_filled_at", "_per_s", "_tokens")
 
     def __init__(self, per_s: float | None, clock: Callable[[], float]) -> None:
         self._per_s = per_s
         self._clock = clock
-        self._tokens = 2 * per_s if per_s else 0.0
+        self._tokens = max(1.0, 2 * per_s) if per_s else 0.0
         self._filled_at = self._excess_until = clock()
+
+    def set_rate(self, per_s: float | None) -> None:
+        """From now on *per_s* tokens a second flow in."""
+        if self._per_s is not None and per_s is not None:
+            self._fill(self._clock())
+            self._tokens = min(self._tokens, max(1.0, 2 * per_s))
+            self._per_s = per_s
+
+    def _fill(self, now: float) -> None:
+        assert self._per_s is not None  # a limit without a rate has no tokens
+        refilled = self._tokens + (now - self._filled_at) * self._per_s
+        self._tokens, self._filled_at = min(refilled, max(1.0, 2 * self._per_s)), now
 
     def take(self) -> float | None:
         """Take one token and return None, or return in how many seconds there will be one."""
         if self._per_s is None:
             return None
-        now = self._clock()
-        refilled = self._tokens + (now - self._filled_at) * self._per_s
-        self._tokens, self._filled_at = min(refilled, 2 * self._per_s), now
+        self._fill(self._clock())
         if self._tokens < 1:
             return (1 - self._tokens) / self._per_s
         self._tokens -= 1

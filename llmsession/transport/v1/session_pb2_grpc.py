@@ -255,7 +255,8 @@ class SessionServiceServicer(object):
 
     def Subscribe(self, request, context):
         """Events, until their turn or session has ended. A client that reads too slowly is told so with
-        an envelope of kind "lagged", the last one: subscribe again after its seq.
+        an envelope of kind "lagged", the last one: subscribe again after its seq. So is one of kind
+        "moved", of a session that another host serves now: Open says which one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,7 +25,7 @@ import pytest
 
 from llmsession.cluster import connect_cluster
 from llmsession.store.postgres.store import PostgresStore
-from llmsession.testing.checker.histories import History, check_history
+from llmsession.testing.checker.histories import LogRecord, check_history
 from llmsession.testing.stress.client_load import ClientLoad, LoadPlan, read_log
 from llmsession.transcripts import write_own
 from tests.cluster.faults.network import Wire, running_wire
@@ -172,14 +172,22 @@ class World:
                 await stack.enter_async_context(connect_cluster(self.addresses)) for _ in range(3)
             ]
             load = ClientLoad(clients, plan)
-            async with asyncio.TaskGroup() as group:
-                running = group.create_task(load.run())
-                await load.started.wait()
-                yield load
-                load.stop()
-                await running
-        history = await self._history(load)
-        (self._folder / f"history-{seed}.json").write_bytes(msgspec.json.encode(history))
+            history = load.history({})
+            try:
+                async with asyncio.TaskGroup() as group:
+                    running = group.create_task(load.run())
+                    await load.started.wait()
+                    yield load
+                    load.stop()
+                    await running
+                history = load.history(await self._logs(load))
+            except BaseException:
+                history = load.history({})
+                raise
+            finally:
+                # For whoever looks for the cause: see docs/contributing/testing.md.
+                path = self._folder / f"history-{seed}.json"
+                path.write_bytes(msgspec.json.encode(history))
         errors = (*load.errors, *load.troubles)
         found = [
             *check_history(history),
@@ -188,13 +196,12 @@ class World:
         if found:
             pytest.fail("\n".join(found))
 
-    async def _history(self, load: ClientLoad) -> History:
+    async def _logs(self, load: ClientLoad) -> dict[str, tuple[LogRecord, ...]]:
         store = PostgresStore(self.dsn())
         try:
-            logs = {session: await read_log(store.read, session) for session in load.sessions}
+            return {session: await read_log(store.read, session) for session in load.sessions}
         finally:
             await store.aclose()
-        return load.history(logs)
 
 
 def _child_of(pid: int) -> int:

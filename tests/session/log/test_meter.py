@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -77,7 +77,7 @@ def records_of(plan: list[dict[str, Any]], *, is_open: bool) -> Iterator[r.Recor
             yield r.TurnCommitted(turn=number, stop_reason="end_turn", **more)
 
 
-def stamped(records: Iterator[r.Record]) -> list[r.Record]:
+def stamped(records: Iterable[r.Record]) -> list[r.Record]:
     return [
         msgspec.structs.replace(record, seq=seq, epoch=1) for seq, record in enumerate(records, 1)
     ]
@@ -111,7 +111,7 @@ def test_the_charges_of_all_batches_are_what_the_log_has_spent(
 
 def test_a_fork_is_not_charged_what_its_parent_spent() -> None:
     reply = r.AssistantReply(body=BODY, started_at=0.0, model="m", usage=Usage(input_tokens=7))
-    parent = [
+    parent: list[r.Record] = [
         r.SessionCreated(session="s", config=CONFIG, labels={TENANT_LABEL: "acme"}),
         r.TurnAccepted(turn=1, body=BODY, started=True),
         r.StepCompleted(turn=1, step=1, reply=reply),
@@ -119,12 +119,12 @@ def test_a_fork_is_not_charged_what_its_parent_spent() -> None:
     forked = r.SessionForked(
         session="f", parent="s", turn_kept=0, config=CONFIG, labels={TENANT_LABEL: "acme"}
     )
-    own = [
+    own: list[r.Record] = [
         r.TurnAccepted(turn=2, body=BODY, started=True),
         r.TurnCommitted(turn=2, stop_reason="end_turn", usage=Usage(input_tokens=7), reply=reply),
     ]
-    *_, fork, accepted, committed = stamped(iter([*parent, forked, *own]))
-    charge = charge_of(fold("f", stamped(iter(parent))), PRICES)
+    *_, fork, accepted, committed = stamped([*parent, forked, *own])
+    charge = charge_of(fold("f", stamped(parent)), PRICES)
     assert charge is not None
     assert charge([fork, accepted]) is None
     charged = charge([committed])
@@ -133,5 +133,5 @@ def test_a_fork_is_not_charged_what_its_parent_spent() -> None:
 
 
 def test_a_session_without_a_tenant_is_charged_to_nobody() -> None:
-    [created] = stamped(iter([r.SessionCreated(session="s", config=CONFIG)]))
+    [created] = stamped([r.SessionCreated(session="s", config=CONFIG)])
     assert charge_of(fold("s", [created]), PRICES) is None

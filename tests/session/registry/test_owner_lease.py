@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
+from functools import partial
 
 import anyio
 import msgspec
@@ -22,13 +24,15 @@ from llmsession.session.compacting.model_summary import ModelSummary
 from llmsession.session.manager import runtime_of
 from llmsession.session.values.config import SummariserConfig
 from llmsession.store import Appended, AppendResult, Batch, MemoryStore, Owner, OwnerListener
+from llmsession.store.caller import Caller
 from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import first, settled
 
 
 class LeasingMemory(MemoryStore):
-    """Its owners have one lease, which a test ends and renews."""
+    """Its owners have one lease, which a test ends and renews. It calls the owners
+    from outside of their tasks, as stores with a thread of their own do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +41,7 @@ class LeasingMemory(MemoryStore):
         self.is_slow = False
         self.answers: list[Callable[[], None]] = []
         """The answers to appends, while it is slow."""
-        self.listeners: dict[str, OwnerListener] = {}
+        self.listeners: dict[str, tuple[OwnerListener, Caller]] = {}
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         if self.is_slow:
@@ -46,7 +50,7 @@ class LeasingMemory(MemoryStore):
             super().append(batch, done)
 
     def watch_owner(self, owner: Owner, listener: OwnerListener) -> None:
-        self.listeners[owner.name] = listener
+        self.listeners[owner.name] = (listener, Caller())
 
     def is_lease_valid(self, owner: Owner) -> bool:
         return self.is_valid
@@ -58,9 +62,12 @@ class LeasingMemory(MemoryStore):
         return {session: (await self.row(session)).epoch for session in sessions}
 
     def renew(self) -> None:
+        for listener, caller in self.listeners.values():
+            Context().run(caller.call, partial(self._renewed, listener))
+
+    def _renewed(self, listener: OwnerListener) -> None:
         self.is_valid = True
-        for listener in self.listeners.values():
-            listener.missed()
+        listener.missed()
 
 
 class Counting(ScriptedProvider):
@@ -81,6 +88,15 @@ async def owned(
     async with SessionManager(provider=provider, store=store) as manager:
         config = SessionConfig(model="m", tools=tools)
         yield await manager.create(config, session_id="s"), store, provider
+
+
+async def test_a_store_that_calls_where_no_work_can_begin_costs_the_knowledge_of_leases_only() -> (
+    None
+):
+    async with owned(say("on")) as (session, store, _):
+        ((listener, caller),) = store.listeners.values()
+        Context().run(caller.call, listener.missed)
+        assert await (await session.send("hello")).text() == "on"
 
 
 async def test_no_request_begins_while_the_lease_is_not_valid() -> None:
@@ -184,7 +200,7 @@ async def test_the_loser_of_a_take_stops_at_once_and_publishes_nothing_more() ->
         turn = await session.send("hello")
         await settled()
         lease = await store.acquire("s", Owner("other"), takeover=True)
-        (listener,) = store.listeners.values()
+        ((listener, _),) = store.listeners.values()
         listener.taken("s", lease.epoch)
         with anyio.fail_after(1), pytest.raises(SessionMoved):
             await turn.outcome()
@@ -192,7 +208,7 @@ async def test_the_loser_of_a_take_stops_at_once_and_publishes_nothing_more() ->
 
 async def test_news_of_an_older_epoch_and_of_a_session_that_is_not_here_change_nothing() -> None:
     async with owned(say("hi")) as (session, store, _):
-        (listener,) = store.listeners.values()
+        ((listener, _),) = store.listeners.values()
         listener.taken("s", 1)
         listener.taken("nobody", 7)
         assert await (await session.send("hello")).text() == "hi"
@@ -231,7 +247,7 @@ async def test_an_append_is_answered_when_its_session_was_taken_and_the_manager_
         async with anyio.create_task_group() as group:
             group.start_soon(refused, session)
             await settled()
-            for listener in store.listeners.values():
+            for listener, _ in store.listeners.values():
                 listener.taken("s", 7)
     assert len(store.answers) == 1
     store.answers[0]()

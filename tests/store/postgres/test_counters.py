@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 
 from llmsession import BudgetExhausted, SessionConfig, SessionManager, SpendingBudget, Usage
 from llmsession.store import Appended, Batch, Lease, Owner, PostgresStore
-from llmsession.store.counting import Amounts, Charge
+from llmsession.store.cipher import PLAIN
+from llmsession.store.counting import Amounts, Charge, Uncounted
+from llmsession.store.postgres.sql import account_mark
 from llmsession.testing.scripted import ScriptedProvider, say
 from llmsession.testing.store_contract.actions import Answer
 from llmsession.turns.spending.spending import Spending
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
 
 # On one backend: what is tested runs in the store's own loop, whoever asks.
@@ -37,19 +40,39 @@ async def charged(
     return Lease(lease.session, lease.epoch, lease.head + 1)
 
 
-@pytest.mark.parametrize("round", range(3))
+async def test_a_counter_is_begun_before_or_after_an_append_and_not_within(
+    database: Database,
+) -> None:
+    """The append has begun when there is no counter yet. So the counter waits for it, and finds its
+    records in the log."""
+    listed: list[Uncounted] = []
+    async with database.store() as one, database.store() as two:
+        lease = await charged(one, await one.create("s", ANN))
+
+        async def begin() -> None:
+            listed.extend(await two.begin_count("acme", ACME, limit=10))
+
+        async with anyio.create_task_group() as group:
+            with database.locked("session", "id = 's'") as session:
+                group.start_soon(charged, one, lease)
+                await until(lambda: database.waiting() == 1)
+                group.start_soon(begin)
+                await until(lambda: database.waiting() == 2 or listed)
+                session.run("ROLLBACK; BEGIN")
+        assert listed == [Uncounted("s", 2)]
+        assert await two.spent_by("acme") == Spending()
+
+
 async def test_what_is_appended_while_the_counter_is_begun_is_counted_once(
-    database: Database, round: int
+    database: Database,
 ) -> None:
     """Each record spends a token, so a session's head is what it has spent."""
-    random, heads = Random(round), dict[str, int]()
+    random, heads = Random(1), dict[str, int]()
 
     async def write(store: PostgresStore, session: str) -> None:
         lease = await store.create(session, ANN)
         for _ in range(40):
             lease = await charged(store, lease)
-            if random.random() < 0.1:
-                await anyio.sleep(0.001)
         heads[session] = lease.head
 
     async with database.store() as one, database.store() as two, anyio.create_task_group() as group:
@@ -96,27 +119,29 @@ async def test_a_slice_whose_answer_was_lost_is_held_once(
         assert grant.part.tokens == 25
 
 
-async def test_groups_that_charge_the_same_accounts_do_not_wait_for_each_other_in_a_circle(
+async def test_a_group_charges_accounts_in_one_order_so_that_no_two_groups_wait_in_a_circle(
     database: Database,
 ) -> None:
-    accounts = [f"account {number}" for number in range(10)]
-
-    async def write(store: PostgresStore, session: str) -> None:
-        random, lease = Random(session), await store.create(session, ANN)
-        for _ in range(20):
-            lease = await charged(store, lease, account=random.choice(accounts))
-
+    """One that waits for the first account holds none of the others."""
+    first, *others = sorted(
+        (f"account {number}" for number in range(12)), key=lambda name: account_mark(name, PLAIN)
+    )
     async with database.store() as one, database.store() as two:
-        for account in accounts:
+        for account in (first, *others):
             await one.begin_count(account, ACME, limit=1)
+        leases = [await one.create(account, ANN) for account in (first, *others)]
+        other = await two.create("other", ANN)
+        mark = account_mark(first, PLAIN).hex()
         async with anyio.create_task_group() as group:
-            for number in range(40):
-                group.start_soon(write, (one, two)[number % 2], f"s{number}")
-        spent = [(await one.spent_by(account)).tokens for account in accounts]
-    assert sum(spent) == 800
-    assert database.server.sql(
-        "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    ) == [(0,)]
+            with database.locked("counter", f"account = decode('{mark}', 'hex')") as session:
+                for lease in leases:  # they are one group
+                    group.start_soon(partial(charged, one, lease, account=lease.session))
+                await until(database.waiting)
+                for account in others:
+                    other = await charged(two, other, account=account)
+                session.run("ROLLBACK; BEGIN")
+        assert (await one.spent_by(first)).tokens == 1
+        assert [(await one.spent_by(account)).tokens for account in others] == [2] * len(others)
 
 
 async def test_the_names_of_accounts_are_not_in_an_encrypted_stores_files(

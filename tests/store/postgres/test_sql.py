@@ -15,7 +15,7 @@ from tests.store.conftest import Database
 pytestmark = pytest.mark.real_time
 
 FOUND_BY_INDEX = (
-    "create", "just_made", "row", "rows_of", "rows", "holder", "take", "release", "lease", "read",
+    "create", "just_made", "rows_of", "rows", "holder", "take", "release", "lease", "read",
     "parent", "fork", "append", "append_all", "append_charged", "append_all_charged",
 )  # fmt: skip
 

@@ -650,3 +650,26 @@ async def test_two_million_frames_in_one_message_are_refused_and_the_others_are_
         code, _ = await failure_of(call, *flood)
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert await (await session.send("still there?")).text() == "fine"
+
+
+async def test_a_stream_of_a_session_that_moves_ends_with_where_to_go_on() -> None:
+    async with asyncio.timeout(100), stubs(["hello"]) as on:
+        stream = on.calls.Subscribe(Command(session="s", body=b'{"after":0}'))
+        events = aiter(stream)
+        assert (await anext(events)).kind == "subscribed"
+        sent = await on.calls.Send(Command(session="s", body=b'{"content":"hi"}'))
+        await on.calls.Outcome(Command(session="s", body=b'{"turn":%d}' % sent.turn))
+        await on.manager.hand_over("s")
+        *before, last = [event async for event in events]
+        seqs = [event.seq for event in before if event.seq]
+        assert seqs == list(range(1, seqs[-1] + 1))
+        assert (last.kind, last.seq) == ("moved", seqs[-1])
+
+
+async def test_a_stream_of_a_session_that_is_closed_does_not_say_that_it_moved() -> None:
+    async with asyncio.timeout(100), stubs() as on:
+        stream = on.calls.Subscribe(Command(session="s", body=b'{"after":0}'))
+        events = aiter(stream)
+        assert (await anext(events)).kind == "subscribed"
+        await on.calls.CloseSession(Command(session="s"))
+        assert "moved" not in [event.kind async for event in events]

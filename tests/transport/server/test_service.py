@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
+import itertools
 import os
 import socket
 import stat
@@ -12,7 +13,8 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -79,6 +81,29 @@ async def test_too_many_commands_a_second_are_refused_with_a_hint() -> None:
         hints = [each.retry_after_s for each in answers if isinstance(each, Overloaded)]
         assert 0 < len(hints) < 15
         assert all(hint is not None and 0 < hint <= 0.2 for hint in hints)
+
+
+async def test_hosts_of_a_cluster_share_the_rate_of_a_tenant_and_not_that_of_a_connection() -> None:
+    async with place_at("unix", limits=Limits(commands_per_s=8.0)) as place:
+        admission, names = place.service.admission, itertools.count()
+
+        def burst(key: object) -> int:
+            """How many commands are let in at once."""
+            client: Any = SimpleNamespace(rate_key=key, slow_down=lambda pause_s: None)
+            return next(count for count in range(100) if admission.count_frame(client) is not None)
+
+        client: Any = SimpleNamespace(rate_key="acme", slow_down=lambda pause_s: None)
+        admission.count_frame(client)
+        await until(lambda: burst(f"tenant {next(names)}") == burst(object()) == 16)
+        admission.router = cast(Any, SimpleNamespace(hosts_up=4))
+        await until(lambda: burst(f"tenant {next(names)}") == 4)
+        assert burst("acme") < 16, "it had a rate before there were so many hosts"
+        await until(lambda: burst(object()) == 16)
+        admission.router = cast(Any, SimpleNamespace(hosts_up=0))  # as long as it joins
+        await until(lambda: burst(f"tenant {next(names)}") == 16)
+        admission.router = cast(Any, SimpleNamespace(hosts_up=1_000))
+        await until(lambda: burst(f"tenant {next(names)}") == 1)
+        admission.router = None
 
 
 async def test_too_many_sessions_and_subscriptions_are_refused() -> None:
