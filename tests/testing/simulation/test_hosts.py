@@ -1,5 +1,5 @@
 """The simulation of a cluster's hosts: no seed violates an invariant, a seed is one run, and a rule
-of leases, of hand-overs and of routing that is broken is found."""
+of leases or of hand-overs that is broken is found."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmsession.cluster.routing import Routing
-from llmsession.errors import SessionMoved
 from llmsession.session.actor.turn_queue import TurnQueue
 from llmsession.session.tasks.owner_lease import OwnerLease
 from llmsession.store import held_leases
@@ -150,21 +148,6 @@ def test_a_shared_store_without_a_fence_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run, "CHAOS_S", 3.0)
     monkeypatch.setattr(run, "QUIESCENCE_S", 3.0)
     assert any("after another one had taken the session" in text for text in texts(4, *steps))
-
-
-def test_a_host_that_routes_by_its_view_and_does_not_ask_the_store_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    steps = (HandOver(at=0.3, session=0, to=0), HandOver(at=0.4, session=0, to=1))
-    assert texts(0, *steps) == []
-
-    async def by_the_view(self: Any, session: str, *, is_sent_here: bool) -> None:
-        target = await self._target(session, is_sent_here=False)
-        if target is not None:
-            raise SessionMoved("by the view alone", address=target.address)
-
-    monkeypatch.setattr(Routing, "check", by_the_view)
-    assert any("in the quiescent phase" in text for text in texts(0, *steps))
 
 
 def test_a_hand_over_that_loses_the_order_of_the_queue_is_found(
