@@ -142,10 +142,14 @@ class Routing:
             await self._check_target(session, given, is_sent_here=False)
         row = await self._runtime.store.row(session)
         owner = row.owner
-        if given is not None and given.epoch != row.epoch:
-            del self._handed_over[session]
+        is_ours = owner is not None and owner.name == self._runtime.owner.name
+        if given is not None and (given.epoch != row.epoch or is_ours):
+            # Somebody has taken it since; or it was never released, because the store failed then,
+            # and whoever is asked elsewhere sends the client back.
+            if self._handed_over.get(session) is given:
+                del self._handed_over[session]
             given = None
-        if owner is not None and owner.name != self._runtime.owner.name:
+        if owner is not None and not is_ours:
             holder = self._directory.view.by_incarnation(owner.name)
             if holder is not None and not await self._is_gone(holder):
                 raise SessionInUse(

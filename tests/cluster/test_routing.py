@@ -12,6 +12,7 @@ import pytest
 from llmsession import SessionInUse, SessionMoved, SessionNotFound, connect
 from llmsession.cluster import connect_cluster
 from llmsession.cluster.placement import host_of
+from llmsession.session.manager import runtime_of
 from llmsession.transport.wire import messages as w
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
@@ -137,6 +138,20 @@ async def test_a_client_that_was_sent_here_is_sent_on_if_the_session_was_handed_
             assert moved.value.address == target.address
             await target.service.admission.open(None, opening)
             assert (source.manager.live, target.manager.live) == ((), ("s",))
+
+
+async def test_a_session_whose_host_failed_to_hand_it_over_is_served_there_again(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await a.manager.create(CONFIG)
+        a.routing.hand_over_to(session.id, b.name)
+        actor = runtime_of(a.manager).find_live(session.id)
+        assert actor is not None
+        actor.fence()  # it ends without a release, as when its store fails
+        async with connect_cluster([b.address]) as sessions:
+            assert await (await (await sessions.open(session.id)).send("hi")).text() == "one"
+        assert (a.manager.live, b.manager.live) == ((session.id,), ())
 
 
 async def test_a_session_without_an_id_gets_one_that_is_placed_on_its_host(
