@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from llmsession.errors import InvalidConfig, SessionError, StoreError
+from llmsession.errors import InvalidConfig, SessionClosed, SessionError, StoreError
 from llmsession.session import SessionManager
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.manager import runtime_of
@@ -84,7 +84,7 @@ class ClusterHost:
         if self._may_have_left_turns(before, after):
             self._recovery_due.set()
         work = partial(self._hand_over_moved, Change(before, after, self._name))
-        runtime_of(self._manager).run_work(f"hand-overs of view {after.version}", work)
+        self._run(f"hand-overs of view {after.version}", work)
 
     async def _hand_over_moved(self, change: Change) -> None:
         """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
@@ -108,7 +108,14 @@ class ClusterHost:
 
     def _start(self, session: str) -> None:
         work = partial(self._hand_over, session, "step")
-        runtime_of(self._manager).run_work(f"hand-over of {session}", work)
+        self._run(f"hand-over of {session}", work)
+
+    def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work* unless the manager closes: then it gives up all that it has."""
+        runtime = runtime_of(self._manager)
+        with suppress(SessionClosed):
+            runtime.check_accepting()
+            runtime.run_work(name, work)
 
     async def _hand_over(self, session: str, when: HandOverWhen) -> None:
         async with self._slots:

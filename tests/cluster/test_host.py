@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from llmsession import InvalidConfig, InvalidInput
+from llmsession import InvalidConfig, InvalidInput, SessionManager
 from llmsession.cluster.clients import connect_cluster, link_maker
 from llmsession.cluster.control import move_session
-from llmsession.cluster.host import advertised
-from llmsession.cluster.placement import host_of
+from llmsession.cluster.host import ClusterHost, advertised
+from llmsession.cluster.placement import EMPTY, Host, View, host_of
+from llmsession.testing.scripted import ScriptedProvider
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG, until
@@ -96,6 +98,39 @@ async def test_an_operator_moves_a_session_to_a_host_and_its_clients_follow(
             assert await (await session.send("hi")).text() == "said"
         with pytest.raises(InvalidInput, match="no host 'x'; it has a, b"):
             await move_session(b.directory, store, "s", "x", link_maker())
+
+
+class ToldViews:
+    """A ``HostDirectory`` whose news come when a test sends them."""
+
+    name, age_s = "demo", 0.0
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def watch(
+        self,
+        on_view: Callable[[View, View], None] | None = None,
+        on_move: Callable[[str, str], None] | None = None,
+    ) -> None:
+        assert on_view is not None
+        assert on_move is not None
+        self.on_view, self.on_move = on_view, on_move
+
+    async def drain(self, host: str) -> None: ...
+
+    async def is_gone(self, host: Host) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_news_of_the_directory_after_the_manager_has_ended_are_left_alone() -> None:
+    view = View(1, (Host("a", "unix:a", "up", "1"), Host("b", "unix:b", "up", "2")))
+    directory = ToldViews(view)
+    async with SessionManager(provider=ScriptedProvider([])) as manager:
+        ClusterHost(manager, directory, "a")
+    directory.on_view(EMPTY, view)
+    directory.on_move("s", "b")
 
 
 def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:
