@@ -30,6 +30,8 @@ __all__ = ["Failures", "killed", "lost"]
 MOST_KILLED_S = 1.0
 MOST_LOST_S = 3.0
 LOOK_S = 0.01
+SILENCE_S = 0.5
+"""How clients are tuned for a network that is good: see ``connect_cluster``."""
 WAIT_S = 20.0
 """Longer than a lease."""
 IDLE = SessionConfig(model="short")
@@ -102,7 +104,8 @@ async def _one(
     stage: Stage, plan: Failures, dsn: str, victim: Host, others: list[Host], *, is_lost: bool
 ) -> _Found:
     addresses = [victim.address, *(host.address for host in others)]
-    async with stage.watch(dsn) as directory, connect_cluster(addresses) as sessions:
+    watched, joined = stage.watch(dsn), connect_cluster(addresses, silence_s=SILENCE_S)
+    async with watched as directory, joined as sessions:
         own = directory.view.by_name(victim.name)
         assert own is not None
         idle = await _made(sessions, directory, victim, plan.sessions, IDLE)

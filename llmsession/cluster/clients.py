@@ -61,21 +61,33 @@ async def connect_cluster(
     insecure: bool = False,
     patience_s: float = PATIENCE_S,
     overloaded_s: float = OVERLOADED_S,
+    silence_s: float = SILENCE_S,
 ) -> AsyncIterator[RemoteManager]:
     """The sessions of the cluster whose hosts listen at *addresses*: some of them are enough, the
     hosts say where the others are. In asyncio only.
 
     Commands and subscriptions follow a session that moves to another host, and those of a host
     that died go on at the next one. *patience_s* is how long a session may be served by no host
-    before waiting calls fail. The other parameters are those of ``connect``, for every host.
+    before waiting calls fail. A host that has not answered a command for *silence_s* seconds is
+    asked if it is there; after as long again the command goes on at another host. So a host that is
+    frozen, or cut off, is left after twice this time. The other parameters are those of
+    ``connect``, for every host.
 
     Raises InvalidInput, InvalidConfig, and, if no host can be reached, the error of the last one:
     Unreachable, Unauthenticated, ProtocolError or Overloaded.
     """
     if isinstance(addresses, str) or not addresses:
         raise InvalidInput("connect_cluster takes a list of addresses, one or more")
-    make = link_maker(token=token, tls=tls, insecure=insecure, overloaded_s=overloaded_s)
-    link = ClusterLink(tuple(addresses), make, patience_s=patience_s)
+    if not silence_s > 0:
+        raise InvalidInput(f"silence_s is {silence_s!r}; it has to be above 0")
+    make = link_maker(
+        token=token,
+        tls=tls,
+        insecure=insecure,
+        overloaded_s=overloaded_s,
+        silence_s=silence_s,
+    )
+    link = ClusterLink(tuple(addresses), make, patience_s=patience_s, silence_s=silence_s)
     for address in addresses:
         make(address)  # raises for one that cannot be used
     try:
@@ -91,6 +103,7 @@ def link_maker(
     tls: ClientTls | None = None,
     insecure: bool = False,
     overloaded_s: float = 0.0,
+    silence_s: float = SILENCE_S,
     client: str = "python",
 ) -> Callable[[str], Link]:
     """A function that makes the link to the host at an address. The link fails at once if the host
@@ -108,7 +121,7 @@ def link_maker(
             token=token,
             patience_s=0.0,  # another host may serve the session by now
             overloaded_s=overloaded_s,
-            silence_s=SILENCE_S,
+            silence_s=silence_s,
             client=client,
         )
 
@@ -148,7 +161,12 @@ class ClusterLink:
     fails at once when that cannot be reached."""
 
     def __init__(
-        self, addresses: Sequence[str], make: Callable[[str], Link], *, patience_s: float
+        self,
+        addresses: Sequence[str],
+        make: Callable[[str], Link],
+        *,
+        patience_s: float,
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._given = tuple(addresses)
         self._addresses = list(addresses)
@@ -161,6 +179,7 @@ class ClusterLink:
         """Hosts that could not be reached, and were not since."""
         self._make = make
         self._patience_s = patience_s
+        self._silence_s = silence_s
         self._links: dict[str, Link] = {}
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._routes: OrderedDict[str, str] = OrderedDict()
@@ -465,7 +484,7 @@ class ClusterLink:
     async def _connect(self, address: str) -> Link:
         link = self._make(address)
         # The first host may take its time: without it there is no client.
-        await link.begin(hello_s=2 * SILENCE_S if self._links else None)
+        await link.begin(hello_s=2 * self._silence_s if self._links else None)
         await asyncio.sleep(0)  # now it sends at once, so commands keep their order
         self._links[address] = link
         self._note_hosts(address, link.cluster)

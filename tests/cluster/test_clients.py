@@ -207,14 +207,13 @@ async def host_that(
 
 
 async def test_a_command_to_a_host_that_is_silent_goes_on_at_another_one(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("llmsession.cluster.clients.SILENCE_S", 0.5)
     silent = f"unix:{tmp_path}/silent.sock"
     async with (
         host_that(silent, lambda _: b""),
         two_hosts(database, tmp_path) as (a, _),
-        connect_cluster([silent, a.address]) as sessions,
+        connect_cluster([silent, a.address], silence_s=0.5) as sessions,
     ):
         await sessions.create(CONFIG, session_id="s")
         assert [row.session for row in await sessions.list()] == ["s"]
