@@ -37,14 +37,15 @@ from tests.cluster.faults.network import Wire, running_wire
 from tests.store.postgres.server import PostgresServer
 from tests.testing.conversations import call, recording, result, text
 
-__all__ = ["TALK", "HostProcess", "World", "a_world", "observed_load"]
+__all__ = ["DEADLINE_S", "TALK", "HostProcess", "World", "a_world", "observed_load"]
 
 CLUSTER = "c"
 OWN_PIDS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 """After so long a test has failed, on a busy machine too."""
-BUSY = "Overloaded"
-"""What a host on a busy machine may answer to anything."""
+BUSY = ("Overloaded", "the service runs")
+"""What a host on a busy machine may answer to anything. The second one is in the error of a repeat
+that it refused, and that another host may have carried out."""
 LONG = "The quick brown fox jumps over the lazy dog. " * 30
 
 
@@ -208,7 +209,7 @@ async def observed_load(
     errors = (*load.errors, *load.troubles)
     found = [
         *check_history(history),
-        *(error for error in errors if not any(name in error for name in (*allows, BUSY))),
+        *(error for error in errors if not any(name in error for name in (*allows, *BUSY))),
     ]
     if found:
         pytest.fail("\n".join(found))
