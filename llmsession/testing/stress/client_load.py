@@ -385,10 +385,10 @@ class _Reader:
         at_most = 10_000_000 if self._number == 0 else self._random.choice((1, 5, 30))
         seen: list[SeenRecord] = []
         is_over = False
-        try:
-            session = await self._manager.open(self._session)
-            events = session.subscribe(after=after)
-            async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group:
+            try:
+                session = await self._manager.open(self._session)
+                events = session.subscribe(after=after)
                 while len(seen) < at_most and not is_over:
                     with anyio.move_on_after(0.5):
                         event = await anext(events, None)
@@ -404,9 +404,9 @@ class _Reader:
                     cursor = seen[-1].seq if seen else after
                     is_over = self._load.last_of(self._session) == cursor
                 events.close()
-        except SessionError as error:
-            trouble = f"{self._name} after {after}: {type(error).__name__}: {error_text(error)}"
-            self._load.troubles.append(trouble)
+            except SessionError as error:  # outside of the group it would be in an ExceptionGroup
+                trouble = f"{self._name} after {after}: {type(error).__name__}: {error_text(error)}"
+                self._load.troubles.append(trouble)
         self._load.add(
             SubscriptionHistory(
                 client=self._name,
