@@ -51,7 +51,7 @@ class ClusterClient(SimClient):
     async def _reach_last(self) -> SimConnection | None:
         # Who opened it after it was closed would have more records written.
         self.is_over = True
-        while self._looking:
+        while self._looking:  # noqa: ASYNC110  # in virtual time
             await anyio.sleep(RETRY_S)
         return await self._found(is_last=True)
 
