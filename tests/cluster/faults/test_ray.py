@@ -141,6 +141,7 @@ async def test_sessions_go_on_without_a_host_its_keeper_the_supervisor_a_node_an
             *(cluster.addresses, database.dsn, tmp_path, seed),
             name=f"ray-{database.schema}",
             pause_s=0.4,
+            deadline_s=700.0,
         ) as load:
             first = dict(cluster.hosts)
 
