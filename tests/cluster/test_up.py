@@ -95,7 +95,7 @@ async def test_hosts_run_are_killed_come_back_are_scaled_and_end_with_ctrl_c(
             await line_with(up, first.name, "SIGKILL")
             await line_with(up, first.name, "up")
             assert directory.view.by_incarnation(first.incarnation) is None
-            await call(database, "scale", "3")
+            assert "wanted: 3, running: " in await call(database, "scale", "3")
             third = await line_with(up, "-3  up")
             assert "wanted: 3, running: 3" in await call(database, "status")
             await directory.set_wanted(2)
@@ -150,7 +150,7 @@ async def test_another_terminal_ends_it_and_options_after_two_dashes_are_the_hos
         async with running(database, folder, *arguments, after=health) as up:
             await line_with(up, "up", "tcp://127.0.0.1:")
             await until(lambda: "listening at http://127.0.0.1:" in logs_of(folder))
-            await call(database, "down")
+            assert "wanted: 0, running: " in await call(database, "down")
             assert await up.wait() == 0
 
 
