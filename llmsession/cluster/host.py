@@ -135,11 +135,12 @@ class ClusterHost:
     async def hand_over_all(self, timeout_s: float) -> None:
         """Take no more sessions, and hand over those that are live here: each at the end of its
         step, or in the middle of it after *timeout_s*. Where no other host is up they stay."""
-        try:
-            await self._directory.drain(self._name)
-        except SessionError as error:
-            self._log.warning("cluster.directory_unreachable", why=str(error))
-            return
+        if self._has_its_name():
+            try:
+                await self._directory.drain(self._name)
+            except SessionError as error:
+                self._log.warning("cluster.directory_unreachable", why=str(error))
+                return
         if not any(host.state == "up" for host in self._directory.view.hosts):
             return
         for _ in range(ROUNDS):
@@ -150,6 +151,12 @@ class ClusterHost:
                 await self._hand_over_each(sessions, "step")
             if scope.cancelled_caught:
                 await self._hand_over_each(self._manager.live, "now")
+
+    def _has_its_name(self) -> bool:
+        """Is the entry of that name this process's? Another one that was started with the same name
+        is not to be drained."""
+        own = self._directory.view.by_name(self._name)
+        return own is not None and own.incarnation == runtime_of(self._manager).owner.name
 
     async def _hand_over_each(self, sessions: Iterable[str], when: HandOverWhen) -> None:
         async with anyio.create_task_group() as group:

@@ -76,6 +76,19 @@ async def test_a_host_that_ends_hands_over_what_is_live_and_a_lone_one_keeps_it(
             assert not a.manager.live
 
 
+async def test_a_host_whose_name_another_took_hands_over_and_does_not_drain_the_other(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    async with asyncio.timeout(100), local_host(database, tmp_path, "a") as a:
+        await a.manager.create(CONFIG, session_id="s")
+        async with local_host(database, tmp_path / "other", "a") as other:
+            await refresh(a, other)
+            await a.host.hand_over_all(LONG_S)
+            assert not a.manager.live
+            assert [host.state for host in other.directory.view.hosts] == ["up"]
+
+
 LONG_S = 1000.0
 
 
