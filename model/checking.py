@@ -115,7 +115,9 @@ SCOPES: tuple[AnyScope, ...] = (
     ClusterScope(
         "cluster, a wrong notice, a cut, a hand-over", silences=2, cuts=1, handovers=1, late=0
     ),
-    ClusterScope("cluster, a wrong notice, a crash, a hand-over", silences=2, crashes=1, handovers=1),
+    ClusterScope(
+        "cluster, a wrong notice, a crash, a hand-over", silences=2, crashes=1, handovers=1
+    ),
     ClusterScope(
         "cluster, a wrong notice, a stop, a hand-over", silences=2, stops=1, handovers=1, late=0
     ),
@@ -183,7 +185,7 @@ BUGS = (
     Bug("VIEW_DECIDES", "a session is taken from nobody whose lease runs", _LATE),
     Bug("OLDER_VIEW_TAKEN", "the view of a host never goes back", _LATE),
     Bug("ROW_OUTLIVES_LEASE", "every send is accepted and its turn ends", _DEAD),
-    Bug("SENT_ON_AGAIN", "a client is not sent to and fro", _LATE),
+    Bug("SENT_ON_AGAIN", "a client is not sent to and fro", _MOVE),
     Bug("HANDED_OVER_IN_STEP", "a hand-over between two steps repeats no request", _MOVE),
     Bug("WAITING_DROPPED", "a send that waits survives a hand-over", _MOVE),
     Bug("RELEASE_TAKEN_FOR_SURE", "a client is not sent to and fro", _MOVE),

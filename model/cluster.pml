@@ -196,11 +196,11 @@ end: do
   :: d_step { me.up && me.declared ->                           /* store/held_leases.py: HeldLeases.ended */
        me.declared = 0; me.trusts = 0; me.doubts = 1 }
   /* views */
-  :: d_step { me.up && me.linked && !me.is_newest ->            /* cluster/directory.py: Directory.view */
+  :: d_step { me.up && me.linked && !me.is_newest ->            /* cluster/directory.py: _Rows._read */
        me.known = members; me.is_newest = 1; if :: me.coming -> me.coming = OLDER :: else fi; changed() }
   :: d_step { me.up && me.linked && !me.is_newest && !me.coming && late ->
        late--; me.coming = NEWER; me.coming_known = members; me.is_coming_newest = 1 }
-  :: d_step { me.up && me.coming ->                             /* cluster/directory.py: Directory.view */
+  :: d_step { me.up && me.coming ->                             /* cluster/directory.py: _Rows._read */
        if :: me.coming == NEWER || BUG == OLDER_VIEW_TAKEN ->
              printf("a view reaches host %d late\n", h);
              promise(me.coming == NEWER, "BROKEN the view of a host never goes back\n");
