@@ -41,6 +41,7 @@ below the top.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import math
 from collections.abc import Awaitable, Callable, Generator
@@ -799,13 +800,23 @@ def refusing(check: Callable[P, T]) -> Callable[P, T]:
 def contained_in_task(error: BaseException) -> Exception:
     """*error*, which somebody's code raised after it had waited, as ``contained`` gives it.
 
-    The cancellation of this task is raised on. One that the code raised by itself is not: it let a
-    cancelled scope of its own out, or raised the exception of another event loop.
+    The cancellation of this task is raised on, by a scope of anyio's or by ``Task.cancel``. One
+    that the code raised by itself is not: it let a cancelled scope of its own out, or raised the
+    exception of another event loop.
     """
-    is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
-    if is_cancellation and anyio.current_effective_deadline() == -math.inf:
+    if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
         raise error
     return contained(error)
+
+
+def _is_cancelled() -> bool:
+    """Is this task being cancelled?"""
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 @coroutine

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from llmsession.errors import InvalidInput, SessionInUse, SessionMoved, Unreachable
 from llmsession.store import Store
 from llmsession.transport.client.link import Link
 from llmsession.transport.wire import messages as w
 
-from .directory import Directory
 from .placement import Host
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 __all__ = ["move_session"]
 

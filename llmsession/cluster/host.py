@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -19,10 +19,12 @@ from llmsession.session.values.commands import HandOverWhen
 from llmsession.transport import Service
 from llmsession.transport.wire.addresses import parse_address
 
-from .directory import Directory
 from .observing import observing
 from .placement import Change, View, host_of
 from .routing import HostDirectory, Routing
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 __all__ = ["ClusterHost", "advertised", "joined"]
 

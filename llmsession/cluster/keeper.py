@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,7 +31,6 @@ from llmsession.session.core.session_log import default_logger
 from llmsession.store.liveness import lease_clock, start_of, this_host
 from llmsession.transport.wire.addresses import parse_address
 
-from .directory import Directory
 from .placement import Host, View
 from .supervisor import (
     Node,
@@ -42,6 +41,9 @@ from .supervisor import (
     restart_delay_s,
     slot_of,
 )
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 __all__ = ["HostCommand", "Keeper"]
 

@@ -7,13 +7,15 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmsession.errors import InvalidInput, StoreError
 
-from .directory import Directory
 from .keeper import HostCommand, Keeper
 from .supervisor import SupervisedHost, follow
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 __all__ = ["run_local"]
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmsession.errors import SessionError, StoreError
 from llmsession.session.core.session_log import default_logger
@@ -20,9 +20,11 @@ from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
 from llmsession.transport.wire.framing import decode_from_server, encode
 
-from .directory import Directory
 from .ladder import PROBES, Silence, watched_by, why_dead
 from .placement import Host, View
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 __all__ = ["Observer", "Ping", "observing", "ping"]
 

@@ -13,15 +13,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from llmsession.errors import SessionError
 from llmsession.session.core.session_log import default_logger
 
-from .directory import Directory
 from .placement import Host, View
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 __all__ = [
     "Action",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -16,11 +17,18 @@ from llmsession.session.log.state import fold
 from llmsession.session.manager import SessionManager, runtime_of
 from llmsession.session.values.config import CompactionConfig, SessionConfig, Tool, ToolResult
 from llmsession.store.memory import MemoryStore
-from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
+from llmsession.store.protocol import (
+    EVERYTHING,
+    AppendResult,
+    Batch,
+    Lease,
+    Owner,
+    SessionFilter,
+    SessionRow,
+)
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, call, say
 from llmsession.turns.request import Request, StepTag
 from tests.session.probes import (
-    BACKENDS,
     assert_request_is_sound,
     differences,
     live_state,
@@ -31,6 +39,9 @@ from tests.session.probes import (
     unpaired,
 )
 
+WAYS = [("asyncio", "scope"), ("asyncio", "task"), ("trio", "scope")]
+"""How a caller is cancelled: by a scope of anyio's, or by ``Task.cancel`` as ``asyncio.timeout``
+does it."""
 LAPS = 4
 """How many turns of the event loop the store takes, so that there are awaits to cancel at."""
 
@@ -55,6 +66,12 @@ class UnhurriedStore(MemoryStore):
         await _laps()
         await super().release(lease)
 
+    async def rows(
+        self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
+    ) -> Sequence[SessionRow]:
+        await _laps()
+        return await super().rows(after=after, limit=limit, filter=filter)
+
 
 async def _laps() -> None:
     for _ in range(LAPS):
@@ -71,9 +88,10 @@ def _reply(request: Request, _tag: StepTag) -> ScriptedReply:
 class GatedProvider:
     """A session, a command that is cancelled after *laps* turns of the loop, and what holds."""
 
-    def __init__(self, laps: int, command: str) -> None:
+    def __init__(self, laps: int, command: str, way: str) -> None:
         self.laps = laps
         self.command = command
+        self.way = way
         self.finished = False
         self.provider = ScriptedProvider(_reply)
         compaction = CompactionConfig(keep_recent_turns=1, keep_recent_steps=1)
@@ -94,11 +112,23 @@ class GatedProvider:
     async def _cancelled(self, command: Callable[[], Awaitable[Any]]) -> None:
         """Run *command*, and cancel the task that waits for it after some turns of the loop."""
 
+        async def call() -> None:
+            await command()
+            self.finished = True
+
         async def caller(scope: anyio.CancelScope) -> None:
             with scope:
-                await command()
-                self.finished = True
+                await call()
 
+        if self.way == "task":
+            task = asyncio.create_task(call())
+            for _ in range(self.laps + 1):  # a task that is cancelled before that never begins
+                await checkpoint()
+            task.cancel()
+            await asyncio.wait([task])
+            assert self.finished or task.cancelled(), "the cancellation was swallowed"
+            await settle()
+            return
         async with anyio.create_task_group() as group:
             scope = anyio.CancelScope()
             group.start_soon(caller, scope)
@@ -193,6 +223,10 @@ class GatedProvider:
         assert self.session.status().epoch == 2
         return became
 
+    async def _list(self) -> str:
+        await self._cancelled(self.manager.list)
+        return "taken"
+
     async def _turn_that_waits(self) -> Turn:
         turn = await self.session.send("use the tool")
         await settle()
@@ -200,14 +234,14 @@ class GatedProvider:
         return turn
 
 
-@pytest.mark.parametrize("command", ["send", "submit", "interrupt", "compact", "open"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("command", ["send", "submit", "interrupt", "compact", "open", "list"])
+@pytest.mark.parametrize(("backend", "way"), WAYS)
 def test_a_command_whose_caller_is_cancelled_is_done_whole_all_the_same(
-    backend: str, command: str
+    backend: str, way: str, command: str
 ) -> None:
     finished, laps, seen = False, 0, []
     while not finished:
-        finished, became = run_virtually(backend, GatedProvider(laps, command))
+        finished, became = run_virtually(backend, GatedProvider(laps, command, way))
         seen.append(became)
         laps += 1
     # It is enqueued before its first await, so no cancellation comes too early for it.
@@ -216,8 +250,10 @@ def test_a_command_whose_caller_is_cancelled_is_done_whole_all_the_same(
 
 
 @pytest.mark.parametrize("waiting", ["outcome", "events"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_cancelling_the_wait_for_a_turn_does_not_interrupt_it(backend: str, waiting: str) -> None:
+@pytest.mark.parametrize(("backend", "way"), WAYS)
+def test_cancelling_the_wait_for_a_turn_does_not_interrupt_it(
+    backend: str, way: str, waiting: str
+) -> None:
     for laps in range(8):
-        finished, _ = run_virtually(backend, GatedProvider(laps, waiting))
+        finished, _ = run_virtually(backend, GatedProvider(laps, waiting, way))
         assert not finished
