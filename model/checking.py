@@ -72,8 +72,10 @@ class ClusterScope(NamedTuple):
     cuts: int = 0
     stops: int = 0
     handovers: int = 0
-    late: int = 1
+    late: int = 0
     strays: int = 1
+    stays: int = 1
+    subscribes: int = 0
 
     @property
     def model(self) -> Path:
