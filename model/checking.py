@@ -13,9 +13,9 @@ from typing import NamedTuple
 __all__ = [
     "BUGS",
     "CLUSTER",
+    "CLUSTER_SCOPES",
     "FORMULAS",
     "QUICK_SCOPE",
-    "RESTING_SCOPES",
     "SCOPES",
     "SESSION",
     "AnyScope",
@@ -94,15 +94,34 @@ def _definitions(names: Sequence[str], values: Sequence[object]) -> list[str]:
 
 AnyScope = Scope | ClusterScope
 
-QUICK_SCOPE = ClusterScope("cluster, a hand-over, a connection cut", cuts=1, handovers=1)
+QUICK_SCOPE = ClusterScope("cluster: a cut, a hand-over", cuts=1, handovers=1)
 """Small enough to be checked whenever the tests run."""
 
-RESTING_SCOPES = (
+CLUSTER_SCOPES = (
     QUICK_SCOPE,
-    ClusterScope("cluster, a wrong notice", silences=2),
-    ClusterScope("cluster, a crash and a stop", crashes=1, stops=1),
+    ClusterScope("cluster: a crash, a cut, a hand-over", crashes=1, cuts=1, handovers=1),
+    ClusterScope("cluster: a crash, a stop, a hand-over", crashes=1, stops=1, handovers=1),
+    ClusterScope("cluster: a crash, a cut, a stop", crashes=1, cuts=1, stops=1, steps=1),
+    ClusterScope("cluster: a wrong notice, a cut", silences=2, cuts=1, steps=1),
+    ClusterScope("cluster: a wrong notice, a stop", silences=2, stops=1, steps=1),
+    ClusterScope("cluster: a wrong notice, a crash", silences=2, crashes=1, steps=1),
+    ClusterScope("cluster: a wrong notice, a hand-over", silences=2, handovers=1),
+    ClusterScope("cluster: two wrong notices", silences=4, sends=1, steps=1),
+    ClusterScope("cluster: a hand-over, a cut, a late view", handovers=1, cuts=1, late=1),
+    ClusterScope(
+        "cluster: a wrong notice, a cut, a late view",
+        silences=2,
+        cuts=1,
+        late=1,
+        sends=1,
+        steps=1,
+        strays=0,
+    ),
+    ClusterScope("cluster: a subscriber, a cut, a hand-over", cuts=1, handovers=1, subscribes=1),
+    ClusterScope("cluster: a subscriber, a wrong notice", silences=2, sends=1, subscribes=1),
+    ClusterScope("cluster: no client, a crash, a cut", crashes=1, cuts=1, stays=0),
+    ClusterScope("cluster: no client, a wrong notice, a crash", silences=2, crashes=1, stays=0),
 )
-"""In these, too, no run goes on for ever."""
 
 SCOPES: tuple[AnyScope, ...] = (
     Scope("two owners", takeovers=1, crashes=1, losses=1),
@@ -110,21 +129,7 @@ SCOPES: tuple[AnyScope, ...] = (
     Scope("one owner, three turns", sends=3, steps=1, rewinds=1, plans=1),
     Scope("one owner, late works", steps=1, rewinds=1, configures=1, plans=1, ghosts=1),
     Scope("two owners, compaction", rewinds=1, configures=1, plans=1, takeovers=1),
-    QUICK_SCOPE,
-    ClusterScope(
-        "cluster, a crash, a cut, a stop, a hand-over", crashes=1, cuts=1, stops=1, handovers=1
-    ),
-    ClusterScope(
-        "cluster, a wrong notice, a cut, a hand-over", silences=2, cuts=1, handovers=1, late=0
-    ),
-    ClusterScope(
-        "cluster, a wrong notice, a crash, a hand-over", silences=2, crashes=1, handovers=1
-    ),
-    ClusterScope(
-        "cluster, a wrong notice, a stop, a hand-over", silences=2, stops=1, handovers=1, late=0
-    ),
-    ClusterScope("cluster, a wrong notice, a cut, late views", silences=2, cuts=1, sends=1),
-    ClusterScope("cluster, a wrong notice, a stop, late views", silences=2, stops=1, sends=1),
+    *CLUSTER_SCOPES,
 )
 """Together they cover everything that the models can do, and every pair of it at once."""
 
@@ -157,11 +162,14 @@ class Bug(NamedTuple):
 
 _OWNERS = Scope("two owners", takeovers=1, ghosts=1)
 _HISTORY = Scope("one owner", rewinds=1, configures=1, plans=1)
-_NOTICE = ClusterScope("a wrong notice", silences=2, late=0)
-_LATE = ClusterScope("a wrong notice, and a late view", silences=2)
+_NOTICE = ClusterScope("a wrong notice", silences=2)
+_LATE = ClusterScope("a wrong notice, and a late view", silences=2, late=1)
 _CUT = ClusterScope("a cut", cuts=1)
 _DEAD = ClusterScope("a crash", crashes=1)
 _MOVE = ClusterScope("a hand-over", handovers=1, cuts=1)
+_GIVEN_UP = ClusterScope("a wrong notice, and a hand-over", silences=2, handovers=1)
+_ALONE = ClusterScope("a wrong notice, a crash, and no client", silences=2, crashes=1, stays=0)
+_READ = ClusterScope("a hand-over, and a subscriber", handovers=1, subscribes=1)
 
 BUGS = (
     Bug("NO_FENCE", "no two epochs write one position", _OWNERS),
@@ -178,19 +186,28 @@ BUGS = (
     Bug("COMPACT_WHILE_STREAMING", "no compaction is applied while a reply streams", _HISTORY),
     Bug("CONFIGURED_UNSEEN", "a compaction applies only on what it was made for", _HISTORY),
     Bug("NO_EPOCH_FENCE", "no record is written behind a take", _NOTICE),
-    Bug("EPOCH_KEPT_BY_TAKE", "no record is written behind a take", _NOTICE),
-    Bug("EPOCH_LOST_WITH_HOST", "no record is written behind a take", _NOTICE),
-    Bug("TRUSTED_TOO_LONG", "no request begins after a lease has run out", _CUT),
+    Bug("EPOCH_KEPT_BY_TAKE", "every take raises the epoch", _NOTICE),
+    Bug("EPOCH_LOST_WITH_HOST", "every take raises the epoch", _NOTICE),
+    Bug("TAKE_UNCOMPARED", "a session is taken from nobody whose lease runs", _MOVE),
+    Bug("RELEASE_UNCOMPARED", "a session is taken from nobody whose lease runs", _GIVEN_UP),
+    Bug("VIEW_DECIDES", "a session is taken from nobody whose lease runs", _LATE),
+    Bug("LOG_READ_BEFORE_TAKE", "an accepted turn ends once", _NOTICE),
+    Bug("TRUSTED_TOO_LONG", "no request begins after a lease was lost", _CUT),
+    Bug("REQUEST_UNASKED", "no request begins after a lease was lost", _CUT),
+    Bug("DEATH_NOTICE_IGNORED", "no request begins after a lease was lost", _NOTICE),
+    Bug("PREVIEW_UNASKED", "no preview is shown after a lease was lost", _CUT),
     Bug("NOTICE_IGNORED", "an owner that heard of a take acts no more", _NOTICE),
     Bug("CUT_OFF_UNASKED", "an owner that was cut off asks before it acts again", _CUT),
     Bug("ONE_WITNESS_DECIDES", "one observer alone declares nobody dead", _NOTICE),
-    Bug("VIEW_DECIDES", "a session is taken from nobody whose lease runs", _LATE),
     Bug("OLDER_VIEW_TAKEN", "the view of a host never goes back", _LATE),
     Bug("ROW_OUTLIVES_LEASE", "every send is accepted and its turn ends", _DEAD),
+    Bug("RECOVERED_ONCE", "every send is accepted and its turn ends", _ALONE),
     Bug("SENT_ON_AGAIN", "a client is not sent to and fro", _MOVE),
+    Bug("RELEASE_TAKEN_FOR_SURE", "a client is not sent to and fro", _MOVE),
     Bug("HANDED_OVER_IN_STEP", "a hand-over between two steps repeats no request", _MOVE),
     Bug("WAITING_DROPPED", "a send that waits survives a hand-over", _MOVE),
-    Bug("RELEASE_TAKEN_FOR_SURE", "a client is not sent to and fro", _MOVE),
+    Bug("RELEASED_BEFORE_WRITTEN", "a send that waits survives a hand-over", _MOVE),
+    Bug("MOVED_UNTOLD", "a subscriber sees every record in the end", _READ),
 )
 
 

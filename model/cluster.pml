@@ -186,6 +186,7 @@ end: do
   /* a take, for the client or because a host is gone */
   :: d_step { me.up && me.linked && valid && lease[h] && !me.live && !me.looks && is_left && placed_here && (BUG != RECOVERED_ONCE || me.due) ->  /* session/unfinished.py: recover_unfinished */
        me.due = 0; look() }
+  :: d_step { me.due && me.linked && !(is_left && placed_here && !me.live) -> me.due = 0 }
   :: d_step { me.up && me.looks && me.linked ->                 /* store/postgres/owners.py: Owners._take */
        if :: me.looks == FRESH || BUG == TAKE_UNCOMPARED -> take() :: else -> me.looks = 0; me.saw = 0 fi }
   :: d_step { to_send && at == h && acting ->                   /* session/actor/turn_queue.py: TurnQueue.send */
