@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -36,6 +38,8 @@ RECOVER_AGAIN_S = 1.0
 """The pause before a recovery that failed, or had to wait for the host's lease, is tried again."""
 LOOK_S = 30.0
 """So often a host looks for open turns that nobody told it of."""
+MAX_SOCKET_PATH = 103
+"""The bytes that every system takes as the path of a Unix socket; Linux takes 107."""
 ROUNDS = 5
 """So often a host that drains looks for sessions that were opened meanwhile."""
 
@@ -196,16 +200,21 @@ async def joined(
 
 
 def advertised(address: str | None, addresses: Sequence[str]) -> str:
-    """The address at which others reach a service that listens at *addresses*. Raises
-    InvalidConfig."""
-    if address is not None:
-        parse_address(address)
+    """The address at which others reach a service that listens at *addresses*: *address*, or the
+    first that they can use. The path of a socket becomes absolute, because others have working
+    directories of their own. Raises InvalidConfig, and InvalidInput for an *address* that is none.
+    """
+    if address is None:
+        address = next((each for each in addresses if not each.startswith("http")), None)
+        if address is None:
+            raise InvalidConfig("a host of a cluster has to listen somewhere")
+        if "//0.0.0.0:" in address or "//[::]:" in address:
+            raise InvalidConfig(
+                f"{address} is no address that other machines can connect to; set advertise"
+            )
+    where = parse_address(address)
+    if where.scheme != "unix":
         return address
-    found = next((each for each in addresses if not each.startswith("http")), None)
-    if found is None:
-        raise InvalidConfig("a host of a cluster has to listen somewhere")
-    if "//0.0.0.0:" in found or "//[::]:" in found:
-        raise InvalidConfig(
-            f"{found} is no address that other machines can connect to; set advertise"
-        )
-    return found
+    path = str(Path(where.path).absolute())
+    # From a deep folder a short relative path is all that the system takes.
+    return f"unix:{path}" if len(os.fsencode(path)) <= MAX_SOCKET_PATH else address

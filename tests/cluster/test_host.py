@@ -181,3 +181,17 @@ def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:
     for addresses in (["tcp://0.0.0.0:1"], []):
         with pytest.raises(InvalidConfig):
             advertised(None, addresses)
+
+
+def test_the_socket_of_a_host_is_found_from_any_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir("/tmp")
+    here = Path.cwd()
+    assert advertised(None, ["unix:a.sock"]) == f"unix:{here}/a.sock"
+    assert advertised("unix:run/a.sock", ["unix:b.sock"]) == f"unix:{here}/run/a.sock"
+    assert advertised(None, ["unix:/run/a.sock"]) == "unix:/run/a.sock"
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    assert advertised(None, ["unix:a.sock"]) == "unix:a.sock"  # absolute it is too long
