@@ -114,8 +114,7 @@ HOMES = {
     "opentelemetry": {"transport"},
     "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
-    # A task without a parent is the backend's: anyio has none. Neither does it tell that a task was
-    # cancelled by Task.cancel, which errors.py has to know.
+    # A task without a parent is the backend's: anyio has none.
     "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py", "errors.py"},
     "ray": {"cluster/ray_engine.py"},
     "trio": {"testing", "session/tasks/task_host.py"},
