@@ -179,12 +179,24 @@ async def _live(stack: AsyncExitStack, hosts: Sequence[Host], count: int) -> lis
     sessions: list[RemoteSession] = []
     for host in hosts:
         addresses = [host.address, *(other.address for other in hosts if other is not host)]
+        await _sees_all_up(host, len(hosts))
         manager = await stack.enter_async_context(connect_cluster(addresses))
         sessions += await _created(manager, count // len(hosts))
     for session in sessions:
         stack.push_async_callback(_closed, session.subscribe())
     await asyncio.gather(*(session.read_status() for session in sessions))
     return sessions
+
+
+async def _sees_all_up(host: Host, hosts: int) -> None:
+    """Wait until *host* sees that so many hosts are up. A client gets the view that its first host
+    has then, and makes sessions where they are placed in it."""
+    async with connect_cluster([host.address]) as manager, asyncio.timeout(READY_S):
+        while True:
+            cluster = (await manager.statistics(limit=1)).cluster
+            if cluster is not None and [each.state for each in cluster.hosts].count("up") == hosts:
+                return
+            await asyncio.sleep(LOOK_S)
 
 
 async def _created(manager: RemoteManager, count: int) -> list[RemoteSession]:
