@@ -148,13 +148,19 @@ what a work raises ends the manager (rule 14)
 
 in errors.py, by session/test_foreign_code.py
 the exception of another event loop ends the manager (rule 14)
-    -     if is_cancellation and anyio.current_effective_deadline() == -math.inf:
+    -     if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
     +     if not isinstance(error, Exception):
     test_whatever_a_provider_says_costs_its_own_session_at_most
 nobody can end the program while foreign code runs (docs/how-to/handle-errors.md)
     -     if isinstance(error, KeyboardInterrupt):
     +     if isinstance(error, KeyError):
     test_only_an_interrupt_by_the_keyboard_is_raised_on
+
+in errors.py, by session/test_cancelled_callers.py
+a caller that asyncio cancels is told that the store failed (rule 14)
+    -     return task is not None and task.cancelling() > 0
+    +     return False
+    test_a_command_whose_caller_is_cancelled_is_done_whole_all_the_same
 
 in session/core/observers.py, by session/test_foreign_code.py
 an observer that raises no Exception ends its session (docs/how-to/handle-errors.md)
