@@ -154,9 +154,10 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
     moved, sent, refused = looked.due, len(traffic.took_ms), traffic.refused
     released_ms, reopened_ms = released_s / moved * 1e3, reopened_s / moved * 1e3
     note = f"{moved} of {plan.live} live sessions moved; {sent} sends meanwhile"
+    took_ms = traffic.took_ms or [0.0]  # on a busy machine none may be over
     slow = (
-        f"the sends took {percentile(traffic.took_ms, 0.5):.0f} ms (p50),"
-        f" {max(traffic.took_ms):.0f} ms at most; CPU for each session that moved, with the sends: "
+        f"the sends took {percentile(took_ms, 0.5):.0f} ms (p50),"
+        f" {max(took_ms):.0f} ms at most; CPU for each session that moved, with the sends: "
         + ", ".join(f"{name} {each / moved * 1e3:.2f} ms" for name, each in spent_s.items())
     )
     return [
