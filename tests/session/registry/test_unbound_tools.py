@@ -67,7 +67,7 @@ async def test_a_tool_that_open_or_the_manager_binds_is_run_by_the_session() -> 
 
 async def test_functions_that_open_binds_are_those_of_that_session_alone() -> None:
     store = MemoryStore()
-    script = [call("t", id="c"), "ok"] * 3
+    script: list[Any] = [call("t", id="c"), "ok"] * 3
     async with SessionManager(provider=ScriptedProvider(script), store=store) as manager:
         for name in ("s", "same", "also"):
             config = SessionConfig(model="m", tools=(TOOL,))
