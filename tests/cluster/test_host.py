@@ -76,6 +76,19 @@ async def test_a_host_that_ends_hands_over_what_is_live_and_a_lone_one_keeps_it(
             assert not a.manager.live
 
 
+async def test_a_host_whose_name_another_took_hands_over_and_does_not_drain_the_other(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    async with asyncio.timeout(100), local_host(database, tmp_path, "a") as a:
+        await a.manager.create(CONFIG, session_id="s")
+        async with local_host(database, tmp_path / "other", "a") as other:
+            await refresh(a, other)
+            await a.host.hand_over_all(LONG_S)
+            assert not a.manager.live
+            assert [host.state for host in other.directory.view.hosts] == ["up"]
+
+
 LONG_S = 1000.0
 
 
@@ -139,3 +152,17 @@ def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:
     for addresses in (["tcp://0.0.0.0:1"], []):
         with pytest.raises(InvalidConfig):
             advertised(None, addresses)
+
+
+def test_the_socket_of_a_host_is_found_from_any_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir("/tmp")
+    here = Path.cwd()
+    assert advertised(None, ["unix:a.sock"]) == f"unix:{here}/a.sock"
+    assert advertised("unix:run/a.sock", ["unix:b.sock"]) == f"unix:{here}/run/a.sock"
+    assert advertised(None, ["unix:/run/a.sock"]) == "unix:/run/a.sock"
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    assert advertised(None, ["unix:a.sock"]) == "unix:a.sock"  # absolute it is too long
