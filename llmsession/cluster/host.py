@@ -35,7 +35,9 @@ AT_ONCE = 64
 LOOKED_AT = 200
 """So many sessions that stay are looked at in a row, in less than a millisecond."""
 RECOVER_AGAIN_S = 1.0
-"""The pause before a recovery that failed is tried again."""
+"""The pause before a recovery that failed, or had to wait for the host's lease, is tried again."""
+LOOK_S = 30.0
+"""So often a host looks for open turns that nobody told it of."""
 MAX_SOCKET_PATH = 103
 """The bytes that every system takes as the path of a Unix socket; Linux takes 107."""
 ROUNDS = 5
@@ -62,14 +64,25 @@ class ClusterHost:
         self.routing = Routing(manager, directory, name)
         directory.watch(self._view_changed, self._asked_to_move)
 
-    async def recover(self, at_once: int) -> None:
+    async def recover(self, at_once: int, *, look_s: float = LOOK_S) -> None:
         """Open the sessions that a host left which is gone, whose turns are open and which are
         placed here, so that they go on without a client. At most *at_once* at a time; now, and
-        whenever a host is gone or the host here is given its share. Cancellable."""
+        whenever a host is gone or the host here is given its share. Cancellable.
+
+        Every *look_s* seconds, too. A host that was declared dead wrongly may accept a turn and die
+        before it is in the directory again; and a session that was live here until somebody took
+        it may be left by its taker. No view says either.
+        """
         self._recovery_due.set()
         while True:
-            await self._recovery_due.wait()
+            with anyio.move_on_after(look_s):
+                await self._recovery_due.wait()
             self._recovery_due = anyio.Event()
+            if not runtime_of(self._manager).is_lease_valid:
+                # It could run no turn. Two such hosts would take sessions from each other.
+                await anyio.sleep(RECOVER_AGAIN_S)
+                self._recovery_due.set()
+                continue
             try:
                 report = await recover_unfinished(
                     self._manager, at_once=at_once, wanted=self._is_placed_here

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmsession import InvalidConfig, InvalidInput, SessionManager
+from llmsession import InvalidConfig, InvalidInput, MemoryStore, SessionManager
 from llmsession.cluster.clients import connect_cluster, link_maker
 from llmsession.cluster.control import move_session
 from llmsession.cluster.host import ClusterHost, advertised
 from llmsession.cluster.placement import EMPTY, Host, View, host_of
-from llmsession.testing.scripted import ScriptedProvider
+from llmsession.testing.scripted import ScriptedProvider, never
 from tests.cluster.hosts import LocalHost, local_host, refresh
+from tests.session.registry.test_owner_lease import LeasingMemory
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG, until
 
@@ -144,6 +145,47 @@ async def test_news_of_the_directory_after_the_manager_has_ended_are_left_alone(
         ClusterHost(manager, directory, "a")
     directory.on_view(EMPTY, view)
     directory.on_move("s", "b")
+
+
+def manager_of(store: MemoryStore) -> SessionManager:
+    return SessionManager(provider=ScriptedProvider([]), store=store)
+
+
+async def left_open(store: MemoryStore, session: str) -> None:
+    """Another manager leaves *session* with an open turn."""
+    provider = ScriptedProvider(lambda request, tag: never())
+    async with SessionManager(provider=provider, store=store) as manager:
+        await (await manager.create(CONFIG, session_id=session)).send("hi")
+        await manager.release()
+
+
+async def test_a_host_also_finds_open_turns_that_no_view_told_it_of() -> None:
+    view = View(1, (Host("a", "unix:a", "up", "1"),))
+    store = MemoryStore()
+    async with asyncio.timeout(100), manager_of(store) as manager:
+        host = ClusterHost(manager, ToldViews(view), "a")
+        recovering = asyncio.create_task(host.recover(4, look_s=0.01))
+        await left_open(store, "before")
+        await until(lambda: set(manager.live) == {"before"})
+        await left_open(store, "after")
+        await until(lambda: set(manager.live) == {"before", "after"})
+        recovering.cancel()
+
+
+async def test_a_host_recovers_nothing_while_its_own_lease_is_not_valid() -> None:
+    view = View(1, (Host("a", "unix:a", "up", "1"),))
+    store = LeasingMemory()
+    await left_open(store, "s")
+    store.is_valid = False
+    async with asyncio.timeout(100), manager_of(store) as manager:
+        host = ClusterHost(manager, ToldViews(view), "a")
+        recovering = asyncio.create_task(host.recover(4, look_s=0.0))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not manager.live
+        store.renew()
+        await until(lambda: manager.live == ("s",))
+        recovering.cancel()
 
 
 def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:
