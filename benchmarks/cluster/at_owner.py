@@ -7,8 +7,9 @@ Both stand on the same PostgreSQL. The cluster's client is ``connect_cluster`` a
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from benchmarks.cluster.figures import Cpu, Measured, in_turns, paired
 from benchmarks.cluster.processes import DELTA, Host, Stage, following
 from benchmarks.report import Row, percentile
 from llmsession import SessionConfig, TextDelta, connect, records
-from llmsession.cluster import connect_cluster
+from llmsession.cluster import View, connect_cluster, host_of
 from llmsession.transport import RemoteManager, RemoteSession
 
 __all__ = ["AtOwner", "rows"]
@@ -44,6 +45,12 @@ class _Side(msgspec.Struct, frozen=True):
 
     manager: RemoteManager
     host: Host
+    names: Iterator[str]
+    """Ids of sessions that are placed there."""
+
+    async def create(self, model: str) -> RemoteSession:
+        """A new session of *model*."""
+        return await self.manager.create(SessionConfig(model=model), session_id=next(self.names))
 
 
 Block: TypeAlias = Callable[[_Side, AtOwner], Awaitable[Measured]]
@@ -51,7 +58,7 @@ Block: TypeAlias = Callable[[_Side, AtOwner], Awaitable[Measured]]
 
 async def _sends(side: _Side, plan: AtOwner) -> Measured:
     """Short turns, one after the other, over a few sessions."""
-    sessions = [await side.manager.create(SessionConfig(model="short")) for _ in range(4)]
+    sessions = [await side.create("short") for _ in range(4)]
     took: list[float] = []
     host, client = Cpu(side.host.cpu_s), Cpu()
     for at in range(plan.sends):
@@ -64,7 +71,7 @@ async def _sends(side: _Side, plan: AtOwner) -> Measured:
 
 async def _first_deltas(side: _Side, plan: AtOwner) -> Measured:
     """From a send to the first delta of its reply, of a model that answers at once."""
-    session = await side.manager.create(SessionConfig(model="short"))
+    session = await side.create("short")
     took: list[float] = []
     host, client = Cpu(side.host.cpu_s), Cpu()
     events = session.subscribe()
@@ -119,8 +126,7 @@ async def _interrupts(side: _Side, plan: AtOwner) -> Measured:
 
 
 async def _streaming(side: _Side, count: int, model: str) -> list[RemoteSession]:
-    config = SessionConfig(model=model)
-    sessions = [await side.manager.create(config) for _ in range(count)]
+    sessions = [await side.create(model) for _ in range(count)]
     for session in sessions:
         await session.send("go")
     return sessions
@@ -141,11 +147,14 @@ async def rows(stage: Stage, plan: AtOwner) -> list[Row]:
     hosts = stage.start(dsn, "a", "b")
     try:
         async with (
-            following(stage, dsn, "up", "up"),
+            following(stage, dsn, "up", "up") as directory,
             connect_cluster([host.address for host in hosts]) as sessions,
             connect(single.address) as bare_sessions,
         ):
-            ours, bare = _Side(sessions, hosts[0]), _Side(bare_sessions, single)
+            names = (f"session {at}" for at in itertools.count())
+            here = (name for name in names if _is_at(directory.view, name, hosts[0]))
+            ours = _Side(sessions, hosts[0], here)
+            bare = _Side(bare_sessions, single, (f"session {at}" for at in itertools.count()))
             return [
                 *await _compared((ours, bare), plan, _sends, "a short turn", "a send to accepted"),
                 *await _compared((ours, bare), plan, _first_deltas, "its turn", "first delta"),
@@ -154,6 +163,11 @@ async def rows(stage: Stage, plan: AtOwner) -> list[Row]:
             ]
     finally:
         stage.stop((single, *hosts))
+
+
+def _is_at(view: View, session: str, host: Host) -> bool:
+    placed = host_of(view, session)
+    return placed is not None and placed.name == host.name
 
 
 async def _compared(

@@ -28,7 +28,7 @@ class Throughput(msgspec.Struct, frozen=True):
     hosts: tuple[int, ...] = (1, 2, 4)
     senders: int = 16
     window_s: float = 1.5
-    rounds: int = 5
+    rounds: int = 15
 
 
 class _Cluster(msgspec.Struct, frozen=True):
