@@ -263,7 +263,7 @@ def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
     return Shown(
         headlines=_described(row, title_of(state)),
         usage=usage_of(state, prices),
-        messages=state.context_messages(),
+        messages=tuple(state.context_messages()),
         history=len(state.history),
         turns=count_turns(state.history),
         open=tuple(

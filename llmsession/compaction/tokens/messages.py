@@ -137,9 +137,9 @@ def context_tokens(
     prefix_summary = view.prefix_summary
     if prefix_summary is not None and start < view.start and prefix_summary.inside is None:
         total += text_tokens_for(prefix_summary.text, profile) + MESSAGE_OVERHEAD_TOKENS
-    for position in range(max(start, view.start), len(messages)):
-        if view.shows(position):
-            total += shown_tokens(messages[position], position, view, profile)
+    for first, end in view.shown_ranges(len(messages), start):
+        for position, message in enumerate(messages[first:end], first):
+            total += shown_tokens(message, position, view, profile)
     return total
 
 

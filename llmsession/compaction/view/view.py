@@ -4,7 +4,7 @@ history.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -71,6 +71,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             first <= position < end for first, end in self.omitted
         )
 
+    def shown_ranges(self, length: int, start: int = 0) -> Iterator[tuple[int, int]]:
+        """The ranges of positions that are shown, of those from *start* to *length*.
+
+        The cost grows with the number of ranges that are left out, not with the conversation.
+        """
+        position = max(start, self.start)
+        for first, end in self.omitted:
+            if position < min(first, length):
+                yield position, min(first, length)
+            position = max(position, end)
+        if position < length:
+            yield position, length
+
     def text_for(self, call_id: str, position: int) -> str | None:
         """The text that replaces the result of *call_id* in the message at *position*; None if the
         result is shown itself.
@@ -88,21 +101,38 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         A cap is not an edit, because no request ever had the result without it. The provider's own
         summary is not an edit either; only the messages behind it are looked at.
         """
-        prefix_summary, start = self.prefix_summary, self.start
-        if prefix_summary is not None and prefix_summary.by != "provider":
+        if self._edits_everything:
             return 0
-        # A text behind the system text changes the prefix of every message.
-        if any(item.at < 0 for item in self.injected):
-            return 0
-        places = [max(first, start) for first, end in self.omitted if end > start]
-        places += [max(item.at, start) for item in self.injected]
-        edge = min(places, default=len(messages))
-        if not (self.shown_results or self.thinking_from or self.inputs or self.texts):
-            return edge if places else None
-        for position in range(start, min(edge, len(messages))):
+        for position in self.where_edited(len(messages)):
             if self._changes(position, messages[position]):
                 return position
-        return edge if places else None
+        return min(self._gaps, default=None)
+
+    def where_edited(self, length: int) -> range:
+        """The positions of the messages that ``edited_from`` looks at, of *length* messages: those
+        before the first place where something is left out or injected.
+        """
+        if self._edits_everything:
+            return range(0)
+        end = max(self.thinking_from, self.compacted_before if self.shown_results else 0)
+        if self.inputs or self.texts:
+            end = length
+        return range(self.start, min(end, length, *self._gaps))
+
+    @property
+    def _edits_everything(self) -> bool:
+        prefix_summary = self.prefix_summary
+        if prefix_summary is not None and prefix_summary.by != "provider":
+            return True
+        # A text behind the system text changes the prefix of every message.
+        return any(item.at < 0 for item in self.injected)
+
+    @property
+    def _gaps(self) -> list[int]:
+        """Where something is left out or injected."""
+        start = self.start
+        gaps = [max(first, start) for first, end in self.omitted if end > start]
+        return gaps + [max(item.at, start) for item in self.injected]
 
     def _changes(self, position: int, message: Message) -> bool:
         if message.is_assistant:

@@ -425,7 +425,7 @@ class LLMSession:
         dropped.
         """
         state, include_open = self._actor.state, checked_flag(include_open, "include_open")
-        return state.context_messages() if include_open else state.history
+        return tuple(state.context_messages()) if include_open else state.history
 
     def context(self) -> Request:
         """The request that would be sent to the model now, without a new user message.

@@ -32,6 +32,7 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
 from .history_cuts import forgotten_turns, messages_before, messages_through
+from .joined import Joined
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
@@ -206,10 +207,14 @@ class SessionState:
             self.history = self.history
             self._unjoined = None
 
-    def context_messages(self) -> tuple[Message, ...]:
-        """The history and the running turn's staged messages: the input of a projection."""
+    def context_messages(self) -> Sequence[Message]:
+        """The history and the running turn's staged messages: the input of a projection. Copies
+        nothing.
+        """
         running = self.running()
-        return self.history + running.staged if running and running.staged else self.history
+        if running is None or not running.staged:
+            return self.history
+        return Joined(self.history, running.staged)
 
     def apply(self, record: r.Record) -> None:
         """Apply one durable record.
