@@ -5,6 +5,7 @@ history.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from llmsession.turns.records import Injected, PrefixSummary
 from .plan import Plan
 
 __all__ = ["View", "text_key"]
+
+T = TypeVar("T")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,15 +183,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         every signature after it. A plan may also leave thinking out to make the request smaller.
         """
         # Existing entries win: what an earlier plan chose stays, so that the prompt's prefix stays.
-        shown_results = {**plan.shown_results, **self.shown_results}
-        inputs = {**plan.inputs, **self.inputs}
-        texts = {**plan.texts, **self.texts}
+        shown_results = _with_new(self.shown_results, plan.shown_results)
+        inputs = _with_new(self.inputs, plan.inputs)
+        texts = _with_new(self.texts, plan.texts)
         prefix_summaries = self.prefix_summaries
         if plan.prefix_summary is not None and _follows(plan.prefix_summary, self.start):
-            prefix_summaries = (
-                *(s for s in prefix_summaries if s.upto < plan.prefix_summary.upto),
-                plan.prefix_summary,
-            )
+            shorter = self._count_shorter(plan.prefix_summary.upto)
+            prefix_summaries = (*prefix_summaries[:shorter], plan.prefix_summary)
         omitted = _joined(self.omitted + plan.omitted)
         injected = self.injected if plan.injected is None else plan.injected
         edits = (shown_results, inputs, texts, prefix_summaries, omitted, injected) != (
@@ -221,9 +222,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         again. A range that was left out up to the new end or beyond is shown again, too. What it
         made room for is gone, and without it the context would lack its newest messages.
         """
-        prefix_summaries = tuple(
-            summary for summary in self.prefix_summaries if _needs(summary) <= length
-        )
+        prefix_summaries = self.prefix_summaries
+        shorter = self._count_shorter(length)
+        if shorter < len(prefix_summaries):
+            left = (summary for summary in prefix_summaries[shorter:] if _needs(summary) <= length)
+            prefix_summaries = (*prefix_summaries[:shorter], *left)
         omitted = tuple((first, end) for first, end in self.omitted if end < length)
         injected = tuple(item for item in self.injected if item.at <= length)
         if (
@@ -242,6 +245,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             omitted=omitted,
             injected=injected,
         )
+
+    def _count_shorter(self, length: int) -> int:
+        """How many summaries at the beginning of the stack are for fewer than *length* messages."""
+        # Each is for more messages than the one below it, and there is one for each compaction, so
+        # the search begins with the newest one.
+        count = len(self.prefix_summaries)
+        while count and self.prefix_summaries[count - 1].upto >= length:
+            count -= 1
+        return count
 
     def without_head(self, count: int, length: int, calls: Collection[str]) -> View:
         """This view after the first *count* messages, which made *calls*, were forgotten and
@@ -279,6 +291,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         if self.thinking_from == length:
             return self
         return msgspec.structs.replace(self, version=self.version + 1, thinking_from=length)
+
+
+def _with_new(old: dict[str, T], new: dict[str, T]) -> dict[str, T]:
+    """*old* and those of *new* that it does not have."""
+    return {**new, **old} if new else old
 
 
 def _needs(prefix_summary: PrefixSummary) -> int:
