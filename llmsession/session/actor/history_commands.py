@@ -38,7 +38,7 @@ from ..values.retention import limits_of
 from .mailbox import Mailbox
 from .turn_queue import TurnQueue
 
-__all__ = ["HistoryCommands", "state_excess"]
+__all__ = ["HistoryCommands", "HistoryWeight", "state_excess"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
