@@ -8,8 +8,8 @@ So what a request costs need not depend on the length of the history.
 
 A row is a growth law: the exponent of the cost over the number of turns, fitted by least squares to
 the logarithms of both. 0 is a constant, 1 is linear. Two things grow by design and are left out,
-each with a row of its own: the commit's copy of the tuple of the history, and the passes of
-Python's garbage collector, which visits that tuple while it is young.
+each with a row of its own: the commit's copy of the tuple of the history, measured where it is
+made, and the passes of Python's garbage collector, which visits that tuple while it is young.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ from llmsession import (
     Tool,
 )
 from llmsession.session.handles.session import LLMSession
+from llmsession.session.log import joined, state
 from llmsession.store import Batch, Store, this_process
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.messages import Message
 from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.stream import BlockDelta, BlockStarted, BlockStopped, ReplyEnded, StreamEvent
 from llmsession.turns.usage import Usage
@@ -61,8 +63,8 @@ RESULT = "a line of what was looked up\n" * 8
 USAGE = Usage(input_tokens=2_000, output_tokens=60)
 CALL_FIELDS = {"type": "tool_use", "id": "c", "name": "look_up", "input": {"what": "it"}}
 
-Work: TypeAlias = Callable[[LLMSession], Awaitable[float]]
-"""Does one thing some times. Returns the CPU seconds of all."""
+Work: TypeAlias = Callable[[LLMSession, "Meter"], Awaitable[float]]
+"""Does one thing some times. Returns the CPU seconds of one."""
 
 
 class Instant:
@@ -173,77 +175,85 @@ async def _append(store: Store, batch: Batch) -> None:
 # The works.
 
 
-class _Collections:
-    """The CPU seconds of the garbage collector's passes."""
+class Meter:
+    """The CPU seconds of this process, without the two things that grow by design."""
 
     def __init__(self) -> None:
-        self.spent = self._started = 0.0
+        self.copying = self.collecting = 0.0
+        self._began = 0.0
+        self._left: object = None
 
-    def __call__(self, phase: str, _: dict[str, int]) -> None:
+    def now(self) -> float:
+        """The CPU seconds so far, without ``copying`` and ``collecting``."""
+        return time.process_time() - self.copying - self.collecting
+
+    def _collect(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
-            self._started = time.thread_time()
+            self._began = time.thread_time()
         else:
-            self.spent += time.thread_time() - self._started
+            self.collecting += time.thread_time() - self._began
 
-    def __enter__(self) -> _Collections:
-        gc.callbacks.append(self)
+    def _append(
+        self, history: tuple[Message, ...], messages: tuple[Message, ...]
+    ) -> tuple[Message, ...]:
+        collected, began = self.collecting, time.thread_time()
+        self._left = None  # a copy also costs that an earlier tuple is freed
+        longer = joined.appended(history, messages)
+        self._left = history
+        self.copying += time.thread_time() - began - (self.collecting - collected)
+        return longer
+
+    def __enter__(self) -> Meter:
+        gc.callbacks.append(self._collect)
+        state.appended = self._append  # type: ignore[attr-defined]  # measured in its place
         return self
 
     def __exit__(self, *_: object) -> None:
-        gc.callbacks.remove(self)
+        gc.callbacks.remove(self._collect)
+        state.appended = joined.appended  # type: ignore[attr-defined]  # see __enter__
 
 
-async def _turns(session: LLMSession, words: str = WORDS) -> float:
-    started = time.process_time()
+async def _turns(session: LLMSession, meter: Meter, words: str = WORDS) -> float:
+    started = meter.now()
     for _ in range(TURNS):
         outcome = await (await session.send(words)).outcome()
         assert outcome.status == "committed", outcome
-    return time.process_time() - started
+    return (meter.now() - started) / TURNS
 
 
-async def _interrupts(session: LLMSession, provider: Instant) -> float:
+async def _interrupts(session: LLMSession, meter: Meter, provider: Instant) -> float:
     spent = 0.0
     for _ in range(TURNS):
         provider.streaming = anyio.Event()
         turn = await session.send(WAIT + WORDS)
         await provider.streaming.wait()
-        started = time.process_time()
+        started = meter.now()
         await session.interrupt()
-        spent += time.process_time() - started
+        spent += meter.now() - started
         assert (await turn.outcome()).status == "aborted"
-    return spent
+    return spent / TURNS
 
 
-async def _reads(session: LLMSession, read: Callable[[LLMSession], object]) -> float:
-    started = time.process_time()
+async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession], object]) -> float:
+    started = meter.now()
     for _ in range(READS):
         read(session)
-    return time.process_time() - started
+    return (meter.now() - started) / READS
 
 
-async def _copies(session: LLMSession) -> float:
-    history = session.conversation()
-    more = history[-2:]
-    started = time.process_time()
-    for _ in range(TURNS):
-        history = history + more
-    return time.process_time() - started
-
-
-COPY, COLLECTED = "a commit's copy of the history's tuple", "the collector's passes in a turn"
+COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
 TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
 
 
-def works(provider: Instant) -> Mapping[str, tuple[Work, int]]:
-    """What is measured, by name, and how often each does its thing, in the order of the work."""
+def works(provider: Instant) -> Mapping[str, Work]:
+    """What is measured, by name, in the order in which it is done."""
     return {
-        COPY: (_copies, TURNS),
-        TURN: (_turns, TURNS),
-        TOOL_TURN: (partial(_turns, words=TOOL + WORDS), TURNS),
-        "an interrupt": (partial(_interrupts, provider=provider), TURNS),
-        "status()": (partial(_reads, read=LLMSession.status), READS),
-        "usage()": (partial(_reads, read=LLMSession.usage), READS),
-        "a compaction check": (partial(_reads, read=LLMSession.will_compact), READS),
+        TURN: _turns,
+        TOOL_TURN: partial(_turns, words=TOOL + WORDS),
+        "an interrupt": partial(_interrupts, provider=provider),
+        "status()": partial(_reads, read=LLMSession.status),
+        "usage()": partial(_reads, read=LLMSession.usage),
+        "a compaction check": partial(_reads, read=LLMSession.will_compact),
     }
 
 
@@ -262,21 +272,20 @@ async def _measure(store: Store, turns: int) -> dict[str, float]:
     """The CPU seconds of each work in a session of *turns* turns: of its cheapest round, because
     what others do to the machine only adds. The collector's passes are the mean of all rounds.
     """
-    provider, collected = Instant(), 0.0
-    least = dict[str, float]()
+    provider, least = Instant(), dict[str, float]()
+    by_design = {COPY: math.inf, COLLECTED: 0.0}
     async with SessionManager(provider=provider, store=store, prices=PRICES) as manager:
         session = await opened(manager, store, turns)
         for _ in range(ROUNDS):
-            for name, (work, repeats) in works(provider).items():
-                with _Collections() as collections:
-                    cost = await work(session)
-                cost = (cost - collections.spent) / repeats
+            for name, work in works(provider).items():
+                with Meter() as meter:
+                    cost = await work(session, meter)
                 least[name] = min(cost, least.get(name, cost))
-                collected += collections.spent / (repeats * ROUNDS) if name == TURN else 0.0
+                if name == TURN:
+                    by_design[COPY] = min(by_design[COPY], meter.copying / TURNS)
+                    by_design[COLLECTED] += meter.collecting / TURNS / ROUNDS
         assert session.status().context_tokens < 6_000
-    copy = least[COPY]
-    without = {name: cost - copy * (name in (TURN, TOOL_TURN)) for name, cost in least.items()}
-    return {**without, COLLECTED: collected}
+    return by_design | least
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

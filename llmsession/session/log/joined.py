@@ -8,7 +8,14 @@ from typing import overload
 
 from llmsession.turns.messages import Message
 
-__all__ = ["Joined"]
+__all__ = ["Joined", "appended"]
+
+
+def appended(history: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """*history* with *messages* behind it: the one copy that a turn makes of the history, at its
+    commit, so that every tuple that was handed out stays as it is.
+    """
+    return history + messages
 
 
 class Joined(Sequence[Message]):

@@ -32,7 +32,7 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
 from .history_cuts import forgotten_turns, messages_before, messages_through
-from .joined import Joined
+from .joined import Joined, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
@@ -348,7 +348,7 @@ class SessionState:
             self._stage_reply(turn, record.reply, record.at)
         self._give_up_server_calls(turn)
         if self._unjoined is None:
-            self._history = self._history + turn.staged
+            self._history = appended(self._history, turn.staged)
         else:
             self._unjoined.extend(turn.staged)
         self.head_turn = record.turn
