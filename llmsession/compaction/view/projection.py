@@ -224,6 +224,8 @@ def _places(view: View, start: int, end: int, notes: Collection[int]) -> Iterato
     """The positions from *start* to *end* at which a message is shown or a text of *notes*
     stands.
     """
+    if not (notes or view.omitted):  # nearly always
+        return iter(range(max(start, view.start), end))
     shown = chain.from_iterable(starmap(range, view.shown_ranges(end, start)))
     if not notes:
         return shown

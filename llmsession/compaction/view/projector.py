@@ -69,9 +69,8 @@ class Projector:
     ) -> Request:
         """What the function ``project`` returns for these arguments."""
         in_block = is_sent_as_block(view.prefix_summary, profile, frame)
-        length = len(messages)
-        shown = chain.from_iterable(messages[a:b] for a, b in view.shown_ranges(length))
-        inputs = _Inputs(tuple(shown), length, view, profile.merges_roles, in_block)
+        shown = view.shown_messages(messages)
+        inputs = _Inputs(shown, len(messages), view, profile.merges_roles, in_block)
         return request_of(frame, view, self._sent(messages, inputs))
 
     def _sent(self, messages: Sequence[Message], inputs: _Inputs) -> list[RequestMessage]:

@@ -5,6 +5,7 @@ history.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -74,6 +75,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             first <= position < end for first, end in self.omitted
         )
 
+    def shown_messages(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Those of *messages* that are shown, in whatever form, in order."""
+        if not self.omitted:
+            return tuple(messages[self.start :])
+        return tuple(
+            chain.from_iterable(messages[a:b] for a, b in self.shown_ranges(len(messages)))
+        )
+
     def shown_ranges(self, length: int, start: int = 0) -> Iterator[tuple[int, int]]:
         """The ranges of positions that are shown, of those from *start* to *length*.
 
@@ -115,6 +124,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """The positions of the messages that ``edited_from`` looks at, of *length* messages: those
         before the first place where something is left out or injected.
         """
+        if not (self.shown_results or self.thinking_from or self.inputs or self.texts):
+            return range(0)  # no message is shown changed
         if self._edits_everything:
             return range(0)
         end = max(self.thinking_from, self.compacted_before if self.shown_results else 0)
