@@ -72,7 +72,7 @@ test-long: setup ## the long versions alone
 mutants: setup ## break the rules one by one, and see which test catches each
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-model: setup ## check the model of the protocol, and put its bugs in (needs spin and gcc)
+model: setup ## check the models of a session and a cluster, and put their bugs in (needs spin and gcc)
 	@$(BIN)/python -m model $(ARGS)
 
 check: setup ## lint, format, strict types

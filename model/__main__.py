@@ -1,4 +1,4 @@
-"""Checks the whole model. Then it puts in each bug, and prints how the bug is found."""
+"""Checks the models whole. Then it puts in each bug, and prints how the bug is found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .checking import BUGS, FORMULA_SCOPE, FORMULAS, SCOPES, Bug, CheckResult, Scope, check, missing
+from .checking import (
+    BUGS,
+    FORMULA_SCOPE,
+    FORMULAS,
+    RESTING_SCOPES,
+    SCOPES,
+    AnyScope,
+    Bug,
+    CheckResult,
+    check,
+    missing,
+)
 
 
 def main() -> int:
@@ -20,6 +31,9 @@ def main() -> int:
     for scope in SCOPES:
         result = _checked(scope)
         failures += _report(f"every property, {scope.name}", result, "")
+    for resting in RESTING_SCOPES:
+        result = _checked(resting, comes_to_rest=True)
+        failures += _report(f"every run comes to rest, {resting.name}", result, "")
     for formula in FORMULAS:
         result = _checked(FORMULA_SCOPE, formula=formula)
         failures += _report(formula.replace("_", " "), result, "")
@@ -31,9 +45,11 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def _checked(scope: Scope, *, bug: Bug | None = None, formula: str = "") -> CheckResult:
+def _checked(
+    scope: AnyScope, *, bug: Bug | None = None, formula: str = "", comes_to_rest: bool = False
+) -> CheckResult:
     with tempfile.TemporaryDirectory() as folder:
-        return check(scope, Path(folder), bug=bug, formula=formula)
+        return check(scope, Path(folder), bug=bug, formula=formula, comes_to_rest=comes_to_rest)
 
 
 def _report(what: str, result: CheckResult, expected: str) -> bool:

@@ -115,7 +115,7 @@ HOMES = {
     "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     # A task without a parent is the backend's: anyio has none.
-    "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py"},
+    "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py", "errors.py"},
     "ray": {"cluster/ray_engine.py"},
     "trio": {"testing", "session/tasks/task_host.py"},
     "rich": {"cli"},

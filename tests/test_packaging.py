@@ -23,6 +23,7 @@ from tests.walking import reader_environment, walk
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LONG = pytest.mark.long
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 IN_EXTRAS = [line for lines in EXTRAS.values() for line in lines]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
@@ -243,7 +244,10 @@ def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize(
+    "extra",
+    [extra if extra in ("cli", "all") else pytest.param(extra, marks=LONG) for extra in EXTRAS],
+)
 def test_with_an_extra_what_it_is_for_works(environment: Environment, extra: str) -> None:
     environment.becomes(extra)
     assert environment.passes(f"{USES[extra]}\n{QUICKSTART}") == PRINTED

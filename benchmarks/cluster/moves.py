@@ -154,9 +154,10 @@ async def scale_up(stage: Stage, plan: Moves) -> list[Row]:
     moved, sent, refused = looked.due, len(traffic.took_ms), traffic.refused
     released_ms, reopened_ms = released_s / moved * 1e3, reopened_s / moved * 1e3
     note = f"{moved} of {plan.live} live sessions moved; {sent} sends meanwhile"
+    took_ms = traffic.took_ms or [0.0]  # on a busy machine none may be over
     slow = (
-        f"the sends took {percentile(traffic.took_ms, 0.5):.0f} ms (p50),"
-        f" {max(traffic.took_ms):.0f} ms at most; CPU for each session that moved, with the sends: "
+        f"the sends took {percentile(took_ms, 0.5):.0f} ms (p50),"
+        f" {max(took_ms):.0f} ms at most; CPU for each session that moved, with the sends: "
         + ", ".join(f"{name} {each / moved * 1e3:.2f} ms" for name, each in spent_s.items())
     )
     return [
@@ -179,12 +180,24 @@ async def _live(stack: AsyncExitStack, hosts: Sequence[Host], count: int) -> lis
     sessions: list[RemoteSession] = []
     for host in hosts:
         addresses = [host.address, *(other.address for other in hosts if other is not host)]
+        await _sees_all_up(host, len(hosts))
         manager = await stack.enter_async_context(connect_cluster(addresses))
         sessions += await _created(manager, count // len(hosts))
     for session in sessions:
         stack.push_async_callback(_closed, session.subscribe())
     await asyncio.gather(*(session.read_status() for session in sessions))
     return sessions
+
+
+async def _sees_all_up(host: Host, hosts: int) -> None:
+    """Wait until *host* sees that so many hosts are up. A client gets the view that its first host
+    has then, and makes sessions where they are placed in it."""
+    async with connect_cluster([host.address]) as manager, asyncio.timeout(READY_S):
+        while True:
+            cluster = (await manager.statistics(limit=1)).cluster
+            if cluster is not None and [each.state for each in cluster.hosts].count("up") == hosts:
+                return
+            await asyncio.sleep(LOOK_S)
 
 
 async def _created(manager: RemoteManager, count: int) -> list[RemoteSession]:

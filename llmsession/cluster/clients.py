@@ -22,6 +22,7 @@ import msgspec
 from llmsession.errors import (
     InvalidInput,
     Overloaded,
+    ProtocolError,
     SessionClosed,
     SessionError,
     SessionInUse,
@@ -31,7 +32,7 @@ from llmsession.errors import (
 from llmsession.transport import RemoteManager
 from llmsession.transport.client.link import EventSink, Link
 from llmsession.transport.client.pending_requests import PendingRequest, fail, order_key
-from llmsession.transport.connecting import OVERLOADED_S, PATIENCE_S, dial_of
+from llmsession.transport.connecting import OVERLOADED_S, PATIENCE_S, check_on_asyncio, dial_of
 from llmsession.transport.server.access import check_token_is_safe
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
@@ -73,9 +74,10 @@ async def connect_cluster(
     frozen, or cut off, is left after twice this time. The other parameters are those of
     ``connect``, for every host.
 
-    Raises InvalidInput, InvalidConfig, and, if no host can be reached, the error of the last one:
-    Unreachable, Unauthenticated, ProtocolError or Overloaded.
+    Raises InvalidInput and InvalidConfig. Raises Unauthenticated if a host does not know the token,
+    and, if none can be used, the error of the last one: Unreachable, ProtocolError or Overloaded.
     """
+    check_on_asyncio("connect_cluster")
     if isinstance(addresses, str) or not addresses:
         raise InvalidInput("connect_cluster takes a list of addresses, one or more")
     if not silence_s > 0:
@@ -195,15 +197,20 @@ class ClusterLink:
 
     async def begin(self) -> None:
         """Connect to one host. Raises as ``connect_cluster``."""
-        for _ in self._addresses[1:]:
+        for left in reversed(range(len(self._addresses))):
+            address = self._addresses[0]
             try:
-                link = await self._link_to(self._addresses[0])
-            except Unreachable:
-                self._skip(self._addresses[0])
+                link = await self._link_to(address)
+            except (Unreachable, ProtocolError, Overloaded) as error:
+                if left:
+                    self._skip(address)
+                elif isinstance(error, Unreachable):
+                    raise Unreachable(f"no host can be reached; {address}: {error}") from error
+                else:
+                    raise
             else:
                 self.default_model = link.default_model
                 return
-        self.default_model = (await self._link_to(self._addresses[0])).default_model
 
     async def aclose(self) -> None:
         """Close the link to every host, and fail what waits with SessionClosed."""

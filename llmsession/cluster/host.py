@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -33,7 +35,11 @@ AT_ONCE = 64
 LOOKED_AT = 200
 """So many sessions that stay are looked at in a row, in less than a millisecond."""
 RECOVER_AGAIN_S = 1.0
-"""The pause before a recovery that failed is tried again."""
+"""The pause before a recovery that failed, or had to wait for the host's lease, is tried again."""
+LOOK_S = 30.0
+"""So often a host looks for open turns that nobody told it of."""
+MAX_SOCKET_PATH = 103
+"""The bytes that every system takes as the path of a Unix socket; Linux takes 107."""
 ROUNDS = 5
 """So often a host that drains looks for sessions that were opened meanwhile."""
 
@@ -58,14 +64,25 @@ class ClusterHost:
         self.routing = Routing(manager, directory, name)
         directory.watch(self._view_changed, self._asked_to_move)
 
-    async def recover(self, at_once: int) -> None:
+    async def recover(self, at_once: int, *, look_s: float = LOOK_S) -> None:
         """Open the sessions that a host left which is gone, whose turns are open and which are
         placed here, so that they go on without a client. At most *at_once* at a time; now, and
-        whenever a host is gone or the host here is given its share. Cancellable."""
+        whenever a host is gone or the host here is given its share. Cancellable.
+
+        Every *look_s* seconds, too. A host that was declared dead wrongly may accept a turn and die
+        before it is in the directory again; and a session that was live here until somebody took
+        it may be left by its taker. No view says either.
+        """
         self._recovery_due.set()
         while True:
-            await self._recovery_due.wait()
+            with anyio.move_on_after(look_s):
+                await self._recovery_due.wait()
             self._recovery_due = anyio.Event()
+            if not runtime_of(self._manager).is_lease_valid:
+                # It could run no turn. Two such hosts would take sessions from each other.
+                await anyio.sleep(RECOVER_AGAIN_S)
+                self._recovery_due.set()
+                continue
             try:
                 report = await recover_unfinished(
                     self._manager, at_once=at_once, wanted=self._is_placed_here
@@ -131,11 +148,12 @@ class ClusterHost:
     async def hand_over_all(self, timeout_s: float) -> None:
         """Take no more sessions, and hand over those that are live here: each at the end of its
         step, or in the middle of it after *timeout_s*. Where no other host is up they stay."""
-        try:
-            await self._directory.drain(self._name)
-        except SessionError as error:
-            self._log.warning("cluster.directory_unreachable", why=str(error))
-            return
+        if self._has_its_name():
+            try:
+                await self._directory.drain(self._name)
+            except SessionError as error:
+                self._log.warning("cluster.directory_unreachable", why=str(error))
+                return
         if not any(host.state == "up" for host in self._directory.view.hosts):
             return
         for _ in range(ROUNDS):
@@ -146,6 +164,12 @@ class ClusterHost:
                 await self._hand_over_each(sessions, "step")
             if scope.cancelled_caught:
                 await self._hand_over_each(self._manager.live, "now")
+
+    def _has_its_name(self) -> bool:
+        """Is the entry of that name this process's? Another one that was started with the same name
+        is not to be drained."""
+        own = self._directory.view.by_name(self._name)
+        return own is not None and own.incarnation == runtime_of(self._manager).owner.name
 
     async def _hand_over_each(self, sessions: Iterable[str], when: HandOverWhen) -> None:
         async with anyio.create_task_group() as group:
@@ -183,16 +207,21 @@ async def joined(
 
 
 def advertised(address: str | None, addresses: Sequence[str]) -> str:
-    """The address at which others reach a service that listens at *addresses*. Raises
-    InvalidConfig."""
-    if address is not None:
-        parse_address(address)
+    """The address at which others reach a service that listens at *addresses*: *address*, or the
+    first that they can use. The path of a socket becomes absolute, because others have working
+    directories of their own. Raises InvalidConfig, and InvalidInput for an *address* that is none.
+    """
+    if address is None:
+        address = next((each for each in addresses if not each.startswith("http")), None)
+        if address is None:
+            raise InvalidConfig("a host of a cluster has to listen somewhere")
+        if "//0.0.0.0:" in address or "//[::]:" in address:
+            raise InvalidConfig(
+                f"{address} is no address that other machines can connect to; set advertise"
+            )
+    where = parse_address(address)
+    if where.scheme != "unix":
         return address
-    found = next((each for each in addresses if not each.startswith("http")), None)
-    if found is None:
-        raise InvalidConfig("a host of a cluster has to listen somewhere")
-    if "//0.0.0.0:" in found or "//[::]:" in found:
-        raise InvalidConfig(
-            f"{found} is no address that other machines can connect to; set advertise"
-        )
-    return found
+    path = str(Path(where.path).absolute())
+    # From a deep folder a short relative path is all that the system takes.
+    return f"unix:{path}" if len(os.fsencode(path)) <= MAX_SOCKET_PATH else address

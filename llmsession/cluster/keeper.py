@@ -269,7 +269,7 @@ class Keeper:
         code = await running.ended()
         kept.disarm()
         self._declare_dead(kept, running)
-        kept.running, kept.address = None, ""
+        kept.running, kept.address, kept.is_draining = None, "", False
         said = await asyncio.to_thread(_ended, self._folder, kept.name)
         kept.why = kept.killed_because or _ending(code, said)
         kept.killed_because = ""
@@ -325,6 +325,7 @@ class Keeper:
         if host is None:
             return
         kept.incarnation, kept.address = host.incarnation, host.address
+        kept.is_draining = host.state == "draining"
         if kept.state == "starting":
             kept.disarm()
             self._become(kept, "up")
@@ -376,6 +377,7 @@ class Keeper:
             address=kept.address,
             failures=kept.failures,
             why=kept.why,
+            is_draining=kept.is_draining,
         )
 
 
@@ -388,6 +390,7 @@ class _Kept:
         self.state: RunState = "starting"
         self.incarnation = ""
         self.address = ""
+        self.is_draining = False
         self.failures = 0
         self.why = ""
         self.killed_because = ""

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsession.errors import InvalidInput, StoreError
+from llmsession.store.liveness import start_of, this_host
 
 from .keeper import HostCommand, Keeper
-from .supervisor import SupervisedHost, follow
+from .supervisor import SupervisedHost, follow, node_of
 
 if TYPE_CHECKING:
     from .directory import Directory
@@ -36,7 +37,8 @@ async def run_local(
     first *count* are up, and *ending* after the signal.
 
     Then all hosts hand their sessions over and end; a second signal kills them. Raises InvalidInput
-    if one of the first ends before it is up, and StoreError.
+    if one of the first ends before it is up, or if hosts of this cluster run here that this folder
+    does not know, and StoreError.
     """
     stop, kill = _signals(ending)
     changed = asyncio.Event()
@@ -60,6 +62,7 @@ async def run_local(
         on_change(host)
 
     async with Keeper(directory, command, folder, node=node, on_change=note) as keeper:
+        await asyncio.to_thread(_check_names_are_free, directory, keeper, node)
         await directory.set_wanted(count)
         following = asyncio.create_task(follow(directory, keeper, changed))
         stopping = asyncio.create_task(stop.wait())
@@ -78,6 +81,22 @@ async def run_local(
             killing = asyncio.create_task(_kill_when(kill, keeper))
             await keeper.end()
             killing.cancel()
+
+
+def _check_names_are_free(directory: Directory, keeper: Keeper, node: str) -> None:
+    """Raises InvalidInput if a process that *keeper* does not keep is a host named after *node*: it
+    would lose its name and its sessions, and go on without them. Reads files."""
+    kept = {host.pid for host in keeper.hosts}
+    for host in directory.view.hosts:
+        owner = directory.process_of(host)
+        if node_of(host.name) != node or owner is None or owner.host != this_host():
+            continue
+        if owner.pid not in kept and start_of(owner.pid) == owner.started:
+            raise InvalidInput(
+                f"host {host.name} of cluster {directory.name!r} runs here already, as pid"
+                f" {owner.pid} at {host.address}: change how many run with `llmsession cluster"
+                " scale`, or end them first, or use the folder that they were started in"
+            )
 
 
 def _signals(ending: Callable[[], object]) -> tuple[asyncio.Event, asyncio.Event]:

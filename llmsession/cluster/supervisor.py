@@ -82,6 +82,8 @@ class SupervisedHost(msgspec.Struct, frozen=True):
     """So often in a row it ended soon after it was started."""
     why: str = ""
     """How it ended the last time, or ""."""
+    is_draining: bool = False
+    """Somebody told it to hand its sessions over: it runs, and is given none."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -202,8 +204,12 @@ def _stops(
 
         def rank(host: SupervisedHost, loads: Counter[str] = loads) -> tuple[object, ...]:
             load, slots = loads[host.node], nodes[host.node].slots
-            # A crowded node comes first: a host that was started elsewhere to relieve it stays.
-            return load > slots, host.state != "up", load / slots, slot_of(host.name), host.name
+            # A host without sessions comes first. Then a crowded node: a host that was started
+            # elsewhere to relieve it stays.
+            return (
+                host.is_draining,
+                *(load > slots, host.state != "up", load / slots, slot_of(host.name), host.name),
+            )
 
         chosen = max(left, key=rank)
         up = sum(host.state == "up" for host in left)

@@ -12,19 +12,24 @@ from typing import Any
 from anyio import NoEventLoopError
 from anyio.lowlevel import current_token
 
-__all__ = ["Caller"]
+__all__ = ["Caller", "tell_asyncio"]
+
+
+def tell_asyncio() -> None:
+    """Let anyio know that what runs in this context, or in a copy of it, runs on asyncio.
+
+    Where sniffio is installed, as it is with some SDKs, anyio asks it for each event and each
+    scope. It looks for the running task, which takes as long as making the event, and does not know
+    asyncio in a callback: that could then start no task in a task group.
+    """
+    sniffio: Any = sys.modules.get("sniffio")  # anyio has imported it if it is there
+    if sniffio is not None:
+        sniffio.current_async_library_cvar.set("asyncio")
 
 
 def _asyncio_context() -> Context:
-    """A context in which anyio knows that the loop is asyncio's, although no task runs.
-
-    Where sniffio is installed, as it is with some SDKs, anyio asks it, and sniffio knows tasks
-    only. A callback could then start no task in a task group.
-    """
     context = Context()
-    sniffio: Any = sys.modules.get("sniffio")  # anyio has imported it if it is there
-    if sniffio is not None:
-        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    context.run(tell_asyncio)
     return context
 
 

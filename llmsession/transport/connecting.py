@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidConfig, InvalidInput
 
 from .client.channel import Channel, Dial
 from .client.link import Link
@@ -46,10 +47,11 @@ async def connect(
 
     Works on asyncio only. Leaving the context ends no session and no turn.
 
-    Raises InvalidInput for an invalid address. Raises InvalidConfig if the extra is missing or the
-    token would be sent unprotected. Raises Unreachable, Unauthenticated, ProtocolError (another
-    version) or Overloaded if the first connection cannot be made.
+    Raises InvalidInput for an invalid address. Raises InvalidConfig if the extra is missing, if the
+    token would be sent unprotected, or on trio. Raises Unreachable, Unauthenticated, ProtocolError
+    (another version) or Overloaded if the first connection cannot be made.
     """
+    check_on_asyncio("connect")
     where = parse_address(address)
     check_token_is_safe(
         where, has_tls=tls is not None, has_token=token is not None, insecure=insecure
@@ -68,10 +70,20 @@ async def connect(
         await link.aclose()
 
 
+def check_on_asyncio(what: str) -> None:
+    """Raises InvalidConfig if *what* is called where no event loop of asyncio runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidConfig(f"{what} works on asyncio only, and this is another loop") from None
+
+
 def dial_of(
     address: Address, tls: ClientTls | ssl.SSLContext | None, token: str | None = None
 ) -> Dial:
     """A function that connects to *address*. Raises InvalidInput and InvalidConfig."""
+    if tls is not None and not isinstance(tls, ClientTls | ssl.SSLContext):
+        raise InvalidInput(f"tls is a ClientTls, such as ClientTls(ca=FILE), not {tls!r}")
     if address.scheme == "grpc":
         from .grpc.client import grpc_dial
 

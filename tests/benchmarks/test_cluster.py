@@ -25,17 +25,13 @@ SMALL = Plan(
     placement=Placement(hosts=20, sessions=2_000, cached=100),
     start_up=StartUp(sizes=(10, 100), rounds=1),
 )
-QUICK = {"one_session"}
-"""The others start the same processes in the same way."""
 
 
 @pytest.mark.real_time
 @pytest.mark.sockets
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in GROUPS],
-)
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", GROUPS)
 def test_a_group_of_rows_is_measured_with_real_processes(name: str) -> None:
     try:
         with staged() as stage:

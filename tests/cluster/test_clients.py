@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from llmsession import InvalidInput, SessionError, SessionInUse, Unreachable, records
+from llmsession import (
+    InvalidConfig,
+    InvalidInput,
+    ProtocolError,
+    SessionError,
+    SessionInUse,
+    Unreachable,
+    connect,
+    records,
+)
 from llmsession.cluster.clients import connect_cluster
 from llmsession.cluster.placement import Host, host_of
 from llmsession.testing.scripted import never
+from llmsession.transport import RemoteManager
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.errors import to_wire
 from llmsession.transport.wire.framing import decode_from_client, encode, lines_of
@@ -246,8 +257,46 @@ async def test_the_first_host_may_be_gone(database: Database, tmp_path: Path) ->
     ):
         await sessions.create(CONFIG, session_id="s")
         assert [row.session for row in await sessions.list()] == ["s"]
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match=f"no host can be reached; {nobody}: "):
         async with connect_cluster([nobody], patience_s=0.0):
+            pass
+
+
+async def test_the_first_address_may_be_that_of_something_else(
+    database: Database, tmp_path: Path
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    place = str(tmp_path / "else.sock")
+    async with (
+        await asyncio.start_unix_server(answer, place),
+        two_hosts(database, tmp_path) as (a, _),
+    ):
+        async with connect_cluster([f"unix:{place}", a.address]) as sessions:
+            assert not await sessions.list()
+        with pytest.raises(ProtocolError):
+            async with connect_cluster([f"unix:{place}"]):
+                pass
+
+
+@pytest.mark.parametrize("connects", [connect, lambda address: connect_cluster([address])])
+def test_on_trio_a_client_says_that_it_works_on_asyncio_only(
+    connects: Callable[[str], AbstractAsyncContextManager[RemoteManager]],
+) -> None:
+    async def main() -> None:
+        async with connects("unix:x.sock"):
+            pass
+
+    with pytest.raises(InvalidConfig, match="asyncio only"):
+        trio.run(main)
+
+
+async def test_what_is_no_tls_is_refused() -> None:
+    wrong: Any = "ca.pem"
+    with pytest.raises(InvalidInput, match=r"ClientTls\(ca=FILE\), not 'ca.pem'"):
+        async with connect_cluster(["tcp://127.0.0.1:1"], tls=wrong):
             pass
 
 

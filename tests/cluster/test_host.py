@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmsession import InvalidConfig, InvalidInput, SessionManager
+from llmsession import InvalidConfig, InvalidInput, MemoryStore, SessionManager
 from llmsession.cluster.clients import connect_cluster, link_maker
 from llmsession.cluster.control import move_session
 from llmsession.cluster.host import ClusterHost, advertised
 from llmsession.cluster.placement import EMPTY, Host, View, host_of
-from llmsession.testing.scripted import ScriptedProvider
+from llmsession.testing.scripted import ScriptedProvider, never
 from tests.cluster.hosts import LocalHost, local_host, refresh
+from tests.session.registry.test_owner_lease import LeasingMemory
 from tests.store.conftest import Database
 from tests.transport.places import CONFIG, until
 
@@ -76,6 +77,19 @@ async def test_a_host_that_ends_hands_over_what_is_live_and_a_lone_one_keeps_it(
             assert not a.manager.live
 
 
+async def test_a_host_whose_name_another_took_hands_over_and_does_not_drain_the_other(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    async with asyncio.timeout(100), local_host(database, tmp_path, "a") as a:
+        await a.manager.create(CONFIG, session_id="s")
+        async with local_host(database, tmp_path / "other", "a") as other:
+            await refresh(a, other)
+            await a.host.hand_over_all(LONG_S)
+            assert not a.manager.live
+            assert [host.state for host in other.directory.view.hosts] == ["up"]
+
+
 LONG_S = 1000.0
 
 
@@ -133,9 +147,64 @@ async def test_news_of_the_directory_after_the_manager_has_ended_are_left_alone(
     directory.on_move("s", "b")
 
 
+def manager_of(store: MemoryStore) -> SessionManager:
+    return SessionManager(provider=ScriptedProvider([]), store=store)
+
+
+async def left_open(store: MemoryStore, session: str) -> None:
+    """Another manager leaves *session* with an open turn."""
+    provider = ScriptedProvider(lambda request, tag: never())
+    async with SessionManager(provider=provider, store=store) as manager:
+        await (await manager.create(CONFIG, session_id=session)).send("hi")
+        await manager.release()
+
+
+async def test_a_host_also_finds_open_turns_that_no_view_told_it_of() -> None:
+    view = View(1, (Host("a", "unix:a", "up", "1"),))
+    store = MemoryStore()
+    async with asyncio.timeout(100), manager_of(store) as manager:
+        host = ClusterHost(manager, ToldViews(view), "a")
+        recovering = asyncio.create_task(host.recover(4, look_s=0.01))
+        await left_open(store, "before")
+        await until(lambda: set(manager.live) == {"before"})
+        await left_open(store, "after")
+        await until(lambda: set(manager.live) == {"before", "after"})
+        recovering.cancel()
+
+
+async def test_a_host_recovers_nothing_while_its_own_lease_is_not_valid() -> None:
+    view = View(1, (Host("a", "unix:a", "up", "1"),))
+    store = LeasingMemory()
+    await left_open(store, "s")
+    store.is_valid = False
+    async with asyncio.timeout(100), manager_of(store) as manager:
+        host = ClusterHost(manager, ToldViews(view), "a")
+        recovering = asyncio.create_task(host.recover(4, look_s=0.0))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not manager.live
+        store.renew()
+        await until(lambda: manager.live == ("s",))
+        recovering.cancel()
+
+
 def test_an_address_that_no_other_machine_can_use_is_not_advertised() -> None:
     assert advertised(None, ["http://x", "tcp://h:1"]) == "tcp://h:1"
     assert advertised("grpc://h:2", ["tcp://0.0.0.0:1"]) == "grpc://h:2"
     for addresses in (["tcp://0.0.0.0:1"], []):
         with pytest.raises(InvalidConfig):
             advertised(None, addresses)
+
+
+def test_the_socket_of_a_host_is_found_from_any_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir("/tmp")
+    here = Path.cwd()
+    assert advertised(None, ["unix:a.sock"]) == f"unix:{here}/a.sock"
+    assert advertised("unix:run/a.sock", ["unix:b.sock"]) == f"unix:{here}/run/a.sock"
+    assert advertised(None, ["unix:/run/a.sock"]) == "unix:/run/a.sock"
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    assert advertised(None, ["unix:a.sock"]) == "unix:a.sock"  # absolute it is too long

@@ -19,7 +19,7 @@ from llmsession.cluster.keeper import HostCommand, Keeper
 from llmsession.cluster.supervisor import Node, Seen, SupervisedHost, follow
 from llmsession.store.liveness import start_of
 from llmsession.transcripts import write_own
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.testing.conversations import recording, text
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -132,6 +132,21 @@ async def test_a_killed_host_is_declared_dead_and_started_again_under_its_name(
         assert await asyncio.to_thread(start_of, again.pid) is None
         await kept.directory.refresh()
         assert kept.directory.view.hosts == ()
+
+
+async def test_a_host_that_was_drained_is_known_as_such_until_it_is_started_again(
+    database: Database, folder: Path
+) -> None:
+    async with keeping(database, folder) as kept:
+        await kept.keeper.start("n", "n-1")
+        first = await kept.until_up()
+        assert not first.is_draining
+        await kept.directory.drain("n-1")
+        await until(lambda: kept.keeper.hosts[0].is_draining)
+        os.kill(first.pid, signal.SIGTERM)
+        again = await kept.until_up()
+        assert not again.is_draining
+        await kept.keeper.end()
 
 
 async def test_a_host_that_cannot_start_says_why_and_is_tried_again_later(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from llmsession.cli.commands.top_view import cluster_look_at, newest_view, tables_of
 from llmsession.cluster.clients import link_maker
-from llmsession.cluster.overview import Overview
+from llmsession.cluster.overview import HostAnswer, Overview
 from llmsession.transport.wire.messages import HostEntry
 from tests.cluster.hosts import local_host, refresh
 from tests.store.conftest import Database
@@ -73,6 +73,17 @@ async def test_each_host_answers_for_itself_and_a_silent_or_dead_one_is_shown_as
         shown = console.export_text()
         assert "2 of 4 answer" in shown
         assert "no answer" in shown
+
+
+@pytest.mark.parametrize("width", [60, 110])
+def test_a_long_error_or_address_leaves_room_for_the_names_of_the_hosts(width: int) -> None:
+    why = "the service cannot be reached: FileNotFoundError: [Errno 2] No such file or directory"
+    answers = [HostAnswer(host=HostEntry("laptop-1", f"unix:/{'a' * 100}.sock", "up"), error=why)]
+    console = Console(width=width, record=True)
+    console.print(tables_of(cluster_look_at("default", 1, answers, ({}, 0.0), limit=10), width))
+    shown = console.export_text()
+    for text in ("laptop-1", "default", "0 of 1 answer", "$0.00", "directory"):
+        assert text in shown
 
 
 async def test_a_service_alone_has_no_cluster_and_a_tenant_is_shown_none(

@@ -92,8 +92,10 @@ async def test_the_command_shows_hosts_moves_a_session_and_drains_a_host(
                 moved = await run_cli(database, "move", session.id, "y")
                 assert moved == f"{session.id}  y  unix:{tmp_path}/y.sock\n"
                 assert await (await session.send("hi")).text() == "hello"
-                await run_cli(database, "drain", "x")
+                assert (await run_cli(database, "drain", "x")).startswith("x  draining")
                 assert "x  draining" in await run_cli(database, "status")
+                stay = "y  draining: its sessions stay there until another host is up\n"
+                assert await run_cli(database, "drain", "y") == stay
     finally:
         for process in hosts:
             if process.returncode is None:

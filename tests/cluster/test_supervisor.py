@@ -44,7 +44,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], list[SupervisedHost]]:
     places = st.tuples(st.sampled_from([*(node.name for node in nodes), "gone"]), st.integers(1, 5))
     states: st.SearchStrategy[RunState] = st.sampled_from(["starting", "up", "stopping", "waiting"])
     hosts = [
-        SupervisedHost(host_name(*place), place[0], draw(states))
+        SupervisedHost(host_name(*place), place[0], draw(states), is_draining=draw(st.booleans()))
         for place in draw(st.lists(places, unique=True, max_size=12))
     ]
     return nodes, hosts
@@ -173,6 +173,16 @@ def test_a_host_moves_from_a_crowded_node_to_an_old_one_with_room_and_is_started
 def test_hosts_that_are_not_up_are_stopped_first() -> None:
     hosts = [*hosts_of("a-1", state="waiting"), *hosts_of("a-2", "a-3")]
     assert reconcile(2, [Node("a", 4)], hosts) == (Stop("a-1"),)
+
+
+def test_hosts_that_were_drained_are_stopped_before_those_that_serve_sessions() -> None:
+    first, *others = hosts_of("a-1", "a-2", "a-3")
+    drained = msgspec.structs.replace(first, is_draining=True)
+    assert reconcile(2, [Node("a", 4)], [drained, *others]) == (Stop("a-1"),)
+    elsewhere = hosts_of("b-1", "b-2", "b-3")  # on a crowded node
+    assert reconcile(3, [Node("a", 2), Node("b", 2)], [drained, *elsewhere]) == (Stop("a-1"),)
+    starting = hosts_of("a-2", state="starting")
+    assert reconcile(1, [Node("a", 4)], [drained, *starting]) == ()
 
 
 def test_a_host_that_ends_again_and_again_is_started_after_longer_and_longer_pauses() -> None:

@@ -95,7 +95,7 @@ async def test_hosts_run_are_killed_come_back_are_scaled_and_end_with_ctrl_c(
             await line_with(up, first.name, "SIGKILL")
             await line_with(up, first.name, "up")
             assert directory.view.by_incarnation(first.incarnation) is None
-            await call(database, "scale", "3")
+            assert "wanted: 3, running: " in await call(database, "scale", "3")
             third = await line_with(up, "-3  up")
             assert "wanted: 3, running: 3" in await call(database, "status")
             await directory.set_wanted(2)
@@ -121,6 +121,25 @@ async def test_a_host_that_does_not_start_ends_the_command_with_its_last_line(
             assert await up.wait() == 2
 
 
+async def test_a_second_one_in_another_folder_leaves_the_hosts_of_the_first_alone(
+    database: Database,
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as place,
+        tempfile.TemporaryDirectory(dir="/tmp") as elsewhere,
+    ):
+        arguments = ("--local", "1", "--replay", str(TALK))
+        async with running(database, Path(place), *arguments) as first:
+            up = await line_with(first, "-1  up")
+            async with running(database, Path(elsewhere), *arguments) as second:
+                line = await line_with(second, "llmsession: host ", "runs here already")
+                assert f"as pid {up.rpartition('pid ')[2].strip()} at unix:{place}/" in line
+                assert await second.wait() == 2
+            assert "wanted: 1, running: 1" in await call(database, "status")
+            os.kill(first.pid, signal.SIGINT)
+            assert await first.wait() == 0
+
+
 async def test_another_terminal_ends_it_and_options_after_two_dashes_are_the_hosts(
     database: Database,
 ) -> None:
@@ -131,7 +150,7 @@ async def test_another_terminal_ends_it_and_options_after_two_dashes_are_the_hos
         async with running(database, folder, *arguments, after=health) as up:
             await line_with(up, "up", "tcp://127.0.0.1:")
             await until(lambda: "listening at http://127.0.0.1:" in logs_of(folder))
-            await call(database, "down")
+            assert "wanted: 0, running: " in await call(database, "down")
             assert await up.wait() == 0
 
 

@@ -45,8 +45,7 @@ def show_status(
     async def show(directory: Directory) -> None:
         hosts = directory.view.hosts
         if not as_json:
-            wanted = "one for each core" if directory.wanted is None else directory.wanted
-            say(f"wanted: {wanted}, running: {len(hosts)}")
+            _say_numbers(directory)
         for host in hosts:
             process = directory.process_of(host)
             pid, machine = process.pid if process else 0, directory.machine_of(host)
@@ -65,8 +64,11 @@ def scale(
     store: StoreAddress,
     cluster: ClusterName = "default",
 ) -> None:
-    """Let N hosts run: whoever ran ``cluster up`` starts or drains hosts until it is so."""
-    _with_directory(store, cluster, lambda directory: directory.set_wanted(count))
+    """Let N hosts run: whoever ran ``cluster up`` starts or drains hosts until it is so.
+
+    Prints how many are wanted, and how many run now.
+    """
+    _with_directory(store, cluster, lambda directory: _want(directory, count))
 
 
 @commands.command("down")
@@ -75,7 +77,7 @@ def down(*, store: StoreAddress, cluster: ClusterName = "default") -> None:
 
     The sessions stay in the store. Hosts that were started in another way go on.
     """
-    _with_directory(store, cluster, lambda directory: directory.set_wanted(0))
+    _with_directory(store, cluster, lambda directory: _want(directory, 0))
 
 
 @commands.command("drain")
@@ -89,7 +91,14 @@ def drain(
 
     It goes on running without sessions; end it with SIGTERM. Clients follow their sessions.
     """
-    _with_directory(store, cluster, lambda directory: directory.drain(host))
+
+    async def act(directory: Directory) -> None:
+        await directory.drain(host)
+        takes_them = any(each.state == "up" for each in directory.view.hosts)
+        stay = "" if takes_them else ": its sessions stay there until another host is up"
+        say(f"{host}  draining{stay}")
+
+    _with_directory(store, cluster, act)
 
 
 @commands.command("move")
@@ -117,6 +126,16 @@ def move(
         say(f"{session}  {found.name}  {found.address}")
 
     _with_directory(store, cluster, act)
+
+
+async def _want(directory: Directory, count: int) -> None:
+    await directory.set_wanted(count)
+    _say_numbers(directory)
+
+
+def _say_numbers(directory: Directory) -> None:
+    wanted = "one for each core" if directory.wanted is None else directory.wanted
+    say(f"wanted: {wanted}, running: {len(directory.view.hosts)}")
 
 
 def _fields(host: object) -> dict[str, object]:

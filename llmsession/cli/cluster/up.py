@@ -154,7 +154,8 @@ async def _up_local(store: str, command: HostCommand, folder: Path, count: int) 
 
     def ready() -> None:
         name = "" if command.cluster == "default" else f" --cluster {command.cluster}"
-        say(f"ready: cluster {command.cluster!r} has {count} hosts; their logs are in {folder}")
+        hosts = "1 host" if count == 1 else f"{count} hosts"
+        say(f"ready: cluster {command.cluster!r} has {hosts}; their logs are in {folder}")
         say(f"In another terminal, with ${STORE_VARIABLE} set to the same store:")
         for what in ("status", f"scale {count + 1}", "drain HOST", "move SESSION HOST"):
             say(f"  llmsession cluster {what}{name}")

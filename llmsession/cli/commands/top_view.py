@@ -168,9 +168,11 @@ def tables_of(look: ClusterLook, width: int, height: int | None = None) -> Rende
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("host", "state", "live", "running", "tok/s", "cost"):
         justify = "left" if title in ("host", "state") else "right"
-        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # a literal
+        # What is long, an error or an address, takes more lines, and no room of names and figures.
+        wrap = title == "state"
+        table.add_column(title, justify=justify, no_wrap=not wrap)  # type: ignore[arg-type]  # a literal
     if is_wide:
-        table.add_column("address", no_wrap=True)
+        table.add_column("address", overflow="fold")
     for host in look.hosts:
         cells = _host_cells(host.totals) if host.totals is not None else ("", "", "", "")
         state = f"[{_STATES.get(host.state, 'white')}]{escape(host.state)}[/]"

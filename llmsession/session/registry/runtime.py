@@ -142,6 +142,9 @@ class Runtime:
             lambda: [actor.core.account for actor in self.actors],
         )
         self._reactivations: WeakValueDictionary[str, ReactivationQueue] = WeakValueDictionary()
+        self._newest_logged: tuple[bytes, SessionConfig] | None = None
+        """The newest configuration that was read in a log, as it was there, and what it is here.
+        Many sessions of one kind may be opened after each other."""
         self._close_error: Exception | None = None
         self._warned: set[str] = set()
         """The unbound tools that a warning has already named."""
@@ -324,8 +327,14 @@ class Runtime:
 
     def _logged_config(self, state: SessionState, tools: Sequence[Tool] = ()) -> SessionConfig:
         """The configuration in the log, with the manager's tool functions and those of *tools*."""
+        logged, newest = bytes(state.config), self._newest_logged
+        if newest is not None and newest[0] == logged and not tools:
+            return newest[1]
         config = bind_tools(logged_config(state.config), (*self._tools, *tools))
-        return self._services.shared(config)[0]
+        config = self._services.shared(config)[0]
+        if not tools:
+            self._newest_logged = (logged, config)
+        return config
 
     # Activation.
 

@@ -31,6 +31,7 @@ __all__ = [
     "is_damage",
     "is_lost",
     "is_passing",
+    "is_refused",
 ]
 
 T = TypeVar("T")
@@ -125,6 +126,16 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, _PASSING)
 
 
+def is_refused(error: BaseException) -> bool:
+    """Did the server answer with *error*, or with its cause, because of what it was asked? Then
+    nothing was done, and the same thing would fail again.
+    """
+    told = error.__cause__ if isinstance(error, StoreError) else error
+    if not isinstance(told, asyncpg.PostgresError):
+        return False
+    return not (isinstance(told, _GONE) or is_passing(told))
+
+
 def is_damage(error: BaseException | None) -> bool:
     """Did the server meet data of its own that it cannot read?"""
     return isinstance(error, _DAMAGE)
@@ -133,12 +144,19 @@ def is_damage(error: BaseException | None) -> bool:
 class Grouped(Generic[Item, T]):
     """Calls that are made together: those that come while statements run wait for the next one.
 
-    *act* is called with the items of several calls and returns the result of each, in their order.
-    What it raises is raised by each of these calls.
+    *act* is called with the items of several calls, at most *most*, and returns the result of each,
+    in their order. What it raises is raised by each of these calls; but if the server refused the
+    statement, because of one of them perhaps, each is made alone.
     """
 
-    def __init__(self, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> None:
+    def __init__(
+        self,
+        act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]],
+        *,
+        most: int = MAX_GROUP,
+    ) -> None:
         self._act = act
+        self._most = most
         self._waiting: list[tuple[Item, asyncio.Future[T]]] = []
         self._running: set[asyncio.Task[None]] = set()
 
@@ -154,17 +172,24 @@ class Grouped(Generic[Item, T]):
 
     async def _run(self) -> None:
         while self._waiting:
-            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
-            try:
-                found = await self._act([item for item, _ in group])
-            except Exception as error:  # each caller gets it, of whatever kind it is
-                for _, result in group:
-                    if not result.done():
-                        result.set_exception(error)
-            else:
-                for (_, result), each in zip(group, found, strict=True):
-                    if not result.done():
-                        result.set_result(each)
+            group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            await self._answer(group)
+
+    async def _answer(self, group: Sequence[tuple[Item, asyncio.Future[T]]]) -> None:
+        try:
+            found = await self._act([item for item, _ in group])
+        except Exception as error:  # each caller gets it, of whatever kind it is
+            if len(group) > 1 and is_refused(error):
+                for each in group:
+                    await self._answer([each])
+                return
+            for _, result in group:
+                if not result.done():
+                    result.set_exception(error)
+        else:
+            for (_, result), answer in zip(group, found, strict=True):
+                if not result.done():
+                    result.set_result(answer)
 
 
 class RetryPolicy:

@@ -17,6 +17,10 @@ from .sql import Statements, check_seals, label_marks, owner_of, record_of, row_
 
 __all__ = ["Reading"]
 
+SMALL, MAX_TOGETHER = 16, 64
+"""Reads of at most so many records are made together, at most so many of them. So a statement reads
+no more records than one for a page does."""
+
 
 class Reading:
     """Reads with the shared connections."""
@@ -25,6 +29,7 @@ class Reading:
         self._connections = connections
         self._statements = statements
         self._rows = Grouped(self._find_rows)
+        self._small_reads = Grouped(self._read, most=MAX_TOGETHER)
 
     async def records(
         self, session: str, after: int, limit: int | None, cipher: Cipher
@@ -53,12 +58,23 @@ class Reading:
         check_seals(row, session, cipher)
 
     async def _fetch(self, session: str, after: int, upto: int) -> Sequence[Any]:
-        rows = await self._connections.run(
-            lambda it: it.fetch(self._statements.read, session, after, upto)
-        )
+        part = (session, after, upto)
+        if upto - after > SMALL:
+            [rows] = await self._read([part])
+        else:
+            rows = await self._small_reads.ask(part)
         if not rows:
             raise SessionNotFound(session)
         return rows
+
+    async def _read(self, parts: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
+        """The rows for each of *parts*: a session, and after and up to which seq."""
+        columns = list(zip(*parts, strict=True))
+        rows = await self._connections.run(lambda it: it.fetch(self._statements.read, *columns))
+        found: list[list[Any]] = [[] for _ in parts]
+        for row in rows:
+            found[row["n"] - 1].append(row)
+        return found
 
     async def _up_to_damage(
         self, session: str, after: int, upto: int, cipher: Cipher

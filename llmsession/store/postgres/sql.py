@@ -297,11 +297,13 @@ def _append(s: str, *, plain: bool, charged: bool) -> str:
 
 
 def _read(s: str) -> str:
-    """Records after $2 and up to $3 of session $1, each with the session's head; a row without
-    a seq if there are none."""
+    """Of each session in $1 the records after the seq in $2 and up to that in $3, each with the
+    number of the session in $1 and its head; a row without a seq if there are none."""
     return f"""
-        SELECT s.head, r.seq, r.epoch, r.body, r.large, r.born, r.parts
-          FROM {s}.session s
+        SELECT u.n, s.head, r.seq, r.epoch, r.body, r.large, r.born, r.parts
+          FROM unnest($1::text[], $2::bigint[], $3::bigint[])
+               WITH ORDINALITY AS u(session, after, upto, n)
+          JOIN {s}.session s ON s.id = u.session
           LEFT JOIN LATERAL (
             SELECT r.seq, r.epoch, r.body, r.large, p.born,
                    {LARGE_PARTS.format(s=s)} AS parts
@@ -309,12 +311,13 @@ def _read(s: str) -> str:
              CROSS JOIN LATERAL (
                 SELECT * FROM {s}.record r
                  WHERE r.log = p.log
-                   AND r.seq BETWEEN greatest(p.first, $2 + 1) AND least(p.last, s.head, $3)
+                   AND r.seq BETWEEN greatest(p.first, u.after + 1)
+                                 AND least(p.last, s.head, u.upto)
                 OFFSET 0  -- a fence: no plan may read more records than these
              ) r
              WHERE p.session = s.id
           ) r ON true
-         WHERE s.id = $1 ORDER BY r.seq"""
+         ORDER BY u.n, r.seq"""
 
 
 # What rows mean.

@@ -8,9 +8,11 @@ the two meet.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 
 import anyio
 
@@ -52,7 +54,7 @@ class LoopThread:
     def _begin(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None:
-                loop = asyncio.new_event_loop()
+                loop = _new_loop()
                 threading.Thread(
                     target=self._run, args=(loop,), name=self._name, daemon=True
                 ).start()
@@ -115,3 +117,12 @@ class LoopThread:
         self.soon(stop)
         with anyio.CancelScope(shield=True):
             await ended.wait()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's for a caller that runs on uvloop, else asyncio's own."""
+    uvloop: Any = sys.modules.get("uvloop")  # imported by whoever runs on it
+    with suppress(RuntimeError):  # the caller runs on trio, or on no loop
+        if uvloop is not None and isinstance(asyncio.get_running_loop(), uvloop.Loop):
+            return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
+    return asyncio.new_event_loop()

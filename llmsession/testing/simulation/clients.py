@@ -59,8 +59,11 @@ class SimConnection(Connection):
         return 0 <= cursor <= live_state(self.handle).head
 
     def ending(self, *, is_complete: bool) -> str:
-        # Nobody can tell the subscribers of a zombie what they do not hear of.
-        is_whole = self._client.is_over and self.incarnation.owns(self._client.name)
+        # Nobody can tell the subscribers of a zombie what they do not hear of. Where the session
+        # has moved, they are told to read on elsewhere.
+        has_moved = self.handle.status().phase == "moved"
+        owns = self.incarnation.owns(self._client.name)
+        is_whole = self._client.is_over and owns and not has_moved
         return "closed" if is_complete and is_whole else "vanished"
 
     def read(self) -> None:
@@ -362,7 +365,7 @@ class SimClient(Client):
 
     async def finish(self) -> None:
         """Close the session in the process in which it is live."""
-        connection = await self.reach()
+        connection = await self._reach_last()
         self.is_over = True
         if connection is None:
             if self._world.disk.head(self.name):
@@ -372,6 +375,9 @@ class SimClient(Client):
         closed = await self._close(connection)
         if isinstance(closed, Closed):
             self.recorder.note_end(connection.incarnation.manager, closed)
+
+    async def _reach_last(self) -> SimConnection | None:
+        return await self.reach()
 
     async def _close(self, connection: SimConnection) -> Any:
         return await self._call(connection, "close", connection.handle.close)

@@ -34,6 +34,7 @@ class ClusterClient(SimClient):
     _hosts: list[SimulatedHost]
     _is_sent_there = False
     _newest: SimConnection | None = None
+    _looking = 0
 
     async def create(self, config: SessionConfig) -> None:
         for host in self._hosts:  # so that each is in the directory
@@ -41,8 +42,22 @@ class ClusterClient(SimClient):
         await super().create(config)
 
     async def reach(self, *, takeover: bool = False) -> SimConnection | None:
+        self._looking += 1
+        try:
+            return await self._found(is_last=False)
+        finally:
+            self._looking -= 1
+
+    async def _reach_last(self) -> SimConnection | None:
+        # Who opened it after it was closed would have more records written.
+        self.is_over = True
+        while self._looking:  # noqa: ASYNC110  # in virtual time
+            await anyio.sleep(RETRY_S)
+        return await self._found(is_last=True)
+
+    async def _found(self, *, is_last: bool) -> SimConnection | None:
         for _ in range(MAX_TRIES):
-            if self.is_over:  # who opened it again would have more records written
+            if self.is_over and not is_last:
                 return None
             host = self._hosts[self.home]
             if not host.reached_by_clients():

@@ -18,6 +18,7 @@ from llmsession.session import Closed, SessionManager, SessionObserver, load_pri
 from llmsession.session.core.session_log import default_logger
 from llmsession.session.unfinished import recover_unfinished
 from llmsession.store import Store, open_store
+from llmsession.store.caller import tell_asyncio
 
 from ..server.access import TokenFile
 from ..server.service import Service
@@ -308,6 +309,7 @@ async def _run_until_signal(
     environ: Mapping[str, str],
     ready: Callable[[Sequence[str]], None],
 ) -> None:
+    tell_asyncio()  # all tasks of the service run in copies of this context
     loop = asyncio.get_running_loop()
     stop, stale = asyncio.Event(), asyncio.Event()
     endings = (signal.SIGTERM, signal.SIGINT)

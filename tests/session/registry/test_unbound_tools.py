@@ -10,6 +10,7 @@ import pytest
 
 from llmsession import (
     InvalidInput,
+    SessionConfig,
     SessionManager,
     Store,
     Tool,
@@ -62,6 +63,23 @@ async def test_a_tool_that_open_or_the_manager_binds_is_run_by_the_session() -> 
         assert (await on.manager.open("s")).id == "s"  # it is live, and bound
     async with ran_before(tools=[TOOL]) as on:
         await on.manager.open("s")
+
+
+async def test_functions_that_open_binds_are_those_of_that_session_alone() -> None:
+    store = MemoryStore()
+    script: list[Any] = [call("t", id="c"), "ok"] * 3
+    async with SessionManager(provider=ScriptedProvider(script), store=store) as manager:
+        for name in ("s", "same", "also"):
+            config = SessionConfig(model="m", tools=(TOOL,))
+            session = await manager.create(config, session_id=name)
+            assert await (await session.send("go")).text() == "ok"
+    async with SessionManager(provider=ScriptedProvider(()), store=store) as manager:
+        await manager.open("s", tools=[TOOL])
+        with pytest.raises(ToolsUnbound):
+            await manager.open("same")
+        with pytest.raises(ToolsUnbound):  # the configuration that was read before is used again
+            await manager.open("also")
+        await manager.open("also", tools=[TOOL])
 
 
 async def test_a_caller_that_says_so_answers_the_calls_from_then_on() -> None:

@@ -203,15 +203,19 @@ def running_server(*, on_disk: bool = False) -> Iterator[PostgresServer]:
     told = []
     for binaries in _binaries():
         folder = Path(tempfile.mkdtemp(prefix="llmsession-postgres-", dir=_place(on_disk)))
+        started = False
         try:
             account = _account(folder)
             server = PostgresServer(folder, binaries, account)
             server.make()
             with server.watched():
                 server.start()
+                started = True
                 yield server
             return
         except (NoServer, OSError) as error:
+            if started:  # an error of the body, such as a TimeoutError
+                raise
             told.append(f"{binaries}: {error}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
-from llmsession.errors import InvalidConfig
+from llmsession.errors import InvalidConfig, StoreError
 from llmsession.store.postgres.connections import (
     DEAD_S,
     Connections,
+    Grouped,
     is_damage,
     is_lost,
     is_passing,
+    is_refused,
 )
 from tests.store.postgres.proxy import Proxy
 
@@ -109,3 +113,123 @@ def test_failures_are_told_apart(error: Exception, lost: bool, passing: bool, da
     assert is_lost(error, closed=True) is not isinstance(error, asyncpg.QueryCanceledError)
     assert is_passing(error) is passing
     assert is_damage(error) is damage
+
+
+# Calls that are made together.
+
+
+class Statements:
+    """A server whose statements wait until ``go_on``: it doubles numbers. *refuses* is a number
+    that makes a statement fail with *error*."""
+
+    def __init__(self, refuses: int | None = None, error: Exception | None = None) -> None:
+        self.asked: list[list[int]] = []
+        self._refuses, self._error = refuses, error
+        self._may_run = asyncio.Event()
+
+    def go_on(self) -> None:
+        self._may_run.set()
+
+    async def run(self, numbers: Sequence[int]) -> list[int]:
+        self.asked.append(list(numbers))
+        await self._may_run.wait()
+        if self._refuses in numbers:
+            assert self._error is not None
+            raise self._error
+        return [2 * number for number in numbers]
+
+    async def all_of(self, calls: Sequence[int], *, most: int = 256) -> list[int | BaseException]:
+        """What each of *calls* returns or raises. They are made in this order, each once those
+        before it were made or wait."""
+        grouped = Grouped(self.run, most=most)
+        tasks = []
+        for number in calls:
+            tasks.append(asyncio.create_task(grouped.ask(number)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        self.go_on()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def refused(error: Exception) -> StoreError:
+    """*error* of the server, as the store's connections raise it."""
+    failed = StoreError("refused", committed=False)
+    failed.__cause__ = error
+    return failed
+
+
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+@on_asyncio
+async def test_calls_that_come_while_statements_run_are_made_together_in_their_order() -> None:
+    statements = Statements()
+    assert await statements.all_of([5, 4, 3, 2, 1]) == [10, 8, 6, 4, 2]
+    assert statements.asked == [[5], [4], [3, 2, 1]]
+
+
+@on_asyncio
+async def test_a_statement_is_for_no_more_calls_than_it_may_be() -> None:
+    statements = Statements()
+    assert await statements.all_of([1, 2, 3, 4, 5, 6], most=3) == [2, 4, 6, 8, 10, 12]
+    assert statements.asked == [[1], [2], [3, 4, 5], [6]]
+
+
+@on_asyncio
+async def test_what_the_server_refuses_fails_the_call_that_is_why_and_no_other() -> None:
+    error = refused(asyncpg.DataCorruptedError("page 7"))
+    statements = Statements(refuses=4, error=error)
+    assert await statements.all_of([1, 2, 3, 4, 5]) == [2, 4, 6, error, 10]
+    assert statements.asked == [[1], [2], [3, 4, 5], [3], [4], [5]]
+
+
+@on_asyncio
+@pytest.mark.parametrize(
+    "error",
+    [refused(OSError("lost")), refused(asyncpg.DeadlockDetectedError("again")), KeyError("a bug")],
+    ids=lambda error: repr(error.__cause__ or error),
+)
+async def test_what_is_nobodys_fault_fails_all_calls_of_the_statement_at_once(
+    error: Exception,
+) -> None:
+    statements = Statements(refuses=4, error=error)
+    assert await statements.all_of([1, 2, 3, 4, 5]) == [2, 4, error, error, error]
+    assert statements.asked == [[1], [2], [3, 4, 5]]
+
+
+@on_asyncio
+async def test_a_call_that_is_cancelled_costs_the_others_nothing() -> None:
+    statements = Statements()
+    grouped = Grouped(statements.run)
+    tasks = [asyncio.create_task(grouped.ask(number)) for number in (1, 2, 3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert statements.asked == [[1, 2, 3]]
+    late = [asyncio.create_task(grouped.ask(number)) for number in range(4, 8)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    for cancelled in (tasks[1], late[1], late[-1]):
+        cancelled.cancel()
+    statements.go_on()
+    found = await asyncio.gather(*tasks, *late, return_exceptions=True)
+    assert [each for each in found if isinstance(each, int)] == [2, 6, 8, 12]
+    assert sum(isinstance(each, asyncio.CancelledError) for each in found) == 3
+    assert await grouped.ask(9) == 18
+
+
+@pytest.mark.parametrize(
+    ("error", "is_the_servers_answer"),
+    [
+        (asyncpg.DataCorruptedError("page 7"), True),
+        (asyncpg.UniqueViolationError("twice"), True),
+        (asyncpg.DeadlockDetectedError("again"), False),
+        (asyncpg.AdminShutdownError("bye"), False),
+        (asyncpg.InterfaceError("closed"), False),
+        (OSError("lost"), False),
+    ],
+)
+def test_only_what_the_server_says_of_a_statement_refuses_it(
+    error: Exception, is_the_servers_answer: bool
+) -> None:
+    assert is_refused(error) is is_the_servers_answer
+    assert is_refused(refused(error)) is is_the_servers_answer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import anyio.to_thread
 import pytest
 
-from llmsession.errors import RecordDamaged
+from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store import Owner, PostgresStore
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -100,6 +101,7 @@ async def test_a_page_that_the_server_cannot_read_costs_the_records_on_it_alone(
     async with frail_database.store() as store:
         lease = await store.create("s", ANN)
         await written(store, lease, *[b"%d" % at * 300 for at in range(100)])
+        await written(store, await store.create("sound", ANN), b"a", b"b")
         [(path,)] = frail_database.sql(
             "SELECT pg_relation_filepath($1)", f'"{frail_database.schema}".record'
         )
@@ -116,6 +118,19 @@ async def test_a_page_that_the_server_cannot_read_costs_the_records_on_it_alone(
         assert bodies == [b"%d" % at * 300 for at in range(first - 1)]
         error = await raised(RecordDamaged, lambda: store.read("s", after=first - 1))
         assert error.seq == first
+        together: dict[str, object] = {}
+
+        async def read(name: str, after: int) -> None:
+            try:
+                records = await store.read(name, after=after, limit=2)
+                together[name] = [record.body for record in records]
+            except RecordDamaged as error:
+                together[name] = error.seq
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read, "s", first - 1)
+            group.start_soon(read, "sound", 0)
+        assert together == {"s": first, "sound": [b"a", b"b"]}
         assert (await store.read("s", after=98))[-1].body == b"99" * 300
         limited = await store.read("s", after=first - 3, limit=50)
         assert [record.seq for record in limited] == [first - 2, first - 1]
@@ -131,3 +146,35 @@ async def test_large_records_come_back_in_any_number(
         await answer.wait()
     assert await bodies_of(store, "s") == bodies
     assert database.sql("SELECT count(*) FROM @blob") == [(1,)]
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
+async def test_sessions_that_are_read_together_get_their_own_records_each(
+    database: Database, key: bytes | None
+) -> None:
+    found: dict[str, list[tuple[int, bytes]] | None] = {}
+    async with database.store(key=key) as store:
+        for number in range(40):
+            lease = await store.create(f"s{number}", ANN)
+            await written(store, lease, *[b"%d/%d" % (number, at) for at in range(1, number + 1)])
+
+        async def read(name: str, after: int, limit: int | None) -> None:
+            try:
+                records = await store.read(name, after=after, limit=limit)
+            except SessionNotFound:
+                found[name] = None
+            else:
+                found[name] = [(record.seq, record.body) for record in records]
+
+        async with anyio.create_task_group() as group:
+            for number in range(41):
+                group.start_soon(read, f"s{number}", number % 3, None if number % 5 == 0 else 16)
+    expected = {
+        f"s{number}": [
+            (at, b"%d/%d" % (number, at))
+            for at in range(number % 3 + 1, number + 1)
+            if number % 5 == 0 or at <= number % 3 + 16
+        ]
+        for number in range(40)
+    }
+    assert found == {**expected, "s40": None}

@@ -124,3 +124,18 @@ def test_a_thread_that_nobody_ends_does_not_keep_its_process() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=150, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize(
+    ("anyio_backend", "kind"),
+    [(("asyncio", {}), "asyncio"), (("asyncio", {"use_uvloop": True}), "uvloop")],
+    ids=["asyncio", "uvloop"],
+)
+async def test_its_loop_is_of_the_kind_of_its_first_caller(kind: str) -> None:
+    thread = LoopThread("test")
+
+    async def work() -> str:
+        return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+    assert await thread.run(work) == kind
+    await thread.end()
