@@ -87,7 +87,7 @@ async def test_a_client_that_was_given_one_host_knows_the_others_when_that_one_i
     ):
         a = await stack.enter_async_context(local_host(database, tmp_path, "a"))
         await refresh(a, b)
-        async with connect_cluster([a.address]) as sessions:
+        async with connect_cluster([a.address], patience_s=10.0) as sessions:
             await stack.aclose()
             session = await sessions.create(CONFIG)
             assert await (await session.send("hi")).text() == "said"
@@ -98,7 +98,8 @@ async def test_commands_and_subscribers_follow_a_session_from_host_to_host(
     database: Database, tmp_path: Path
 ) -> None:
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
-        session = await sessions.create(CONFIG, session_id="s")
+        await a.manager.create(CONFIG, session_id="s")  # wherever it is placed
+        session = await sessions.open("s")
         events = session.subscribe(after=0)
         source, target = a, b
         for _ in range(4):
@@ -113,6 +114,8 @@ async def test_commands_and_subscribers_follow_a_session_from_host_to_host(
                 seqs.append(seq)
             if isinstance(event, records.TurnCommitted) and event.turn == 5:
                 break
+        else:
+            pytest.fail(f"the subscription ended after record {seqs[-1]}")
         assert seqs == list(range(1, seqs[-1] + 1))
 
 
@@ -120,19 +123,22 @@ async def test_commands_that_were_sent_while_a_session_moved_are_performed_once_
     database: Database, tmp_path: Path
 ) -> None:
     async with two_hosts(database, tmp_path) as (a, b), connect_cluster([a.address]) as sessions:
-        session = await sessions.create(CONFIG, session_id="s")
+        await a.manager.create(CONFIG, session_id="s")  # wherever it is placed
+        session = await sessions.open("s")
         sends = [asyncio.create_task(session.send(f"m{number}")) for number in range(5)]
         await asyncio.sleep(0)
         moving = asyncio.create_task(move("s", a, b))
         sends += [asyncio.create_task(session.send(f"m{number}")) for number in range(5, 20)]
-        turns = [await send for send in sends]
         await moving
-        assert [turn.id.number for turn in turns] == list(range(1, 21))
+        # The client learns only by refusals of these that the session is elsewhere.
+        sends += [asyncio.create_task(session.send(f"m{number}")) for number in range(20, 30)]
+        turns = [await send for send in sends]
+        assert [turn.id.number for turn in turns] == list(range(1, 31))
         for turn in turns:
             assert await turn.text() == "said"
         history = await session.read_conversation()
         asked = [bytes(message.body).decode() for message in history if message.role == "user"]
-        assert [f'"m{number}"' in text for number, text in enumerate(asked)] == [True] * 20
+        assert [f'"m{number}"' in text for number, text in enumerate(asked)] == [True] * 30
 
 
 async def test_a_send_that_meets_the_end_of_a_hand_over_does_not_bring_the_session_back(
@@ -167,20 +173,26 @@ async def test_a_command_that_was_served_for_long_is_not_given_up_when_its_sessi
     async with (
         asyncio.timeout(100),
         local_host(database, tmp_path, "a", lambda request, tag: never()) as a,
-        local_host(database, tmp_path, "b", lambda request, tag: "said") as b,
+        local_host(database, tmp_path, "b", lambda request, tag: never()) as b,
+        local_host(database, tmp_path, "c", lambda request, tag: "said") as c,
         connect_cluster([a.address], patience_s=1.0) as sessions,
     ):
-        await refresh(a, b)
-        session = await sessions.create(CONFIG, session_id="s")
+        await refresh(a, b, c)
+        await a.manager.create(CONFIG, session_id="s")
+        session = await sessions.open("s")
         turn = await session.send("hi")
         outcome = asyncio.create_task(turn.outcome())
-        for _ in range(30):  # in all longer than the client is patient
-            await session.read_status()
-            await asyncio.sleep(0.05)
-        a.routing.hand_over_to("s", "b")
-        await a.manager.hand_over("s", when="now")
+        await session.read_status()  # so the host has the question
+        for source, target in ((a, b), (b, c)):
+            source.routing.hand_over_to("s", target.name)
+            await source.manager.hand_over("s", when="now")
+            for _ in range(30):  # in all longer than the client is patient
+                await session.read_status()
+                if target is c:
+                    break
+                await asyncio.sleep(0.05)
         assert (await outcome).status == "committed"
-        assert b.manager.live == ("s",)
+        assert c.manager.live == ("s",)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,11 +11,12 @@ import pytest
 
 from llmsession import SessionInUse, SessionMoved, SessionNotFound, connect
 from llmsession.cluster import connect_cluster
-from llmsession.cluster.placement import host_of
+from llmsession.cluster.placement import Host, View, host_of
+from llmsession.cluster.routing import Routing
 from llmsession.session.manager import runtime_of
 from llmsession.transport.wire import messages as w
 from tests.cluster.hosts import LocalHost, local_host, refresh
-from tests.store.conftest import Database
+from tests.store.conftest import Database, until
 from tests.transport.places import CONFIG
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -93,6 +94,74 @@ async def test_a_client_that_was_sent_to_a_host_is_served_there(
         assert session in a.manager.live
 
 
+class LateDirectory:
+    """The directory of *host*, whose news do not arrive: the view stays as it is now, or *view*."""
+
+    def __init__(self, host: LocalHost, view: View | None = None) -> None:
+        self._directory = host.directory
+        self.name = host.directory.name
+        self.view = host.directory.view if view is None else view
+
+    @property
+    def age_s(self) -> float:
+        return self._directory.age_s
+
+    def watch(
+        self,
+        on_view: Callable[[View, View], None] | None = None,
+        on_move: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Nothing arrives."""
+
+    async def drain(self, host: str) -> None:
+        await self._directory.drain(host)
+
+    async def is_gone(self, host: Host) -> bool:
+        return await self._directory.is_gone(host)
+
+
+def route_by(directory: LateDirectory, host: LocalHost) -> None:
+    host.service.admission.router = Routing(host.manager, directory, host.name)
+
+
+def view_of_one(host: LocalHost) -> View:
+    """A view in which *host* is alone."""
+    view = host.directory.view
+    return View(view.version, tuple(each for each in view.hosts if each.name == host.name))
+
+
+async def test_hosts_that_know_of_the_other_one_only_do_not_send_a_client_to_and_fro(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await released(a, placed_on=a)
+        route_by(LateDirectory(a, view_of_one(b)), a)
+        route_by(LateDirectory(b, view_of_one(a)), b)
+        async with connect_cluster([a.address], patience_s=0.5) as sessions:
+            handle = await sessions.open(session)
+            assert await (await handle.send("hi")).text() == "one"
+        assert (await a.manager.row(session)).epoch == 2  # it was taken once
+
+
+async def test_a_host_that_has_not_heard_of_a_sessions_owner_does_not_serve_it(
+    database: Database, tmp_path: Path
+) -> None:
+    async with two_hosts(database, tmp_path) as (a, b):
+        session = await b.manager.create(CONFIG)
+        late = LateDirectory(a, view_of_one(a))
+        route_by(late, a)
+        async with connect(a.address) as client:
+            with pytest.raises(SessionInUse):
+                await client.open(session.id)
+        async with connect_cluster([a.address]) as sessions:
+            asked = a.service.admission.commands
+            opening = asyncio.create_task(sessions.open(session.id))
+            await until(lambda: opening.done() or a.service.admission.commands >= asked + 2)
+            late.view = a.directory.view  # the news arrive
+            assert await (await (await opening).send("hi")).text() == "one"
+        assert (a.manager.live, b.manager.live) == ((), (session.id,))
+
+
 async def test_a_host_that_drains_takes_no_session_that_another_one_can_take(
     database: Database, tmp_path: Path
 ) -> None:
@@ -149,7 +218,7 @@ async def test_a_session_whose_host_failed_to_hand_it_over_is_served_there_again
         actor = runtime_of(a.manager).find_live(session.id)
         assert actor is not None
         actor.fence()  # it ends without a release, as when its store fails
-        async with connect_cluster([b.address]) as sessions:
+        async with connect_cluster([b.address], patience_s=10.0) as sessions:
             assert await (await (await sessions.open(session.id)).send("hi")).text() == "one"
         assert (a.manager.live, b.manager.live) == ((session.id,), ())
 

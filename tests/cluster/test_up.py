@@ -35,9 +35,14 @@ def program(database: Database, *arguments: str) -> list[str]:
 
 @asynccontextmanager
 async def running(
-    database: Database, folder: Path, *arguments: str, after: Sequence[str] = ()
+    database: Database,
+    folder: Path,
+    *arguments: str,
+    after: Sequence[str] = (),
+    limit_s: float = 120.0,
 ) -> AsyncIterator[Process]:
-    """``cluster up``. What it left running is killed at the end."""
+    """``cluster up``. It is used for *limit_s* at most. What it left running is killed at the
+    end."""
     process = await asyncio.create_subprocess_exec(
         *program(database, "up", "--folder", str(folder), *arguments),
         *after,
@@ -46,7 +51,7 @@ async def running(
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(limit_s):
             yield process
     finally:
         if process.returncode is None:

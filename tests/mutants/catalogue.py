@@ -9,7 +9,7 @@ from .mutant import Mutant
 from .of_command_line import COMMAND_LINE
 from .of_commands import COMMANDS, INTERRUPTS, LANES
 from .of_contexts import COMPACTION, PROJECTION
-from .of_owners import OWNERS, STORES
+from .of_owners import CLUSTERS, OWNERS, STORES
 from .of_receipts import RECEIPTS, SPENDING
 from .of_records import DURABLE, FOLD, RETENTION, SUBSCRIBERS
 from .of_tools import TOOLS
@@ -32,6 +32,7 @@ CATALOGUE: Mapping[str, tuple[Mutant, ...]] = {
     "Subscribers": SUBSCRIBERS,
     "Retention": RETENTION,
     "Owners and recovery": OWNERS,
+    "Clusters": CLUSTERS,
     "Stores": STORES,
     "Compaction": COMPACTION,
     "Requests": PROJECTION,

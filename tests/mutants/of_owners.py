@@ -1,10 +1,10 @@
-"""Mutants of who may write: owners, recovery, and the fence of each store."""
+"""Mutants of who may write: owners, recovery, the fence of each store, and a cluster's hosts."""
 
 from __future__ import annotations
 
 from .mutant import read_mutants
 
-__all__ = ["OWNERS", "STORES"]
+__all__ = ["CLUSTERS", "OWNERS", "STORES"]
 
 OWNERS = read_mutants(r"""
 in session/registry/activation_table.py, by session/registry/test_lifecycle.py
@@ -133,7 +133,9 @@ a pid that was given again is taken for who had it before (docs/how-to/keep-sess
     - return start_of(pid) != started
     + return start_of(pid) is None
     test_a_pid_that_was_given_again_is_not_taken_for_who_had_it_before
+""")
 
+CLUSTERS = read_mutants(r"""
 in cluster/supervisor.py, by cluster/test_supervisor.py
 a host is stopped before the one that takes its place is up (docs/how-to/run-a-cluster.md)
     - if chosen.state == "up" and up <= wanted:
@@ -147,6 +149,67 @@ hosts that end count for nothing on their node (docs/how-to/run-a-cluster.md)
     - staying = [host for host in here if host.state != "stopping"]
     + staying = [host for host in here if host.state == "up"]
     test_hosts_that_are_not_up_are_stopped_first
+
+in cluster/routing.py, by cluster/test_routing.py
+a host does not look who owns a session (docs/how-to/run-a-cluster.md)
+    -             if holder is not None and not await self._is_gone(holder):
+    +             if False:
+    test_a_session_that_lives_elsewhere_is_refused_with_the_address_of_its_host
+a client that was sent to a host is sent on by the view of that host (docs/explanation/cluster.md)
+    - if is_sent_here and not is_draining and given is None:
+    + if False:
+    test_hosts_that_know_of_the_other_one_only_do_not_send_a_client_to_and_fro
+a host that drains takes the sessions of clients that were sent there (docs/how-to/run-a-cluster.md)
+    - if is_sent_here and not is_draining and given is None:
+    + if is_sent_here and given is None:
+    test_a_host_that_drains_takes_no_session_that_another_one_can_take
+a session comes back to the host that has just handed it over (docs/explanation/cluster.md)
+    - if is_sent_here and not is_draining and given is None:
+    + if is_sent_here and not is_draining:
+    test_a_client_that_was_sent_here_is_sent_on_if_the_session_was_handed_over_meanwhile
+a host sends clients away from a session that it failed to hand over (docs/explanation/cluster.md)
+    - if given is not None and (given.epoch != row.epoch or is_ours):
+    + if given is not None and given.epoch != row.epoch:
+    test_a_session_whose_host_failed_to_hand_it_over_is_served_there_again
+a host that has left takes sessions (docs/how-to/run-a-cluster.md)
+    -         if self._has_left:
+    -             self._send_away(session)
+    -             return
+    -         try:
+    +         try:
+    test_a_host_that_has_left_sends_clients_away_without_its_directory
+a session is made where it is not placed (docs/how-to/run-a-cluster.md)
+    -             if placed is None or placed.name == self._host:
+    +             if True:
+    test_a_session_without_an_id_gets_one_that_is_placed_on_its_host
+
+in cluster/clients.py, by cluster/test_routing.py
+a client gives up where a host has not heard of a session's owner (docs/explanation/cluster.md)
+    - if not isinstance(error, Unreachable | SessionInUse):
+    + if not isinstance(error, Unreachable):
+    test_a_host_that_has_not_heard_of_a_sessions_owner_does_not_serve_it
+
+in cluster/clients.py, by cluster/test_clients.py
+a client learns no hosts when it connects (docs/how-to/run-a-cluster.md)
+    -         self._note_hosts(address, link.cluster)
+    +         pass
+    test_a_client_that_was_given_one_host_knows_the_others_when_that_one_is_gone
+commands that a moving session refused are sent again out of order (docs/explanation/cluster.md)
+    - insort(line.waiting, request, key=lambda request: request.command.id)
+    + line.waiting.insert(0, request)
+    test_commands_that_were_sent_while_a_session_moved_are_performed_once_and_in_order
+a command that was served for long is given up when its session moves (docs/how-to/run-a-cluster.md)
+    - if request.give_up is None or was_served:
+    + if request.give_up is None:
+    test_a_command_that_was_served_for_long_is_not_given_up_when_its_session_moves
+a repeat that is refused is said not to be done (docs/explanation/cluster.md)
+    - is_certain = not isinstance(error, SessionInUse | SessionMoved | Overloaded)
+    + is_certain = True
+    test_nobody_is_told_that_nothing_was_done_where_a_host_may_have_done_it
+a subscription ends when its session moves (docs/explanation/cluster.md)
+    - if sink is None or not moved:
+    + if True:
+    test_commands_and_subscribers_follow_a_session_from_host_to_host
 """)
 
 STORES = read_mutants(r"""

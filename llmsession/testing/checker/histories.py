@@ -97,7 +97,7 @@ class SeenRecord(msgspec.Struct, frozen=True):
 
 class SubscriptionHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What one subscriber saw, in its order. ``after`` is the cursor that it began at. It
-    ``is_complete`` if it read until nothing came any more."""
+    ``is_complete`` if it read on until every turn had ended."""
 
     client: str
     session: str
@@ -403,8 +403,10 @@ def _check_subscribers(session: _Session) -> Iterator[str]:
                     f" {record.epoch}"
                 )
         else:
-            if subscription.is_complete and cursor < len(session.log):
-                yield f"{name} ended after record {cursor} of {len(session.log)}"
+            # What no turn has may follow: an owner hands the session over, and nobody asked for it.
+            last = max((record.seq for record in session.log if record.turn is not None), default=0)
+            if subscription.is_complete and cursor < last:
+                yield f"{name} ended after record {cursor}, and record {last} ended a turn"
 
 
 class _Bound(msgspec.Struct, frozen=True):

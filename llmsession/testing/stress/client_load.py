@@ -64,8 +64,8 @@ class ClientLoad:
     """The load of *plan*, by *clients* in turns. In asyncio or trio.
 
     ``run`` creates the sessions and works until ``stop`` is called. It then waits until every
-    operation was answered, every turn has ended and every subscriber has read the last record, so
-    it ends only if the sessions can be used. Errors of operations are recorded; those of
+    operation was answered, every turn has ended and every subscriber has read its end, so it ends
+    only if the sessions can be used. Errors of operations are recorded; those of
     subscriptions are, too, and are in ``troubles``.
     """
 
@@ -76,7 +76,8 @@ class ClientLoad:
         self._operations: list[Operation] = []
         self._subscriptions: list[SubscriptionHistory] = []
         self._last: dict[str, int] = {}
-        """By session: its newest record after all turns had ended."""
+        """By session: its newest record after all turns had ended. Owners that hand the session
+        over may write more."""
         self.started = anyio.Event()
         """Set once every session has committed or dropped a turn."""
         self._begun: set[str] = set()
@@ -196,7 +197,8 @@ class ClientLoad:
             self.started.set()
 
     def last_of(self, session: str) -> int | None:
-        """The last record of *session*; None if it is not known yet."""
+        """The record of *session* that its subscribers are to reach; None if it is not known
+        yet."""
         return self._last.get(session)
 
     def add(self, subscription: SubscriptionHistory) -> None:
@@ -374,21 +376,21 @@ class _Reader:
         self._random = load.random(self._name)
 
     async def run(self) -> None:
-        """Read until the session's last record, after the load was stopped."""
+        """Read until every turn has ended, after the load was stopped."""
         cursor, is_over = 0, False
         while not is_over:
             is_over, cursor = await self._read(cursor)
             await self._load.pause(self._random)
 
     async def _read(self, after: int) -> tuple[bool, int]:
-        """Returns whether the last record was read, and the seq of the last one that was."""
+        """Returns whether every turn has ended, and the seq of the last record that was read."""
         at_most = 10_000_000 if self._number == 0 else self._random.choice((1, 5, 30))
         seen: list[SeenRecord] = []
         is_over = False
-        try:
-            session = await self._manager.open(self._session)
-            events = session.subscribe(after=after)
-            async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group:
+            try:
+                session = await self._manager.open(self._session)
+                events = session.subscribe(after=after)
                 while len(seen) < at_most and not is_over:
                     with anyio.move_on_after(0.5):
                         event = await anext(events, None)
@@ -402,11 +404,12 @@ class _Reader:
                             if isinstance(event, r.ToolsRequested) and self._number == 0:
                                 group.start_soon(self._answer, session, event)
                     cursor = seen[-1].seq if seen else after
-                    is_over = self._load.last_of(self._session) == cursor
+                    last = self._load.last_of(self._session)
+                    is_over = last is not None and cursor >= last
                 events.close()
-        except SessionError as error:
-            trouble = f"{self._name} after {after}: {type(error).__name__}: {error_text(error)}"
-            self._load.troubles.append(trouble)
+            except SessionError as error:  # outside of the group it would be in an ExceptionGroup
+                trouble = f"{self._name} after {after}: {type(error).__name__}: {error_text(error)}"
+                self._load.troubles.append(trouble)
         self._load.add(
             SubscriptionHistory(
                 client=self._name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -52,3 +53,15 @@ async def test_the_sessions_of_a_host_that_cannot_reach_the_database_go_on_elsew
         await asyncio.sleep(CUT_S)
         world.hosts["a"].to_postgres.set("whole")
         await load.progressed(5)
+
+
+async def test_a_host_that_is_ended_while_it_cannot_reach_the_database_ends(
+    world: World, seed: int
+) -> None:
+    await world.start("a", "b")
+    async with world.load(seed, allows=("StoreError",)) as load:
+        world.hosts["a"].to_postgres.set("cut")
+        await asyncio.sleep(3)
+        world.hosts["a"].signal(signal.SIGTERM)
+        assert await world.hosts["a"].ended() == 0
+        await load.progressed(3)

@@ -12,7 +12,7 @@ import pytest
 
 from llmsession.cluster.directory import Directory
 from llmsession.transcripts import write_own
-from tests.cluster.faults.world import TALK, observed_load
+from tests.cluster.faults.world import DEADLINE_S, TALK, observed_load
 from tests.cluster.test_up import call, line_with, running
 from tests.store.conftest import Database
 
@@ -30,7 +30,7 @@ async def test_sessions_go_on_without_their_keeper_and_under_the_next_one(
         slowly = ("--", "--replay-delay", "0.02")
         async with (
             AsyncExitStack() as later,
-            running(database, folder, *up, after=slowly) as keeper,
+            running(database, folder, *up, after=slowly, limit_s=2 * DEADLINE_S) as keeper,
             Directory(database.dsn, database.schema) as directory,
         ):
             await line_with(keeper, "ready", "2 hosts")
@@ -47,7 +47,7 @@ async def test_sessions_go_on_without_their_keeper_and_under_the_next_one(
                 os.kill(process.pid, signal.SIGKILL)
                 await load.progressed(3)
                 successor = await later.enter_async_context(
-                    running(database, folder, *up, after=slowly)
+                    running(database, folder, *up, after=slowly, limit_s=2 * DEADLINE_S)
                 )
                 await line_with(successor, "ready", "2 hosts")
                 await load.progressed(3)

@@ -12,6 +12,7 @@ from llmsession.testing.checker.histories import check_history
 from llmsession.testing.scripted import Scripted, say
 from llmsession.testing.stress.client_load import ClientLoad, LoadPlan, read_log
 from llmsession.turns.request import Request, StepTag
+from tests.cluster.faults.world import DEADLINE_S
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.store.conftest import Database
 
@@ -29,7 +30,7 @@ async def test_two_hosts_that_take_sessions_from_each_other_keep_the_logs_right(
     database: Database, tmp_path: Path, seed: int
 ) -> None:
     async with (
-        asyncio.timeout(150),
+        asyncio.timeout(DEADLINE_S),
         local_host(database, tmp_path, "a", reply) as a,
         local_host(database, tmp_path, "b", reply) as b,
         connect_cluster([a.address]) as one,

@@ -204,7 +204,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a subscriber misses the last event": (
         seen(lambda seen: seen.pop()),
-        "the subscriber c2 ended after record 6 of 7",
+        "the subscriber c2 ended after record 6, and record 7 ended a turn",
     ),
     "a subscriber saw what was not written": (
         seen(lambda seen: seen.append(SeenRecord(40.0, 8, 3, "turn.accepted", 4))),
@@ -252,6 +252,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_fault_is_named(fault: str) -> None:
     changes, sentence = FAULTS[fault]
     assert f"session s: {sentence}" in check_history(history(**changes))
+
+
+def test_an_owner_may_write_after_what_a_complete_subscriber_read() -> None:
+    handed_over = LogRecord(seq=8, epoch=3, kind="session.handed_over")
+    assert check_history(history(log=(*LOG, handed_over))) == ()
 
 
 def test_an_operation_without_an_answer_may_have_had_no_effect() -> None:
