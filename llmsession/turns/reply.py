@@ -446,6 +446,26 @@ def _raw_field(raw: _Raw, name: str) -> bytes | None:
     return None if value is None else bytes(value)
 
 
+def _unused(base: str, *taken: Collection[str]) -> str:
+    """*base*, or *base* with a suffix: the first one that is in none of *taken*, if all suffixes
+    before it are.
+
+    Looks at few names, however many are taken: some servers give every call the same id.
+    """
+
+    def is_taken(suffix: int) -> bool:
+        name = f"{base}_{suffix}" if suffix > 1 else base
+        return any(name in names for names in taken)
+
+    last, free = 0, 1
+    while is_taken(free):
+        last, free = free, 2 * free
+    while free - last > 1:
+        middle = (last + free) // 2
+        last, free = (middle, free) if is_taken(middle) else (last, middle)
+    return f"{base}_{free}" if free > 1 else base
+
+
 def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[bytes, ...]:
     """*blocks* with call ids that no earlier call of the session has: ``id``, ``id_2``, ...
 
@@ -460,9 +480,7 @@ def rename_calls(blocks: tuple[bytes, ...], used: Collection[str]) -> tuple[byte
             fields = _Fields.decode(raw)
             call_id: str = msgspec.json.decode(fields["id"], type=str)
             base = _NOT_IN_IDS.sub("_", call_id) or "call"
-            unique, suffix = base, 2
-            while unique in names or unique in used:
-                unique, suffix = f"{base}_{suffix}", suffix + 1
+            unique = _unused(base, names, used)
             names.add(unique)
             if unique != call_id:
                 is_renamed = True

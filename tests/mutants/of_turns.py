@@ -171,8 +171,8 @@ a refused turn is committed (rule 2)
 BLOCKS = read_mutants(r'''
 in turns/reply.py, by turns/test_reply_committed.py
 call ids are not made unique (invariant 13)
-    - while unique in names or unique in used:
-    + while False:
+    - return any(name in names for names in taken)
+    + return False
     session/actor/test_tool_calls.py
     test_call_ids_are_unique_in_a_session_before_they_are_published
 a cut reply keeps calls that nobody will answer (invariant 4)

@@ -22,7 +22,7 @@ from rich.table import Table
 from llmsession.errors import InvalidInput, Refused
 from llmsession.providers import ReplayProvider
 from llmsession.session import LLMSession, SearchPage, SessionManager
-from llmsession.session.core.account import usage_of
+from llmsession.session.core.account import UsageByModel, usage_of
 from llmsession.session.log.read_state import begun_rows, read_state
 from llmsession.session.log.state import SessionState
 from llmsession.session.log.titles import title_of
@@ -38,7 +38,7 @@ from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import Owner
 from llmsession.transport.interface import ManagerInterface
 from llmsession.turns.blocks import Block, OpaqueBlock, TextBlock, ToolResultBlock, ToolUseBlock
-from llmsession.turns.messages import Message, count_turns
+from llmsession.turns.messages import Message
 from llmsession.turns.spending.prices import PriceTable, dollars
 
 from ..common.confirm import confirm
@@ -262,10 +262,10 @@ def _described(row: SessionRow, title: str) -> tuple[str, ...]:
 def _shown(row: SessionRow, state: SessionState, prices: PriceTable) -> Shown:
     return Shown(
         headlines=_described(row, title_of(state)),
-        usage=usage_of(state, prices),
-        messages=state.context_messages(),
+        usage=usage_of(state, UsageByModel(state, prices)),
+        messages=tuple(state.context_messages()),
         history=len(state.history),
-        turns=count_turns(state.history),
+        turns=state.turn_count,
         open=tuple(
             _open_line(turn.number, turn.step if turn.started else 0)
             for turn in state.open.values()

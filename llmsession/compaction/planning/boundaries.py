@@ -178,11 +178,13 @@ def newest_that_fit(sizes: Sequence[int], room: int) -> int:
 
 def turns_from(messages: Sequence[Message], count: int) -> int:
     """Where the newest *count* turns begin; 0 if there are no older ones."""
-    turns = list(dict.fromkeys(message.turn for message in messages))
-    newest_turns = set(turns[-count:])
-    return next(
-        (index for index, message in enumerate(messages) if message.turn in newest_turns), 0
-    )
+    # From the newest one back, because the older ones may be any number.
+    newest_turns: set[int] = set()
+    for index in range(len(messages) - 1, -1, -1):
+        newest_turns.add(messages[index].turn)
+        if len(newest_turns) > count > 0:
+            return index + 1
+    return 0
 
 
 def steps_from(messages: Sequence[Message], count: int | None) -> int:
@@ -192,13 +194,13 @@ def steps_from(messages: Sequence[Message], count: int | None) -> int:
     return next(islice(_steps_backwards(messages), count - 1, None), 0)
 
 
-def _steps_backwards(messages: Sequence[Message]) -> Iterator[int]:
-    """The positions of the messages with calls, the newest first.
+def _steps_backwards(messages: Sequence[Message], start: int = 0) -> Iterator[int]:
+    """The positions from *start* on of the messages with calls, the newest first.
 
     The very last message is left out, because its calls are not answered yet. All others are
     answered by the message after them.
     """
-    for index in range(len(messages) - 2, -1, -1):
+    for index in range(len(messages) - 2, start - 1, -1):
         if messages[index].tool_calls:
             yield index
 
@@ -210,17 +212,18 @@ def recent_from(
     keep_turns: int,
     keep_steps: int | None,
     max_tokens: int,
+    start: int = 0,
 ) -> int:
-    """Where the recent part begins.
+    """Where the recent part begins, at *start* at the earliest.
 
     It holds the newest *keep_turns* turns, and of them the newest *keep_steps* steps, but never
     more than *max_tokens* tokens by *sizes*. The newest step of these turns is always recent, and
-    so is the last message.
+    so is the last message. Messages before *start* are not looked at: there may be any number.
     """
-    by_turns = turns_from(messages, keep_turns)
-    by_steps, by_tokens = steps_from(messages, keep_steps), newest_that_fit(sizes, max_tokens)
+    by_tokens = start + newest_that_fit(sizes[start:], max_tokens)
+    by_turns = max(start, turns_from(messages, keep_turns))
     # The newest step is always recent, unless it belongs to an older turn.
-    newest = next(_steps_backwards(messages), len(messages))
-    if newest < by_turns:
-        newest = len(messages)
+    steps = list(islice(_steps_backwards(messages, by_turns), keep_steps or 1))
+    newest = steps[0] if steps else len(messages)
+    by_steps = steps[-1] if keep_steps is not None and len(steps) == keep_steps else start
     return max(0, min(max(by_turns, by_steps, by_tokens), newest, len(messages) - 1))

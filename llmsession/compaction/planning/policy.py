@@ -55,11 +55,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """*tokens*, estimated by characters, in the tokens of ``used_tokens``."""
         return tokens * self.scale_permille // 1000
 
-    def size(self, messages: Sequence[Message], view: View) -> int:
-        """The estimated tokens of *messages* as *view* shows them, without system text and
-        tools.
+    def size(self, messages: Sequence[Message], view: View, *, end: int | None = None) -> int:
+        """The estimated tokens of *messages*, or of those before position *end*, as *view* shows
+        them, without system text and tools.
         """
-        return self.scaled(context_tokens(messages, view, self.profile))
+        return self.scaled(context_tokens(messages, view, self.profile, end=end))
 
 
 class Policy(Protocol):

@@ -98,7 +98,7 @@ def with_summary(
         return plan
     if prefix_summary is not None and prefix_summary.by == "provider":
         plan = _undisturbed(plan, prefix_summary, view, messages)
-    source_tokens = budget.size(messages[: summary_request.upto], view)
+    source_tokens = budget.size(messages, view, end=summary_request.upto)
     for summary in _candidates(summary_request, prefix_summary):
         pinned = None if summary.by == "provider" else summary_request.pinned
         tokens = text_tokens_for(summary.text, budget.profile)
@@ -138,7 +138,7 @@ def _with_pin(
     removed together with it, unless it repeats the request that is still the newest.
     """
     before = view.injected if plan.injected is None else plan.injected
-    pins = _pins(before, messages[: view.start])
+    pins = _pins(before, messages, view.start)
     newest = newest_request(messages)
     if pins and pinned is None and newest is not None and newest < view.start:
         words = messages[newest].text
@@ -154,15 +154,22 @@ def without_pins(view: View, messages: Sequence[Message], upto: int) -> tuple[In
 
     A summary of whole turns contains these requests. Returns None if nothing changes.
     """
-    pins = _pins(view.injected, messages[:upto])
+    pins = _pins(view.injected, messages, upto)
     return tuple(item for item in view.injected if item not in pins) if pins else None
 
 
-def _pins(injected: Sequence[Injected], messages: Sequence[Message]) -> list[Injected]:
-    """Those of *injected* that repeat a user message of *messages*."""
+def _pins(injected: Sequence[Injected], messages: Sequence[Message], end: int) -> list[Injected]:
+    """Those of *injected* that repeat a user message of the first *end* of *messages*."""
     # A long message may have been shortened, so only the beginnings are compared.
-    heads = {message.text[:PIN_CHARS] for message in messages if message.is_user}
-    return [item for item in injected if item.at >= 0 and item.text[:PIN_CHARS] in heads]
+    sought = {item.text[:PIN_CHARS] for item in injected if item.at >= 0}
+    missing = set(sought)
+    # From the newest one back, because a pin repeats what was the newest request not long ago.
+    for position in range(end - 1, -1, -1):
+        if not missing:
+            break
+        if messages[position].is_user:
+            missing.discard(messages[position].text[:PIN_CHARS])
+    return [i for i in injected if i.at >= 0 and i.text[:PIN_CHARS] in sought - missing]
 
 
 def _undisturbed(

@@ -124,6 +124,7 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
             keep_turns=self.keep_recent_turns,
             keep_steps=self.keep_recent_steps,
             max_tokens=portion(budget.limit_tokens, self.recent_share),
+            start=view.start,
         )
         is_manual = budget.trigger == "asked"
         draft.swap(recent, 0 if is_manual else target)
@@ -152,10 +153,11 @@ class _Draft(Draft):
         self._compacted_before = view.compacted_before
         self._turns: set[int] = set()
         self._first_edit = len(messages)
-        self._calls = {call.id: call for message in messages for call in message.tool_calls}
+        shown = messages[view.start :]
+        self._calls = {call.id: call for message in shown for call in message.tool_calls}
 
     def _size_before(self) -> int:
-        return sum(self.sizes) + self._summary_tokens
+        return sum(self.sizes[self.start :]) + self._summary_tokens
 
     def measure(self, at: int) -> None:
         """Measure the message at *at* again after an edit, and remember the first edit."""
@@ -272,14 +274,15 @@ class _Draft(Draft):
 
     def _after(self, cut: int, room: int) -> int:
         """The size with a summary of *room* tokens in place of everything before *cut*."""
-        return self.used - self._summary_tokens - sum(self.sizes[:cut]) + room
+        return self.used - self._summary_tokens - sum(self.sizes[self.start : cut]) + room
 
     def _cut_for(self, end: int, target: int, room: int) -> int | None:
         """The first safe cut up to *end* that reaches *target*, else the last safe one."""
         cuts = list(safe_cuts(self.messages, self.start + 1, end))
         if not cuts:
             return None
-        gone = list(accumulate(self.sizes, initial=0))
+        sums = accumulate(self.sizes[self.start :], initial=0)
+        gone = dict(enumerate(sums, self.start))
         left = self.used - self._summary_tokens + room
         reaching = [index for index in cuts if left - gone[index] <= target]
         if not reaching:
@@ -301,7 +304,7 @@ class _Draft(Draft):
         it is still too large, because the number of tokens per character differs from text to text.
         """
         for min_chars in (MIN_SHOWN_CHARS, MIN_SHOWN_CHARS // 2, MIN_SHOWN_CHARS // 4):
-            indexes = [index for index, size in enumerate(self.sizes) if size]
+            indexes = [index for index in range(self.start, len(self.sizes)) if self.sizes[index]]
             room = max(0, limit - (self.used - sum(self.sizes[index] for index in indexes)))
             share = _fair_share([self.sizes[index] for index in indexes], room)
             for index in indexes:
@@ -360,7 +363,7 @@ class _Draft(Draft):
             f"{len(texts)} texts cut" if texts else "",
             f"a summary for the first {summary_request.upto} messages" if summary_request else "",
         ]
-        kept_before = sum(self.sizes[: self._first_edit]) + (
+        kept_before = sum(self.sizes[self.start : self._first_edit]) + (
             self._summary_tokens if self._first_edit else 0
         )
         return planned(

@@ -59,7 +59,9 @@ class Draft:
         self.start = view.start
         self.summary_request: SummaryRequest | None = None
         self.drops_thinking = False
-        self.sizes = [self._size(index) for index in range(len(messages))]
+        self.sizes = [0] * len(messages)
+        for first, end in view.shown_ranges(len(messages)):
+            self.sizes[first:end] = map(self._size, range(first, end))
         self._summary_tokens = told_tokens(view, budget)
         self._before = self._size_before()
         # What the request has beside the messages: system text and tools.
@@ -206,11 +208,11 @@ class Draft:
             instructions=instructions,
             pinned=pinned,
         )
-        self.used += room - self._summary_tokens - sum(self.sizes[:upto])
+        self.used += room - self._summary_tokens - sum(self.sizes[self.start : upto])
         if pinned is not None:
             self.used += self.budget.scaled(text_tokens_for(pinned.text, self.budget.profile))
         self._summary_tokens = room
-        self.sizes[:upto] = [0] * upto
+        self.sizes[self.start : upto] = [0] * (upto - self.start)
         self.start = upto
 
     def condense(self, upto: int, max_tokens: int) -> bool:

@@ -122,24 +122,30 @@ def _remembered(message: Message, profile: Profile, form: _Shown) -> int:
 
 
 def context_tokens(
-    messages: Sequence[Message], view: View, profile: Profile, *, start: int = 0
+    messages: Sequence[Message],
+    view: View,
+    profile: Profile,
+    *,
+    start: int = 0,
+    end: int | None = None,
 ) -> int:
     """The estimated tokens of *messages* as *view* shows them, without system text and tools.
 
-    Messages before position *start* are not counted, and neither are texts injected before them.
+    Messages before position *start*, or from position *end* on, are not counted, and neither are
+    texts injected before or behind them.
     """
-    total = 0
+    total, length = 0, len(messages) if end is None else end
     for item in view.injected:
         # If a summary covers its position, the text is shown behind the summary.
         place = -1 if item.at < 0 else max(item.at, view.start)
-        if start <= 0 or start <= place <= len(messages):
+        if start <= 0 or start <= place <= length:
             total += text_tokens_for(item.text, profile)
     prefix_summary = view.prefix_summary
     if prefix_summary is not None and start < view.start and prefix_summary.inside is None:
         total += text_tokens_for(prefix_summary.text, profile) + MESSAGE_OVERHEAD_TOKENS
-    for position in range(max(start, view.start), len(messages)):
-        if view.shows(position):
-            total += shown_tokens(messages[position], position, view, profile)
+    for first, stop in view.shown_ranges(length, start):
+        for position, message in enumerate(messages[first:stop], first):
+            total += shown_tokens(message, position, view, profile)
     return total
 
 

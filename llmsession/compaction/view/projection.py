@@ -7,7 +7,8 @@ here are pure; ``projector.py`` has the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -203,11 +204,11 @@ def shown_messages(
     prefix_summary = view.prefix_summary
     if start == 0 and prefix_summary is not None:
         yield from _opening(prefix_summary, in_block)
-    for position in range(max(start, view.start), len(messages)):
+    for position in _places(view, start, len(messages), notes):
         if position in notes:
             yield _user_text(notes[position])
-        if view.omitted and not view.shows(position):
-            continue
+            if not view.shows(position):
+                continue
         message: Message | None = messages[position]
         first = _first_block(prefix_summary, position, in_block)
         if first and message is not None:
@@ -217,6 +218,20 @@ def shown_messages(
             yield part
     if len(messages) in notes:
         yield _user_text(notes[len(messages)])
+
+
+def _places(view: View, start: int, end: int, notes: Collection[int]) -> Iterator[int]:
+    """The positions from *start* to *end* at which a message is shown or a text of *notes*
+    stands.
+    """
+    if not (notes or view.omitted):  # nearly always
+        return iter(range(max(start, view.start), end))
+    shown = chain.from_iterable(starmap(range, view.shown_ranges(end, start)))
+    if not notes:
+        return shown
+    # A text stays where it is if the message behind it is left out.
+    noted = (place for place in notes if max(start, view.start) <= place < end)
+    return iter(sorted({*shown, *noted}))
 
 
 def _first_block(prefix_summary: PrefixSummary | None, position: int, in_block: bool) -> int:

@@ -29,7 +29,10 @@ __all__ = ["Projector"]
 class _Inputs(NamedTuple):
     """Everything that a projection depends on, except the frame."""
 
-    messages: tuple[Message, ...]
+    shown: tuple[Message, ...]
+    """The messages that the view shows, in whatever form."""
+    length: int
+    """The number of all messages."""
     view: View
     merges_roles: bool
     in_block: bool
@@ -66,19 +69,20 @@ class Projector:
     ) -> Request:
         """What the function ``project`` returns for these arguments."""
         in_block = is_sent_as_block(view.prefix_summary, profile, frame)
-        inputs = _Inputs(tuple(messages), view, profile.merges_roles, in_block)
-        return request_of(frame, view, self._sent(inputs))
+        shown = view.shown_messages(messages)
+        inputs = _Inputs(shown, len(messages), view, profile.merges_roles, in_block)
+        return request_of(frame, view, self._sent(messages, inputs))
 
-    def _sent(self, inputs: _Inputs) -> list[RequestMessage]:
+    def _sent(self, messages: Sequence[Message], inputs: _Inputs) -> list[RequestMessage]:
         start, earlier_joins = self._reusable(inputs), self._joins
         if start == 0:
             self._closed, self._open, self._joins = [], [], {}
-        if len(self._shown) > 2 * len(inputs.messages) + 64:
+        if len(self._shown) > 2 * len(inputs.shown) + 64:
             self._shown = {}
         # If the code below raises, half a projection is left; then nothing of it is reused.
         self._last = None
         parts = shown_messages(
-            inputs.messages,
+            messages,
             inputs.view,
             in_block=inputs.in_block,
             start=start,
@@ -96,17 +100,20 @@ class Projector:
 
         How a message is shown depends only on the view and on its position. So a longer history
         under the same view begins with what was sent before. There is one exception: a text that
-        was injected behind the last message does not stay the last thing.
+        was injected behind the last message does not stay the last thing. Messages that the view
+        does not show are not compared: there may be any number of them.
         """
         last = self._last
         if last is None or not inputs.view.is_like(last.view):
             return 0
         if (inputs.merges_roles, inputs.in_block) != (last.merges_roles, last.in_block):
             return 0
-        length = len(last.messages)
+        length = last.length
         if any(item.at + 1 >= length for item in inputs.view.injected):
             return 0
-        return length if shared_prefix(last.messages, inputs.messages) == length else 0
+        is_longer = length <= inputs.length
+        is_same = is_longer and shared_prefix(last.shown, inputs.shown) == len(last.shown)
+        return length if is_same else 0
 
     def _show(
         self, message: Message, first: int, position: int, view: View

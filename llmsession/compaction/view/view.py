@@ -4,7 +4,9 @@ history.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +16,8 @@ from llmsession.turns.records import Injected, PrefixSummary
 from .plan import Plan
 
 __all__ = ["View", "text_key"]
+
+T = TypeVar("T")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,27 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             first <= position < end for first, end in self.omitted
         )
 
+    def shown_messages(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Those of *messages* that are shown, in whatever form, in order."""
+        if not self.omitted:
+            return tuple(messages[self.start :])
+        return tuple(
+            chain.from_iterable(messages[a:b] for a, b in self.shown_ranges(len(messages)))
+        )
+
+    def shown_ranges(self, length: int, start: int = 0) -> Iterator[tuple[int, int]]:
+        """The ranges of positions that are shown, of those from *start* to *length*.
+
+        The cost grows with the number of ranges that are left out, not with the conversation.
+        """
+        position = max(start, self.start)
+        for first, end in self.omitted:
+            if position < min(first, length):
+                yield position, min(first, length)
+            position = max(position, end)
+        if position < length:
+            yield position, length
+
     def text_for(self, call_id: str, position: int) -> str | None:
         """The text that replaces the result of *call_id* in the message at *position*; None if the
         result is shown itself.
@@ -88,21 +113,40 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         A cap is not an edit, because no request ever had the result without it. The provider's own
         summary is not an edit either; only the messages behind it are looked at.
         """
-        prefix_summary, start = self.prefix_summary, self.start
-        if prefix_summary is not None and prefix_summary.by != "provider":
+        if self._edits_everything:
             return 0
-        # A text behind the system text changes the prefix of every message.
-        if any(item.at < 0 for item in self.injected):
-            return 0
-        places = [max(first, start) for first, end in self.omitted if end > start]
-        places += [max(item.at, start) for item in self.injected]
-        edge = min(places, default=len(messages))
-        if not (self.shown_results or self.thinking_from or self.inputs or self.texts):
-            return edge if places else None
-        for position in range(start, min(edge, len(messages))):
+        for position in self.where_edited(len(messages)):
             if self._changes(position, messages[position]):
                 return position
-        return edge if places else None
+        return min(self._gaps, default=None)
+
+    def where_edited(self, length: int) -> range:
+        """The positions of the messages that ``edited_from`` looks at, of *length* messages: those
+        before the first place where something is left out or injected.
+        """
+        if not (self.shown_results or self.thinking_from or self.inputs or self.texts):
+            return range(0)  # no message is shown changed
+        if self._edits_everything:
+            return range(0)
+        end = max(self.thinking_from, self.compacted_before if self.shown_results else 0)
+        if self.inputs or self.texts:
+            end = length
+        return range(self.start, min(end, length, *self._gaps))
+
+    @property
+    def _edits_everything(self) -> bool:
+        prefix_summary = self.prefix_summary
+        if prefix_summary is not None and prefix_summary.by != "provider":
+            return True
+        # A text behind the system text changes the prefix of every message.
+        return any(item.at < 0 for item in self.injected)
+
+    @property
+    def _gaps(self) -> list[int]:
+        """Where something is left out or injected."""
+        start = self.start
+        gaps = [max(first, start) for first, end in self.omitted if end > start]
+        return gaps + [max(item.at, start) for item in self.injected]
 
     def _changes(self, position: int, message: Message) -> bool:
         if message.is_assistant:
@@ -150,15 +194,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         every signature after it. A plan may also leave thinking out to make the request smaller.
         """
         # Existing entries win: what an earlier plan chose stays, so that the prompt's prefix stays.
-        shown_results = {**plan.shown_results, **self.shown_results}
-        inputs = {**plan.inputs, **self.inputs}
-        texts = {**plan.texts, **self.texts}
+        shown_results = _with_new(self.shown_results, plan.shown_results)
+        inputs = _with_new(self.inputs, plan.inputs)
+        texts = _with_new(self.texts, plan.texts)
         prefix_summaries = self.prefix_summaries
         if plan.prefix_summary is not None and _follows(plan.prefix_summary, self.start):
-            prefix_summaries = (
-                *(s for s in prefix_summaries if s.upto < plan.prefix_summary.upto),
-                plan.prefix_summary,
-            )
+            shorter = self._count_shorter(plan.prefix_summary.upto)
+            prefix_summaries = (*prefix_summaries[:shorter], plan.prefix_summary)
         omitted = _joined(self.omitted + plan.omitted)
         injected = self.injected if plan.injected is None else plan.injected
         edits = (shown_results, inputs, texts, prefix_summaries, omitted, injected) != (
@@ -191,9 +233,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         again. A range that was left out up to the new end or beyond is shown again, too. What it
         made room for is gone, and without it the context would lack its newest messages.
         """
-        prefix_summaries = tuple(
-            summary for summary in self.prefix_summaries if _needs(summary) <= length
-        )
+        prefix_summaries = self.prefix_summaries
+        shorter = self._count_shorter(length)
+        if shorter < len(prefix_summaries):
+            left = (summary for summary in prefix_summaries[shorter:] if _needs(summary) <= length)
+            prefix_summaries = (*prefix_summaries[:shorter], *left)
         omitted = tuple((first, end) for first, end in self.omitted if end < length)
         injected = tuple(item for item in self.injected if item.at <= length)
         if (
@@ -212,6 +256,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             omitted=omitted,
             injected=injected,
         )
+
+    def _count_shorter(self, length: int) -> int:
+        """How many summaries at the beginning of the stack are for fewer than *length* messages."""
+        # Each is for more messages than the one below it, and there is one for each compaction, so
+        # the search begins with the newest one.
+        count = len(self.prefix_summaries)
+        while count and self.prefix_summaries[count - 1].upto >= length:
+            count -= 1
+        return count
 
     def without_head(self, count: int, length: int, calls: Collection[str]) -> View:
         """This view after the first *count* messages, which made *calls*, were forgotten and
@@ -249,6 +302,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         if self.thinking_from == length:
             return self
         return msgspec.structs.replace(self, version=self.version + 1, thinking_from=length)
+
+
+def _with_new(old: dict[str, T], new: dict[str, T]) -> dict[str, T]:
+    """*old* and those of *new* that it does not have."""
+    return {**new, **old} if new else old
 
 
 def _needs(prefix_summary: PrefixSummary) -> int:

@@ -7,6 +7,7 @@ and the erased content is out of the log. So every later command sees the new hi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ from ..values.retention import limits_of
 from .mailbox import Mailbox
 from .turn_queue import TurnQueue
 
-__all__ = ["HistoryCommands", "state_excess"]
+__all__ = ["HistoryCommands", "HistoryWeight", "state_excess"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
@@ -45,9 +46,11 @@ _PLAIN = Profile()
 """The profile for estimating tokens for retention: a limit means the same for every model."""
 
 
-def state_excess(state: SessionState, limits: HistoryLimits, now: float) -> Excess | None:
+def state_excess(
+    state: SessionState, limits: HistoryLimits, now: float, weight: HistoryWeight | None = None
+) -> Excess | None:
     """The part of *state*'s history that exceeds *limits* at the time *now*; None if nothing
-    does.
+    does. *weight* remembers the tokens from one call to the next.
     """
     if limits.is_unlimited:
         return None
@@ -59,11 +62,28 @@ def state_excess(state: SessionState, limits: HistoryLimits, now: float) -> Exce
         limits=limits,
         now=now,
         tokens_of=_tokens,
+        all_tokens=partial((weight or HistoryWeight()).tokens, state),
     )
 
 
 def _tokens(message: Message) -> int:
     return message_tokens(message, _PLAIN)
+
+
+class HistoryWeight:
+    """The estimated tokens of a growing history. Each message is counted once."""
+
+    def __init__(self) -> None:
+        self._generation = self._count = self._tokens = 0
+
+    def tokens(self, state: SessionState) -> int:
+        """The tokens of the history of *state*, which is the same state in every call."""
+        history = state.history
+        if self._generation != state.generation:  # within a generation it only grows
+            self._generation, self._count, self._tokens = state.generation, 0, 0
+        self._tokens += sum(map(_tokens, history[self._count :]))
+        self._count = len(history)
+        return self._tokens
 
 
 class HistoryCommands:
@@ -92,6 +112,7 @@ class HistoryCommands:
         self._waiting: c.HistoryCommand | None = None
         """The command that waits for the end of the turns that it interrupted."""
         self._writing = False
+        self._weight = HistoryWeight()
         self._erasing = False
         self._may_exceed = False
         """Has anything happened since the history was last compared with the limits of
@@ -180,7 +201,7 @@ class HistoryCommands:
         if limits is None:
             own, labels = core.config.retention or UNLIMITED, core.state.labels
             limits = limits_of(core.services.retention, labels, own)
-        return state_excess(core.state, limits, core.services.clock())
+        return state_excess(core.state, limits, core.services.clock(), self._weight)
 
     def refuse_waiting(self, error: SessionError) -> None:
         """The session ends: answer the command that waits for turns to end with *error*."""

@@ -7,7 +7,7 @@ the budget may have been spent or the view may have changed in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -303,7 +303,7 @@ class RequestBuilds:
 
         core.works.start(f"budget of {core.session}", reserve)
 
-    def warm(self, messages: tuple[Message, ...], go_on: Callable[[], None]) -> None:
+    def warm(self, messages: Sequence[Message], go_on: Callable[[], None]) -> None:
         """Let a thread build the request of a long context for the first time. Then call
         *go_on*.
         """

@@ -230,7 +230,7 @@ class Compactor:
             messages = (*messages, _TO_COME)
         return self._is_due(size.tokens, len(messages)) and self._would_free(size, messages)
 
-    def _would_free(self, size: Size, messages: tuple[Message, ...]) -> bool:
+    def _would_free(self, size: Size, messages: Sequence[Message]) -> bool:
         """Would the policy, which is due, make a plan for *messages* that a request waits for?"""
         core, view = self._core, self._core.state.view
         budget = self._plan_request(size, "threshold", core.budget_tokens).budget
@@ -528,8 +528,10 @@ class Compactor:
             scale_permille=size.scale_permille,
             trigger=trigger,
         )
-        messages, config = state.context_messages(), core.config.compaction
-        return PlanRequest(state.generation, state.view, messages, budget, config)
+        now, config = snapshot_of(state), core.config.compaction
+        return PlanRequest(
+            now.generation, now.view, now.messages, now.committed, budget=budget, config=config
+        )
 
     # FORCING
 

@@ -88,9 +88,10 @@ class ResultSummaries:
         generation, first = self._scanned
         if generation != state.generation or first > len(messages):
             first = 0
-        end = recent_from(
-            messages,
-            [0] * len(messages),
+        behind = len(messages) - first
+        end = first + recent_from(
+            messages[first:],
+            [0] * behind,
             keep_turns=compaction.keep_recent_turns,
             keep_steps=compaction.keep_recent_steps,
             max_tokens=0,

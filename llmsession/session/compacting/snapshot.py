@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import is_
+
 import msgspec
 
 from llmsession.compaction.planning.policy import Budget
@@ -19,7 +22,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     generation: int
     view: View
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
+    committed: int = 0
+    """How many of the messages are known to stay in this generation: they are the history's."""
 
     def is_current(self, now: Snapshot) -> bool:
         """Does *now* still have the same messages under the same view?
@@ -31,17 +36,20 @@ class Snapshot(msgspec.Struct, frozen=True):
             return False
         if len(now.messages) < len(self.messages):
             return False
-        # Messages are compared by identity, because a dropped turn and the next one may have equal
-        # messages.
-        return all(a is b for a, b in zip(self.messages, now.messages, strict=False))
+        # Within a generation the history only grows, so only messages of the open turn may have
+        # changed. They are compared by identity, because a dropped turn and the next one may have
+        # equal messages.
+        first, end = self.committed, len(self.messages)
+        return all(map(is_, self.messages[first:], now.messages[first:end]))
 
 
 def snapshot_of(state: SessionState) -> Snapshot:
     """The present conversation of *state*."""
-    return Snapshot(state.generation, state.view, state.context_messages())
+    messages = state.context_messages()
+    return Snapshot(state.generation, state.view, messages, len(state.history))
 
 
-class PlanRequest(Snapshot, frozen=True):
+class PlanRequest(Snapshot, frozen=True, kw_only=True):
     """The input of a policy: a conversation, its budget and its configuration."""
 
     budget: Budget

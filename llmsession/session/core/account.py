@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain, islice
 
 from llmsession.errors import InvalidConfig
@@ -14,11 +14,11 @@ from llmsession.turns.usage import Usage
 
 from ..log.state import SessionState
 from ..values.labels import tenant_of
-from ..values.outcome import ModelUsage, SessionUsage
+from ..values.outcome import USAGE_TURNS, ModelUsage, SessionUsage
 from .tenants import Tenants
 from .turn_run import Run
 
-__all__ = ["Account", "check_priced", "usage_of"]
+__all__ = ["Account", "UsageByModel", "check_priced", "usage_of"]
 
 
 class Account:
@@ -39,7 +39,9 @@ class Account:
         open_requests = [turn.requests for turn in state.open.values()]
         self._new: list[ModelRequest] = list(chain.from_iterable(open_requests))
         """Requests that are not yet in ``_spent`` and not in the first ``_turns`` ended turns."""
-        self._summaries = state.summary_requests
+        self._summaries = tuple(state.summary_requests)
+        self.by_model = UsageByModel(state, prices)
+        """What the session's log says of its spending, for ``usage_of``."""
         self._new_beside: list[ModelRequest] = []
         """Requests for summaries that are not yet in ``_spent`` and not in ``_summaries``."""
         self._charged = state.charged
@@ -117,54 +119,83 @@ def check_priced(model: str, budget: SpendingBudget | None, prices: PriceTable) 
         )
 
 
-def usage_of(state: SessionState, prices: PriceTable, run: Run | None = None) -> SessionUsage:
+class UsageByModel:
+    """The ended turns and the summaries of a session, by model: tokens and cost.
+
+    It follows the fold: what was added since it was last asked is added then. So each request is
+    priced once.
+    """
+
+    def __init__(self, state: SessionState, prices: PriceTable) -> None:
+        self._state = state
+        self.prices = prices
+        self._ended: dict[int, tuple[ModelRequest, ...]] = {}
+        self._turns = self._summaries = 0
+        self._models: dict[str, ModelUsage] = {}
+
+    def with_requests(self, more: Iterable[ModelRequest] = ()) -> dict[str, ModelUsage]:
+        """Everything so far, and *more* requests, which are not kept."""
+        state = self._state
+        if self._ended is not state.requests:  # a fork begins with nothing
+            self._ended, self._turns, self._summaries, self._models = state.requests, 0, 0, {}
+        # The new ones are at the end: the search does not pass those that are known.
+        ended = list(islice(reversed(self._ended.values()), len(self._ended) - self._turns))
+        summaries = state.summary_requests[self._summaries :]
+        self._turns, self._summaries = len(self._ended), len(state.summary_requests)
+        self._models = self._added(chain(chain.from_iterable(reversed(ended)), summaries))
+        return self._added(more)
+
+    def _added(self, requests: Iterable[ModelRequest]) -> dict[str, ModelUsage]:
+        models = dict(self._models)
+        for request in requests:
+            model = request.model or ""
+            known = models.get(model) or ModelUsage(0, Usage(), 0)
+            more = self.prices.cost(request.model, request.usage)
+            before = known.cost_nano_usd
+            cost = None if before is None or more is None else before + more
+            models[model] = ModelUsage(known.requests + 1, known.usage + request.usage, cost)
+        return models
+
+
+def usage_of(
+    state: SessionState,
+    by_model: UsageByModel,
+    run: Run | None = None,
+    *,
+    turns: int = USAGE_TURNS,
+) -> SessionUsage:
     """The usage and cost of a session: its ended turns from the log, and *run*, the open turn.
 
-    Without *run*, open turns count as far as the log has them.
+    Without *run*, open turns count as far as the log has them. The newest *turns* turns are listed.
     """
-    usages, turns = dict(state.turn_usage), dict(state.requests)
-    if run is not None and run.number not in usages:
+    unended: dict[int, tuple[ModelRequest, ...]] = {}
+    if run is not None and run.number not in state.turn_usage:
         streaming = run.streaming()
-        turns[run.number] = (*run.requests, *((streaming,) if streaming else ()))
+        unended = {run.number: (*run.requests, *((streaming,) if streaming else ()))}
     elif run is None:
-        open_turns = [turn for turn in state.open.values() if turn.requests]
-        turns.update({turn.number: tuple(turn.requests) for turn in open_turns})
-    for number in turns.keys() - usages.keys():
-        usages[number] = sum((request.usage for request in turns[number]), Usage())
-    every = chain(chain.from_iterable(turns.values()), state.summary_requests)
-    by_model = dict(_by_model(every, prices))
-    costs = [usage.cost_nano_usd for usage in by_model.values()]
-    unended = (usages[number] for number in usages.keys() - state.turn_usage.keys())
+        unended = {turn.number: turn.requests for turn in state.open.values() if turn.requests}
+    used = {
+        number: sum((request.usage for request in requests), Usage())
+        for number, requests in unended.items()
+    }
+    more = tuple(chain.from_iterable(unended.values()))
+    newest = list(islice(chain(reversed(used), reversed(state.turn_usage)), turns))[::-1]
+    listed = {number: unended.get(number) or state.requests.get(number, ()) for number in newest}
+    models = by_model.with_requests(more)
     return SessionUsage(
-        total=sum(unended, state.usage),
-        turns=usages,
-        summaries=sum((request.usage for request in state.summary_requests), Usage()),
-        charged_tokens=_charged_tokens(state, turns),
-        cost_nano_usd=_sum(costs),
+        total=sum(used.values(), state.usage),
+        turns={number: (used if number in used else state.turn_usage)[number] for number in newest},
+        summaries=state.summary_usage,
+        charged_tokens=state.charged.after(more).tokens,
+        cost_nano_usd=_sum(usage.cost_nano_usd for usage in models.values()),
         turn_costs_nano_usd={
-            number: cost_of(requests, prices) for number, requests in turns.items()
+            number: cost_of(requests, by_model.prices) for number, requests in listed.items()
         },
-        models=by_model,
+        models=models,
         unpriced=tuple(
-            sorted(model for model, usage in by_model.items() if usage.cost_nano_usd is None)
+            sorted(model for model, usage in models.items() if usage.cost_nano_usd is None)
         ),
     )
-
-
-def _charged_tokens(state: SessionState, turns: dict[int, tuple[ModelRequest, ...]]) -> int:
-    unended = (turns[number] for number in turns.keys() - state.requests.keys())
-    return state.charged.after(chain.from_iterable(unended)).tokens
-
-
-def _by_model(
-    requests: Iterable[ModelRequest], prices: PriceTable
-) -> Iterator[tuple[str, ModelUsage]]:
-    by_model: dict[str, list[ModelRequest]] = {}
-    for request in requests:
-        by_model.setdefault(request.model or "", []).append(request)
-    for model, model_requests in by_model.items():
-        usage = sum((request.usage for request in model_requests), Usage())
-        yield model, ModelUsage(len(model_requests), usage, cost_of(model_requests, prices))
 
 
 def _sum(costs: Iterable[int | None]) -> int | None:

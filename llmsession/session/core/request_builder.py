@@ -140,7 +140,14 @@ class ContextBuilder:
                     messages = (opening or messages[0], *messages[1:])
                 thinking_from = max(0, thinking_from - start)
                 edited_from = None if edited_from is None else max(0, edited_from - start)
-        return self._checker.check_against_history(request, messages, thinking_from, edited_from)
+        check = self._checker.check_against_history
+        if edited_from is not None and edited_from < thinking_from:
+            # No thinking between the two may be sent, so a valid request does not depend on it. It
+            # may be nearly the whole history, and is looked at only to name what is wrong.
+            few = (*messages[: edited_from + 1], *messages[thinking_from:])
+            if not check(request, few, edited_from + 1, edited_from):
+                return ()
+        return check(request, messages, thinking_from, edited_from)
 
     def size(
         self, request: Request, messages: Sequence[Message], view: View, reported: Reported | None
@@ -208,14 +215,14 @@ class ContextBuilder:
         return self._frame_tokens
 
     def _edited_from(self, messages: Sequence[Message], view: View) -> int | None:
-        """``View.edited_from``, computed again only if the view or the messages before its edge
+        """``View.edited_from``, computed again only if the view or the messages that it looks at
         changed.
         """
-        edge = max([view.compacted_before, view.thinking_from, *(end for _, end in view.omitted)])
-        prefix = tuple(messages if view.inputs or view.texts else messages[:edge])
+        places = view.where_edited(len(messages))
+        searched = tuple(messages[places.start : places.stop])
         known = self._edits
-        if known is None or not view.is_like(known[0]) or known[1] != prefix:
-            known = self._edits = (view, prefix, view.edited_from(prefix))
+        if known is None or not view.is_like(known[0]) or known[1] != searched:
+            known = self._edits = (view, searched, view.edited_from(messages))
         return known[2]
 
     def tokens(self, request: Request) -> int:

@@ -15,7 +15,7 @@ from llmsession.providers.counting.counts import Count
 from llmsession.turns import records as r
 from llmsession.turns.blocks import Content
 from llmsession.turns.ids import TurnId, turn_number
-from llmsession.turns.messages import Message, count_turns
+from llmsession.turns.messages import Message
 from llmsession.turns.previews import ToolUse
 from llmsession.turns.request import Request
 
@@ -33,6 +33,7 @@ from ..values import commands as c
 from ..values.config import SessionConfig, ToolResult, WhenBusy
 from ..values.labels import tenant_of
 from ..values.outcome import (
+    USAGE_TURNS,
     Closed,
     CompactionOutcome,
     InterruptOutcome,
@@ -425,7 +426,7 @@ class LLMSession:
         dropped.
         """
         state, include_open = self._actor.state, checked_flag(include_open, "include_open")
-        return state.context_messages() if include_open else state.history
+        return tuple(state.context_messages()) if include_open else state.history
 
     def context(self) -> Request:
         """The request that would be sent to the model now, without a new user message.
@@ -458,7 +459,7 @@ class LLMSession:
             epoch=core.journal.lease.epoch,
             generation=state.generation,
             messages=len(state.history),
-            turns=count_turns(state.history),
+            turns=state.turn_count,
             context_tokens=size.tokens,
             context_method=size.method,
             counted_tokens=core.context_tokens,
@@ -518,14 +519,16 @@ class LLMSession:
         """
         return self._actor.open_calls
 
-    def usage(self) -> SessionUsage:
+    def usage(self, *, turns: int = USAGE_TURNS) -> SessionUsage:
         """The tokens that ended turns and the open turn have spent so far, and their cost.
 
-        Interrupted and failed turns count. Costs are computed from the manager's prices. Visits all
-        requests of the session.
+        Interrupted and failed turns count. Costs are computed from the manager's prices. The totals
+        are those of all turns; the newest *turns* turns are also listed one by one, which is what
+        the call costs. The first call after the session was loaded visits all requests. Raises
+        InvalidInput.
         """
-        actor = self._actor
-        return usage_of(actor.state, actor.core.services.prices, actor.turns.current)
+        core, turns = self._actor.core, checked_number(turns, "turns")
+        return usage_of(core.state, core.account.by_model, self._actor.turns.current, turns=turns)
 
     async def read_conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The same as ``conversation``, in the form that remote sessions have, too."""
@@ -551,9 +554,9 @@ class LLMSession:
         """The same as ``compact_summaries``."""
         return self.compact_summaries()
 
-    async def read_usage(self) -> SessionUsage:
+    async def read_usage(self, *, turns: int = USAGE_TURNS) -> SessionUsage:
         """The same as ``usage``."""
-        return self.usage()
+        return self.usage(turns=turns)
 
     async def read_summary(self, *, max_chars: int = DIGEST_CHARS) -> str:
         """The same as ``summary``."""

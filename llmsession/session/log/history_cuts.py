@@ -108,13 +108,23 @@ def excess_of(
     limits: HistoryLimits,
     now: float,
     tokens_of: Callable[[Message], int],
+    all_tokens: Callable[[], int],
 ) -> Excess | None:
     """The part to forget of a session without an open turn, so that it keeps *limits* at the time
     *now*.
 
     Returns None if there is nothing to forget. Whole turns are forgotten, the oldest first. A turn
     that exceeds several limits counts for the first of ``age``, ``messages``, ``tokens``.
+    *all_tokens* is the sum of *tokens_of* over *history*.
     """
+    # Asked at the end of each turn, and nearly always nothing exceeds: that must not cost a walk
+    # through the history.
+    if (
+        (limits.max_age_s is None or _is_younger(history, accepted_time, now - limits.max_age_s))
+        and (limits.max_messages is None or len(history) <= limits.max_messages)
+        and (limits.max_tokens is None or all_tokens() <= limits.max_tokens)
+    ):
+        return None
     before, edge, by_age = 0, 0, 0
     if limits.max_age_s is not None:
         moment = now - limits.max_age_s
@@ -144,6 +154,17 @@ def excess_of(
     turns = {"age": 0, **turns}
     turns[first] += beside
     return Excess(before, edge, count, {name: number for name, number in turns.items() if number})
+
+
+def _is_younger(
+    history: Sequence[Message], accepted_time: Mapping[int, float], moment: float
+) -> bool:
+    """Are the oldest turn and the first one of *history* from *moment* or later? Then nothing is
+    forgotten for its age.
+    """
+    oldest = next(iter(accepted_time.values()), moment)
+    first = accepted_time.get(history[0].turn) if history else moment
+    return oldest >= moment and first is not None and first >= moment
 
 
 def _newest(history: Sequence[Message], limit: int, weight: Callable[[Message], int]) -> int:

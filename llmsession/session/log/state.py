@@ -19,7 +19,7 @@ from llmsession.compaction.view.view import View
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
 from llmsession.turns.ids import TurnCounter
-from llmsession.turns.messages import Message, message_name
+from llmsession.turns.messages import Message, count_turns, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.reply import (
     may_run_server_tools,
@@ -32,6 +32,7 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
 from .history_cuts import forgotten_turns, messages_before, messages_through
+from .joined import Joined, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
@@ -101,6 +102,11 @@ class SessionState:
     forgotten: Forgotten = NOTHING_FORGOTTEN
     """How much was forgotten so far; in a fork, also what its parent had forgotten before."""
 
+    turn_count: int = 0
+    """The number of turns in the history."""
+    summary_usage: Usage = _NOTHING_USED
+    """The part of ``usage`` that summaries used."""
+
     def __init__(self, session: str) -> None:
         self.session = session
         """The session id of new messages. In a fork it is the parent's, up to the first record of
@@ -160,7 +166,7 @@ class SessionState:
         self.usage = Usage()
         self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
         """The requests of each ended turn, in order."""
-        self.summary_requests: tuple[r.ModelRequest, ...] = ()
+        self.summary_requests: list[r.ModelRequest] = []
         """The requests for summaries, which belong to no turn."""
         self.charged = Charged()
         """The tokens charged to budgets, and the last prompt, which the next one is compared
@@ -206,10 +212,14 @@ class SessionState:
             self.history = self.history
             self._unjoined = None
 
-    def context_messages(self) -> tuple[Message, ...]:
-        """The history and the running turn's staged messages: the input of a projection."""
+    def context_messages(self) -> Sequence[Message]:
+        """The history and the running turn's staged messages: the input of a projection. Copies
+        nothing.
+        """
         running = self.running()
-        return self.history + running.staged if running and running.staged else self.history
+        if running is None or not running.staged:
+            return self.history
+        return Joined(self.history, running.staged)
 
     def apply(self, record: r.Record) -> None:
         """Apply one durable record.
@@ -256,7 +266,7 @@ class SessionState:
         self.turn_usage, self.usage = {}, Usage()
         # The parent's requests are not charged to the fork.
         self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
-        self.summary_requests = ()
+        self.summary_requests, self.summary_usage = [], Usage()
 
     def _labelled(self, record: r.SessionLabelled) -> None:
         self.labels = record.labels
@@ -338,10 +348,11 @@ class SessionState:
             self._stage_reply(turn, record.reply, record.at)
         self._give_up_server_calls(turn)
         if self._unjoined is None:
-            self._history = self._history + turn.staged
+            self._history = appended(self._history, turn.staged)
         else:
             self._unjoined.extend(turn.staged)
         self.head_turn = record.turn
+        self.turn_count += 1
         if record.turn in self.accepted_time:
             self.committed_at[record.turn] = record.seq
         if turn.receipts_used:
@@ -367,6 +378,7 @@ class SessionState:
         # sent.
         self.view = self.view.voided(len(self.history))
         self.head_turn = record.turn
+        self.turn_count += 1
         self.ended[record.turn] = "committed"
         self.call_turns.update((call, record.turn) for call in record.calls)
 
@@ -402,8 +414,9 @@ class SessionState:
     def _summaries(self, record: r.SummariesStored) -> None:
         self.summaries.update(record.summaries)
         if record.requests:
-            self.summary_requests += record.requests
-            self.usage = sum((request.usage for request in record.requests), self.usage)
+            self.summary_requests.extend(record.requests)
+            used = sum((request.usage for request in record.requests), Usage())
+            self.summary_usage, self.usage = self.summary_usage + used, self.usage + used
             self.charged = self.charged.beside(record.requests)
 
     def _compacted(self, record: r.CompactionApplied) -> None:
@@ -419,8 +432,7 @@ class SessionState:
     def _cleared(self, record: r.ConversationCleared) -> None:
         self.generation = record.generation
         self._unreport()
-        self.history = ()
-        self.head_turn = None
+        self._set_history(())
         self.view = View(version=self.view.version + 1)
         self.suggests_new_session = False
         self.summaries = {}
@@ -467,6 +479,7 @@ class SessionState:
     def _set_history(self, history: tuple[Message, ...]) -> None:
         self.history = history
         self.head_turn = history[-1].turn if history else None
+        self.turn_count = count_turns(history)
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
         """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""

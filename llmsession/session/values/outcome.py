@@ -19,6 +19,7 @@ from llmsession.turns.usage import Usage
 from .history_limits import NOTHING_FORGOTTEN, Forgotten
 
 __all__ = [
+    "USAGE_TURNS",
     "Closed",
     "CompactionOutcome",
     "InterruptOutcome",
@@ -213,6 +214,10 @@ class ModelUsage(msgspec.Struct, frozen=True):
     """The cost in nano-dollars (10^-9 USD); None if the model has no price."""
 
 
+USAGE_TURNS = 100
+"""How many turns ``LLMSession.usage`` lists one by one unless it is asked for more or fewer."""
+
+
 class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens and money that a session has spent. Interrupted and failed turns are included.
 
@@ -222,7 +227,9 @@ class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     total: Usage
     turns: dict[int, Usage]
-    """The tokens of each turn, by turn number."""
+    """The tokens of each of the newest turns, by turn number: of as many as ``usage`` was asked
+    for.
+    """
     summaries: Usage = Usage()
     """The part of ``total`` that models spent on summaries. It belongs to no turn."""
     charged_tokens: int = 0
@@ -231,7 +238,7 @@ class SessionUsage(msgspec.Struct, frozen=True, kw_only=True):
     """
     cost_nano_usd: int | None = None
     turn_costs_nano_usd: dict[int, int | None] = {}
-    """The cost of each turn, by turn number."""
+    """The cost of the same turns, by turn number."""
     models: dict[str, ModelUsage] = {}
     """What was spent by model, under the names that providers report; "" if an old log has none."""
     unpriced: tuple[str, ...] = ()

@@ -40,6 +40,7 @@ from llmsession.session.log.words import parse_query
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.commands import IfBusy, checked_command_id
 from llmsession.session.values.config import Unbound, store_config
+from llmsession.session.values.outcome import USAGE_TURNS
 from llmsession.session.values.validation import (
     checked_filter,
     checked_flag,
@@ -456,9 +457,9 @@ class RemoteSession:
         """See ``LLMSession.status``."""
         return await self._perform(w.Status)
 
-    async def read_usage(self) -> SessionUsage:
+    async def read_usage(self, *, turns: int = USAGE_TURNS) -> SessionUsage:
         """See ``LLMSession.usage``."""
-        return await self._perform(w.UsageOf)
+        return await self._perform(w.UsageOf, turns=checked_number(turns, "turns"))
 
     async def read_open_calls(self) -> tuple[ToolUse, ...]:
         """See ``LLMSession.open_calls``."""

@@ -84,7 +84,7 @@ READ_COMMANDS: Mapping[type[w.Command[Any]], ReadCommand] = {
     w.Conversation: _page,
     w.Context: lambda handle, _: handle.context(),
     w.Status: lambda handle, _: handle.status(),
-    w.UsageOf: lambda handle, _: handle.usage(),
+    w.UsageOf: lambda handle, command: handle.usage(turns=command.turns),
     w.OpenCalls: lambda handle, _: handle.open_calls(),
     w.Summary: _summary,
     w.WillCompact: lambda handle, _: handle.will_compact(),

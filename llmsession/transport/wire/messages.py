@@ -26,6 +26,7 @@ from llmsession.session import (
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.stats import SessionStats
 from llmsession.session.values.commands import IfBusy
+from llmsession.session.values.outcome import USAGE_TURNS
 from llmsession.store import SessionFilter, SessionRow
 from llmsession.transcripts import Conversation as ExportedConversation
 from llmsession.turns import InterruptPolicy, Message, Request, Seed, ToolUse
@@ -322,7 +323,9 @@ class Status(SessionQuery[SessionStatus], frozen=True, kw_only=True, tag="status
 
 
 class UsageOf(SessionQuery[SessionUsage], frozen=True, kw_only=True, tag="usage"):
-    """Read the usage of the session."""
+    """Read the usage of the session, and of its newest turns one by one."""
+
+    turns: int = USAGE_TURNS
 
 
 class OpenCalls(SessionQuery[tuple[ToolUse, ...]], frozen=True, kw_only=True, tag="open_calls"):

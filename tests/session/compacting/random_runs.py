@@ -31,7 +31,7 @@ Move: TypeAlias = Callable[[], None]
 CONFIG = SessionConfig(model="m")
 SIZE = Size(1_000, "estimate", 1_000, Sized(1_000, 0, 1_000, 0, None))
 BUDGET = Budget(used_tokens=1_000, limit_tokens=2_000, profile=Profile(), committed=0)
-REQUEST = PlanRequest(1, View(), (), BUDGET, CONFIG.compaction)
+REQUEST = PlanRequest(1, View(), (), budget=BUDGET, config=CONFIG.compaction)
 
 
 def plan_called(name: str, **fields: Any) -> Plan:

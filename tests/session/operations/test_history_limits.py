@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -69,7 +70,14 @@ def test_whole_turns_go_and_nothing_of_a_turn_that_fits_for_any_history_and_limi
         now = float(len(sizes) * 10 + 5)
         accepted_at = {n: 2 * n for n in times}
         excess = excess_of(
-            history, accepted_at, times, 99, limits=limits, now=now, tokens_of=lambda _: 1
+            history,
+            accepted_at,
+            times,
+            99,
+            limits=limits,
+            now=now,
+            tokens_of=lambda _: 1,
+            all_tokens=partial(len, history),
         )
         kept = history[excess.messages :] if excess else history
         old = {n for n, time in times.items() if time < now - (limits.max_age_s or 1e9)}

@@ -1,0 +1,336 @@
+"""What grows with the length of a session: the CPU of a turn, a step, a read and an interrupt in
+sessions of 100 to 100,000 turns.
+
+The log of a long session is written straight to the store, with the records that live turns leave:
+every tenth turn calls a tool, and every twentieth is followed by a compaction. The session is then
+opened and continued. Its context stays below 6,000 tokens, and rules write its summaries at once.
+So what a request costs need not depend on the length of the history.
+
+A row is a growth law: the exponent of the cost over the number of turns, fitted by least squares to
+the logarithms of both. 0 is a constant, 1 is linear. Two things grow by design and are left out,
+each with a row of its own: the commit's copy of the tuple of the history, measured where it is
+made, and the passes of Python's garbage collector, which visits that tuple while it is young.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+import msgspec
+
+from benchmarks.report import Row
+from llmsession import (
+    CompactionConfig,
+    MemoryStore,
+    Price,
+    SessionConfig,
+    SessionManager,
+    SqliteStore,
+    Tool,
+)
+from llmsession.session.handles.session import LLMSession
+from llmsession.session.log import joined, state
+from llmsession.store import Batch, Store, this_process
+from llmsession.turns import records as r
+from llmsession.turns.blocks import encode_blocks
+from llmsession.turns.messages import Message
+from llmsession.turns.request import Profile, Request, StepTag
+from llmsession.turns.stream import BlockDelta, BlockStarted, BlockStopped, ReplyEnded, StreamEvent
+from llmsession.turns.usage import Usage
+
+__all__ = ["exponent", "long_log", "run"]
+
+SIZES = (100, 1_000, 10_000, 100_000)
+MAX_EXPONENT = 0.1
+TURNS_BETWEEN_TOOLS, TURNS_BETWEEN_COMPACTIONS = 10, 20
+WARM_UP, ROUNDS, TURNS, READS = 40, 5, 20, 100
+"""Turns before the first measurement, measurements of each work, and how often a measurement does
+it: as many turns as there are between two compactions, so that each holds one.
+"""
+WORDS = "a question of some length that a customer might send to somebody, " * 3
+SAID = "an answer of some length that somebody might give to a customer, " * 3
+TOOL, WAIT = "look it up: ", "wait: "
+RESULT = "a line of what was looked up\n" * 8
+USAGE = Usage(input_tokens=2_000, output_tokens=60)
+CALL_FIELDS = {"type": "tool_use", "id": "c", "name": "look_up", "input": {"what": "it"}}
+
+Work: TypeAlias = Callable[[LLMSession, "Meter"], Awaitable[float]]
+"""Does one thing some times. Returns the CPU seconds of one."""
+
+
+class Instant:
+    """Answers at once; calls the tool if it is asked to, and waits for ever if it is asked to."""
+
+    name = "instant"
+    _profile = Profile()
+
+    def __init__(self) -> None:
+        self.streaming = anyio.Event()
+
+    def profile(self, model: str) -> Profile:
+        return self._profile
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        last = bytes(request.messages[-1].body)
+        sent = sum(len(message.body) for message in request.messages)
+        usage = Usage(input_tokens=sent // 3, output_tokens=len(SAID) // 3)
+        if tag.step == 1 and TOOL.encode() in last:
+            # Each call has the same id, as of some servers: the session has to rename it.
+            yield BlockStarted(0, msgspec.Raw(msgspec.json.encode({**CALL_FIELDS, "input": {}})))
+            yield BlockDelta(0, "input", '{"what":"it"}')
+            yield BlockStopped(0)
+            yield ReplyEnded("tool_use", usage)
+            return
+        yield BlockStarted(0, msgspec.Raw(b'{"type":"text","text":""}'))
+        yield BlockDelta(0, "text", SAID)
+        if WAIT.encode() in last:
+            self.streaming.set()
+            await anyio.sleep_forever()
+        yield BlockStopped(0)
+        yield ReplyEnded("end_turn", usage)
+
+
+async def _look_up(what: str = "") -> str:
+    return RESULT
+
+
+TOOLS = (Tool(name="look_up", run=_look_up),)
+CONFIG = SessionConfig(
+    model="m",
+    max_tokens=1_000,
+    window_tokens=7_000,
+    tools=TOOLS,
+    compaction=CompactionConfig(schedule="at_once"),
+)
+PRICES = {"m": Price.usd(3, 15)}
+
+
+def long_log(turns: int) -> Iterator[r.Record]:
+    """The records after the first one of a session of *turns* turns."""
+    reply = r.AssistantReply(body=encode_blocks(SAID), started_at=1.0, model="m", usage=USAGE)
+    messages = calls = 0
+    for turn in range(1, turns + 1):
+        has_tool = turn % TURNS_BETWEEN_TOOLS == 0
+        said = f"{TOOL if has_tool else ''}{turn} {WORDS}"
+        yield r.TurnAccepted(turn=turn, body=encode_blocks(said), started=True)
+        if has_tool:
+            calls += 1
+            yield from _step(turn, "c" if calls == 1 else f"c_{calls}", reply)
+        usage = USAGE + USAGE if has_tool else USAGE
+        yield r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=usage, reply=reply)
+        messages += 4 if has_tool else 2
+        if turn % TURNS_BETWEEN_COMPACTIONS == 0:
+            summary = r.PrefixSummary(messages - 12, f"Of {turn} turns: {SAID}")
+            yield r.CompactionApplied(
+                policy="balanced",
+                reason="",
+                compacted_before=0,
+                shown_results={},
+                tokens_before=5_000,
+                tokens_after=2_000,
+                prefix_summary=summary,
+            )
+
+
+def _step(turn: int, call: str, reply: r.AssistantReply) -> Iterator[r.Record]:
+    """The records of a step with one call."""
+    called = msgspec.structs.replace(reply, body=encode_blocks([{**CALL_FIELDS, "id": call}]))
+    pending = (r.PendingCall(call, "look_up", "session"),)
+    yield r.ToolsRequested(turn=turn, step=1, reply=called, calls=pending)
+    answer = r.Answer(call_id=call, content=msgspec.Raw(msgspec.json.encode(RESULT)))
+    yield r.ToolsAnswered(turn=turn, step=1, answers=(answer,))
+    yield r.StepCompleted(turn=turn, step=1)
+
+
+async def write_log(store: Store, session: str, records: Iterator[r.Record]) -> None:
+    """Append *records* to *session*, which has its first record and no owner."""
+    lease = await store.acquire(session, this_process("growth"))
+    head, bodies = lease.head, list[bytes]()
+    for seq, record in enumerate(records, head + 1):
+        stamped = msgspec.structs.replace(record, seq=seq, epoch=lease.epoch, at=1.0)
+        bodies.append(r.encode_record(stamped))
+        if len(bodies) == 5_000:
+            await _append(store, Batch(session, lease.epoch, head, tuple(bodies), 1.0))
+            head, bodies = seq, []
+    if bodies:
+        await _append(store, Batch(session, lease.epoch, head, tuple(bodies), 1.0))
+    await store.release(lease)
+
+
+async def _append(store: Store, batch: Batch) -> None:
+    durable = anyio.Event()
+    store.append(batch, lambda _: durable.set())
+    await durable.wait()
+
+
+# The works.
+
+
+class Meter:
+    """The CPU seconds of this process, without the two things that grow by design."""
+
+    def __init__(self) -> None:
+        self.copying = self.collecting = 0.0
+        self._began = 0.0
+        self._left: object = None
+
+    def now(self) -> float:
+        """The CPU seconds so far, without ``copying`` and ``collecting``."""
+        return time.process_time() - self.copying - self.collecting
+
+    def _collect(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.collecting += time.thread_time() - self._began
+
+    def _append(
+        self, history: tuple[Message, ...], messages: tuple[Message, ...]
+    ) -> tuple[Message, ...]:
+        collected, began = self.collecting, time.thread_time()
+        self._left = None  # a copy also costs that an earlier tuple is freed
+        longer = joined.appended(history, messages)
+        self._left = history
+        self.copying += time.thread_time() - began - (self.collecting - collected)
+        return longer
+
+    def __enter__(self) -> Meter:
+        gc.callbacks.append(self._collect)
+        state.appended = self._append  # type: ignore[attr-defined]  # measured in its place
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._collect)
+        state.appended = joined.appended  # type: ignore[attr-defined]  # see __enter__
+
+
+async def _turns(session: LLMSession, meter: Meter, words: str = WORDS) -> float:
+    started = meter.now()
+    for _ in range(TURNS):
+        outcome = await (await session.send(words)).outcome()
+        assert outcome.status == "committed", outcome
+    return (meter.now() - started) / TURNS
+
+
+async def _interrupts(session: LLMSession, meter: Meter, provider: Instant) -> float:
+    spent = 0.0
+    for _ in range(TURNS):
+        provider.streaming = anyio.Event()
+        turn = await session.send(WAIT + WORDS)
+        await provider.streaming.wait()
+        started = meter.now()
+        await session.interrupt()
+        spent += meter.now() - started
+        assert (await turn.outcome()).status == "aborted"
+    return spent / TURNS
+
+
+async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession], object]) -> float:
+    started = meter.now()
+    for _ in range(READS):
+        read(session)
+    return (meter.now() - started) / READS
+
+
+COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
+TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
+
+
+def works(provider: Instant) -> Mapping[str, Work]:
+    """What is measured, by name, in the order in which it is done."""
+    return {
+        TURN: _turns,
+        TOOL_TURN: partial(_turns, words=TOOL + WORDS),
+        "an interrupt": partial(_interrupts, provider=provider),
+        "status()": partial(_reads, read=LLMSession.status),
+        "usage()": partial(_reads, read=LLMSession.usage),
+        "a compaction check": partial(_reads, read=LLMSession.will_compact),
+    }
+
+
+async def opened(manager: SessionManager, store: Store, turns: int) -> LLMSession:
+    """A session of *turns* turns and a few live ones, with its context in the builder's cache."""
+    session = await manager.create(CONFIG)
+    await session.close()
+    await write_log(store, session.id, long_log(turns))
+    session = await manager.open(session.id, tools=TOOLS)
+    for at in range(WARM_UP):
+        await (await session.send((TOOL if at % 10 == 0 else "") + WORDS)).outcome()
+    return session
+
+
+async def _measure(store: Store, turns: int) -> dict[str, float]:
+    """The CPU seconds of each work in a session of *turns* turns: of its cheapest round, because
+    what others do to the machine only adds. The collector's passes are the mean of all rounds.
+    """
+    provider, least = Instant(), dict[str, float]()
+    by_design = {COPY: math.inf, COLLECTED: 0.0}
+    async with SessionManager(provider=provider, store=store, prices=PRICES) as manager:
+        session = await opened(manager, store, turns)
+        for _ in range(ROUNDS):
+            for name, work in works(provider).items():
+                with Meter() as meter:
+                    cost = await work(session, meter)
+                least[name] = min(cost, least.get(name, cost))
+                if name == TURN:
+                    by_design[COPY] = min(by_design[COPY], meter.copying / TURNS)
+                    by_design[COLLECTED] += meter.collecting / TURNS / ROUNDS
+        assert session.status().context_tokens < 6_000
+    return by_design | least
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The exponent of *costs* over *sizes*, by least squares over the logarithms of both."""
+    xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
+    slope = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True))
+    return slope / sum((a - x) ** 2 for a in xs)
+
+
+def _law(store: str, name: str, sizes: Sequence[int], costs: Sequence[float]) -> Row:
+    grows = name in (COPY, COLLECTED)
+    by_size = ", ".join(
+        f"{cost * 1e6:.4g} at {size:,}" for size, cost in zip(sizes, costs, strict=True)
+    )
+    return Row(
+        name=f"{name}, {store}: growth from {sizes[0]:,} to {sizes[-1]:,} turns",
+        ours=costs[-1] * 1e6,
+        bare=costs[0] * 1e6,
+        unit="us",
+        ratios=(exponent(sizes, [max(cost, 1e-8) for cost in costs]),),
+        bound=None if grows else MAX_EXPONENT,
+        note=f"the ratio is the exponent; us: {by_size}",
+    )
+
+
+async def _in_memory(turns: int) -> dict[str, float]:
+    return await _measure(MemoryStore(), turns)
+
+
+async def _in_sqlite(turns: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder) / "growth.db")
+        try:
+            return await _measure(store, turns)
+        finally:
+            await store.aclose()
+
+
+def run(sizes: Sequence[int] = SIZES) -> list[Row]:
+    rows: list[Row] = []
+    stores: Mapping[str, Any] = {"in memory": _in_memory, "in SQLite": _in_sqlite}
+    for store, measure in stores.items():
+        tables = [anyio.run(measure, size) for size in sizes]
+        names = [name for name in tables[0] if store == "in memory" or name in (TURN, TOOL_TURN)]
+        rows += [_law(store, name, sizes, [table[name] for table in tables]) for name in names]
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return [*rows[:-1], msgspec.structs.replace(rows[-1], note=f"{rows[-1].note}; load {load:.1f}")]

@@ -1,0 +1,202 @@
+"""What a session of 4,000 turns costs, beside one of 200: counted work, not time.
+
+Each bytecode of Python counts, and the most memory that is held in between. So a loop over the
+history, and a copy of it, are found on any machine. What the benchmark ``growth`` measures up to
+100,000 turns fails here first.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
+from typing import Any
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from benchmarks.growth import PRICES, TOOL, WAIT, WORDS, Instant, long_log, opened
+from llmsession import HistoryLimits, LLMSession, MemoryStore, SessionManager
+from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.policies.balanced import Balanced
+from llmsession.session.actor.history_commands import HistoryWeight, state_excess
+from llmsession.session.handles.session import live_state
+from llmsession.session.log.state import SessionState, fold
+from llmsession.turns import records as r
+from llmsession.turns.messages import count_turns
+from llmsession.turns.reply import rename_calls
+from llmsession.turns.request import Profile
+from llmsession.turns.usage import Usage
+
+FEW, MANY, TIMES = 200, 4_000, 4
+MOST_TIMES, SPARE_STEPS = 1.2, 12_000
+"""A turn costs some 30,000 bytecodes and a read 3,000, more with more messages in the context. A
+loop over the 8,800 messages costs at least 26,000.
+"""
+SPARE_BYTES = 30_000
+"""A tuple of the 8,800 messages has 70,000 bytes."""
+
+
+class Counted:
+    """How many bytecodes ran."""
+
+    steps = 0
+
+
+@contextmanager
+def bytecodes() -> Iterator[Counted]:
+    """Counts the bytecodes of Python that run in this thread."""
+    counted, before = Counted(), sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted.steps += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield counted
+    finally:
+        sys.settrace(before)
+
+
+@asynccontextmanager
+async def long_session(turns: int) -> AsyncIterator[tuple[LLMSession, Instant]]:
+    provider, store = Instant(), MemoryStore()
+    async with SessionManager(provider=provider, store=store, prices=PRICES) as manager:
+        yield await opened(manager, store, turns), provider
+
+
+async def a_turn(session: LLMSession, _: Instant) -> None:
+    await (await session.send(WORDS)).outcome()
+
+
+async def a_turn_with_a_step(session: LLMSession, _: Instant) -> None:
+    await (await session.send(TOOL + WORDS)).outcome()
+
+
+async def an_interrupted_turn(session: LLMSession, provider: Instant) -> None:
+    provider.streaming = anyio.Event()
+    turn = await session.send(WAIT + WORDS)
+    await provider.streaming.wait()
+    await session.interrupt()
+    await turn.outcome()
+
+
+async def a_status(session: LLMSession, _: Instant) -> None:
+    session.status()
+
+
+async def a_usage(session: LLMSession, _: Instant) -> None:
+    session.usage()
+
+
+async def a_compaction_check(session: LLMSession, _: Instant) -> None:
+    session.will_compact()
+
+
+WORKS = (
+    a_turn, a_turn_with_a_step, an_interrupted_turn, a_status, a_usage, a_compaction_check,
+)  # fmt: skip
+COMMITS = (a_turn, a_turn_with_a_step)
+
+
+async def cost_of(turns: int) -> dict[str, tuple[int, int]]:
+    """The bytecodes of each work, and the most bytes that it held: the fewest of some times,
+    because some turns hold a compaction.
+    """
+    costs = {}
+    async with long_session(turns) as (session, provider):
+        for work in WORKS:
+            steps, held = [], []
+            for _ in range(TIMES):
+                with bytecodes() as counted:
+                    await work(session, provider)
+                steps.append(counted.steps)
+                tracemalloc.start(1)
+                await work(session, provider)
+                held.append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+            # A commit copies the tuple of the history.
+            copied = sys.getsizeof(session.conversation()) if work in COMMITS else 0
+            costs[work.__name__] = (min(steps), min(held) - copied)
+    return costs
+
+
+async def test_a_long_session_runs_no_more_bytecodes_and_holds_no_more_bytes_than_a_short_one() -> (
+    None
+):
+    short, long = await cost_of(FEW), await cost_of(MANY)
+    for work, (steps, held) in short.items():
+        assert long[work][0] <= steps * MOST_TIMES + SPARE_STEPS, (work, short[work], long[work])
+        assert long[work][1] <= held + SPARE_BYTES, (work, short[work], long[work])
+
+
+def folded(turns: int) -> SessionState:
+    """The state after a log of *turns* turns."""
+    created = r.SessionCreated(session="s", config=msgspec.Raw(b"{}"))
+    records = enumerate((created, *long_log(turns)), 1)
+    return fold("s", (replace(record, seq=seq, epoch=1, at=1.0) for seq, record in records))
+
+
+def test_a_plan_looks_at_what_is_shown_whatever_stands_before_it() -> None:
+    steps = []
+    for turns in (FEW, MANY):
+        state = folded(turns)
+        budget = Budget(
+            used_tokens=2_000, limit_tokens=1_200, profile=Profile(), committed=len(state.history)
+        )
+        with bytecodes() as counted:
+            plan = Balanced(keep_recent_turns=1).plan(state.view, state.history, budget)
+        assert plan is not None
+        assert plan.summary_request is not None
+        steps.append(counted.steps)
+    assert steps[1] <= steps[0] * MOST_TIMES
+
+
+def test_limits_of_retention_that_hold_are_seen_to_hold_without_a_walk() -> None:
+    limits = HistoryLimits(max_messages=10_000, max_tokens=10_000_000, max_age_s=100.0)
+    state, weight = folded(MANY), HistoryWeight()
+    assert state_excess(state, limits, 50.0, weight) is None  # each message is counted once
+    with bytecodes() as counted:
+        assert state_excess(state, limits, 50.0, weight) is None
+    assert counted.steps < 500
+    assert state_excess(state, limits, 101.5, weight) is not None
+
+
+def test_an_id_that_each_call_has_is_made_unique_with_few_look_ups() -> None:
+    used = {"c", *(f"c_{number}" for number in range(2, 100_000))}
+    block = b'{"type":"tool_use","id":"c","name":"look_up","input":{}}'
+    with bytecodes() as counted:
+        renamed = rename_calls((block, block), used)
+    assert [msgspec.json.decode(raw)["id"] for raw in renamed] == ["c_100000", "c_100001"]
+    assert counted.steps < 10_000
+
+
+async def test_the_fold_counts_the_turns_of_the_history_through_rewinds_and_clears() -> None:
+    async with long_session(30) as (session, _):
+        state = live_state(session)
+        for change in (session.rewind(20), session.forget(5), session.clear()):
+            assert state.turn_count == count_turns(state.history) > 0
+            await change
+        assert state.turn_count == 0
+
+
+async def test_usage_lists_the_newest_turns_and_sums_up_all() -> None:
+    async with long_session(30) as (session, provider):
+        whole = session.usage(turns=10_000)
+        assert list(whole.turns) == list(range(1, max(whole.turns) + 1))
+        assert session.usage() == whole  # fewer than a hundred
+        few = session.usage(turns=3)
+        assert list(few.turns) == list(few.turn_costs_nano_usd) == list(whole.turns)[-3:]
+        assert (few.total, few.models, few.cost_usd) == (whole.total, whole.models, whole.cost_usd)
+        await session.send(WAIT + WORDS)
+        await provider.streaming.wait()
+        last = max(whole.turns)
+        assert list(session.usage(turns=2).turns) == [last, last + 1]
+        await session.interrupt()
+        after = session.usage(turns=10_000)
+        assert sum(after.turns.values(), Usage()) == after.total
