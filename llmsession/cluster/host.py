@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ class ClusterHost:
         self._directory = directory
         self._name = name
         self._log = logger if logger is not None else default_logger()
-        self._slots = anyio.Semaphore(AT_ONCE)
+        self._slots = anyio.Semaphore(AT_ONCE, fast_acquire=True)
         self._recovery_due = anyio.Event()
         self.routing = Routing(manager, directory, name)
         directory.watch(self._view_changed, self._asked_to_move)
@@ -108,12 +108,15 @@ class ClusterHost:
     async def _hand_over_moved(self, change: Change) -> None:
         """Hand over what moves because of *change*. Other work goes on meanwhile: with many hosts a
         session that moves costs a look at each of them."""
+        moved = []
         for number, session in enumerate(self._manager.live, 1):
             target = change.target(session)
             if target is not None:
-                self._asked_to_move(session, target.name)
-            if target is not None or number % LOOKED_AT == 0:
+                self.routing.hand_over_to(session, target.name)
+                moved.append(session)
+            if number % LOOKED_AT == 0:
                 await anyio.lowlevel.checkpoint()
+        await self._hand_over_each(moved, "step")
 
     def _may_have_left_turns(self, before: View, after: View) -> bool:
         is_gone = any(after.by_incarnation(host.incarnation) is None for host in before.hosts)
@@ -171,10 +174,18 @@ class ClusterHost:
         own = self._directory.view.by_name(self._name)
         return own is not None and own.incarnation == runtime_of(self._manager).owner.name
 
-    async def _hand_over_each(self, sessions: Iterable[str], when: HandOverWhen) -> None:
+    async def _hand_over_each(self, sessions: Collection[str], when: HandOverWhen) -> None:
+        """Hand *sessions* over. A few tasks do it, because a task for each of thousands costs as
+        much as its hand-over."""
+        waiting = iter(sessions)
+
+        async def work() -> None:
+            for session in waiting:
+                await self._hand_over(session, when)
+
         async with anyio.create_task_group() as group:
-            for session in sessions:
-                group.start_soon(self._hand_over, session, when)
+            for _ in range(min(AT_ONCE, len(sessions))):
+                group.start_soon(work)
 
 
 @asynccontextmanager
