@@ -1,7 +1,12 @@
-"""Hosts of a cluster in one process: each with a manager, a service and a directory of its own."""
+"""Hosts of a cluster: as processes, or in one process, each with a manager, a service and a
+directory of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,3 +70,21 @@ async def refresh(*hosts: LocalHost) -> None:
     for _ in range(2):
         for host in hosts:
             await host.directory.refresh()
+
+
+async def started_host(database: Database, folder: Path, name: str, *arguments: str) -> Process:
+    """``llmsession serve`` as a host of the cluster ``c``, once it is ready. It replays
+    ``talk.jsonl`` in *folder*, and has its socket there; *arguments* are further ones."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "llmsession", "serve", "--cluster", "c", "--host-name", name),
+        *("--store", database.dsn, "--listen", f"unix:{folder}/{name}.sock"),
+        *("--replay", str(folder / "talk.jsonl"), *arguments),
+        stdout=PIPE,
+        stderr=DEVNULL,
+        env={**os.environ, "LLMSESSION_SERVE_LOG_LEVEL": "error"},
+    )
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if line.strip() == b"ready":
+            return process
+    raise AssertionError(f"host {name} did not start")

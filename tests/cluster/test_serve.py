@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,13 @@ import pytest
 from llmsession import SessionConfig
 from llmsession.cluster import connect_cluster
 from llmsession.transcripts import write_own
+from tests.cluster.hosts import started_host
 from tests.store.conftest import Database
 from tests.testing.conversations import recording, text
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
-
-async def started(database: Database, folder: Path, name: str) -> Process:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "llmsession", "serve", "--cluster", "c", "--host-name", name),
-        *("--store", database.dsn, "--listen", f"unix:{folder}/{name}.sock"),
-        *("--replay", str(folder / "talk.jsonl"), "--grace", "60"),
-        stdout=PIPE,
-        stderr=DEVNULL,
-        env={**os.environ, "LLMSESSION_SERVE_LOG_LEVEL": "error"},
-    )
-    assert process.stdout is not None
-    async for line in process.stdout:
-        if line.strip() == b"ready":
-            return process
-    raise AssertionError(f"host {name} did not start")
+GRACE = ("--grace", "60")
 
 
 async def test_sessions_go_on_at_another_host_after_a_kill_and_after_an_orderly_end(
@@ -45,14 +31,14 @@ async def test_sessions_go_on_at_another_host_after_a_kill_and_after_an_orderly_
     try:
         async with asyncio.timeout(90):
             for name in "ab":
-                hosts.append(await started(database, tmp_path, name))
+                hosts.append(await started_host(database, tmp_path, name, *GRACE))
             addresses = [f"unix:{tmp_path}/{name}.sock" for name in "ab"]
             async with connect_cluster(addresses) as sessions:
                 session = await sessions.create(SessionConfig(model="m"))
                 assert await (await session.send("hi")).text() == "hello"
                 hosts[0].kill()
                 assert await (await session.send("hi")).text() == "hello"
-                hosts.append(await started(database, tmp_path, "a"))
+                hosts.append(await started_host(database, tmp_path, "a", *GRACE))
                 hosts[1].send_signal(signal.SIGTERM)
                 assert await hosts[1].wait() == 0
                 assert await (await session.send("hi")).text() == "hello"
@@ -85,7 +71,7 @@ async def test_the_command_shows_hosts_moves_a_session_and_drains_a_host(
     try:
         async with asyncio.timeout(90):
             for name in ("x", "y"):
-                hosts.append(await started(database, tmp_path, name))
+                hosts.append(await started_host(database, tmp_path, name, *GRACE))
             address = f"unix:{tmp_path}/x.sock"
             async with connect_cluster([address]) as sessions:
                 session = await sessions.create(SessionConfig(model="m"))
@@ -111,7 +97,7 @@ async def test_top_shows_all_hosts_and_one_that_is_stopped_holds_nobody_up(
     try:
         async with asyncio.timeout(90):
             for name in ("p", "q"):
-                hosts.append(await started(database, tmp_path, name))
+                hosts.append(await started_host(database, tmp_path, name, *GRACE))
             address = f"unix:{tmp_path}/p.sock"
             hosts[1].send_signal(signal.SIGSTOP)
             found = (("--store", database.dsn), ("--connect", address))

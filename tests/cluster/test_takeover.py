@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from llmsession import SessionConfig, connect, records
 from llmsession.cluster.directory import Directory
 from llmsession.cluster.placement import View
 from llmsession.transcripts import write_own
+from tests.cluster.hosts import started_host
 from tests.store.conftest import Database
 from tests.testing.conversations import recording, text
 
@@ -25,22 +24,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 NAMES = ("a", "b", "c")
 REQUEST_S = 1.0
 """Each request takes so long, so that a turn is open when its host is killed."""
-
-
-async def started(database: Database, folder: Path, name: str) -> Process:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "llmsession", "serve", "--cluster", "c", "--host-name", name),
-        *("--store", database.dsn, "--listen", f"unix:{folder}/{name}.sock"),
-        *("--replay", str(folder / "talk.jsonl"), "--replay-delay", str(REQUEST_S)),
-        stdout=PIPE,
-        stderr=DEVNULL,
-        env={**os.environ, "LLMSESSION_SERVE_LOG_LEVEL": "error"},
-    )
-    assert process.stdout is not None
-    async for line in process.stdout:
-        if line.strip() == b"ready":
-            return process
-    raise AssertionError(f"host {name} did not start")
+PACED = ("--replay-delay", str(REQUEST_S))
 
 
 @asynccontextmanager
@@ -50,7 +34,7 @@ async def three_hosts(database: Database, folder: Path) -> AsyncIterator[dict[st
     hosts: dict[str, Process] = {}
     try:
         for name in NAMES:
-            hosts[name] = await started(database, folder, name)
+            hosts[name] = await started_host(database, folder, name, *PACED)
         yield hosts
     finally:
         for process in hosts.values():

@@ -116,8 +116,8 @@ class Reading:
 
     async def rows_of(self, sessions: Sequence[str], cipher: Cipher) -> dict[str, SessionRow]:
         """The rows of those of *sessions* that exist."""
-        rows = await self._connections.run(lambda it: it.fetch(self._statements.rows_of, sessions))
-        return {row["id"]: row_of(row, cipher) for row in rows}
+        rows = await self._find_rows(sessions)
+        return {row["id"]: row_of(row, cipher) for row in rows if row is not None}
 
     async def rows(
         self,
