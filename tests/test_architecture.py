@@ -54,7 +54,8 @@ ORDER = {
     ],
     "session": [
         "session", "session/operations", "session/handles", "session/registry", "session/actor",
-        "session/compacting", "session/core", "session/log", "session/values", "session/tasks",
+        "session/compacting", "session/core", "session/snapshots", "session/log",
+        "session/values", "session/tasks",
     ],
     "transcripts": [
         "transcripts", "transcripts/chats", "transcripts/agents", "transcripts/message_lists",

@@ -190,7 +190,7 @@ class Injected(msgspec.Struct, frozen=True):
     text: str
 
 
-class ModelRequest(msgspec.Struct, frozen=True):
+class ModelRequest(msgspec.Struct, frozen=True, gc=False):
     """One request to a model, and the usage that the provider reported: what has to be paid for.
 
     ``model`` is None if it is not known.

@@ -26,7 +26,7 @@ MAX_TOKENS = 10**12
 """More than any request costs. Sums of such numbers fit into a log and its readers."""
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Tokens of one or more requests.
 
     ``prompt_tokens`` is the whole prompt.

@@ -65,8 +65,8 @@ a message's id is another one when the log is folded again (invariant 12)
     session/log/test_fold.py
     test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_rest
 a commit copies the messages that were there (invariant 1)
-    - self._history = appended(self._history, turn.staged)
-    + self._history = (*map(msgspec.structs.replace, self._history), *turn.staged)
+    - self._history = appended(self._history, messages)
+    + self._history = (*map(msgspec.structs.replace, self._history), *messages)
     session/compacting/test_compaction.py
     test_a_history_only_grows_by_identity_whatever_is_compacted
 an abort makes a new list of the history (invariant 3)

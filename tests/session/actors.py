@@ -47,7 +47,7 @@ from llmsession.testing.scripted import Scripted, ScriptedProvider, ScriptedRepl
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.request import Profile, Request, StepTag
-from tests.session.probes import delivering
+from tests.session.probes import STATE_FIELDS, delivering
 
 PATIENCE_S = 100_000.0
 """In virtual time: a test that hangs fails at once, and no deadline under test is longer."""
@@ -142,7 +142,7 @@ class Stage:
 
 def contents(state: SessionState) -> dict[str, Any]:
     """A state as plain values, for comparing."""
-    held = dict(vars(state))
+    held = {name: getattr(state, name) for name in STATE_FIELDS}
     held["counter"] = state.counter.last
     held["config"] = bytes(state.config)
     held["open"] = {

@@ -55,7 +55,7 @@ def state_excess(
     if limits.is_unlimited:
         return None
     return excess_of(
-        state.history,
+        state.messages,
         state.accepted_at,
         state.accepted_time,
         state.head,
@@ -78,7 +78,7 @@ class HistoryWeight:
 
     def tokens(self, state: SessionState) -> int:
         """The tokens of the history of *state*, which is the same state in every call."""
-        history = state.history
+        history = state.messages
         if self._generation != state.generation:  # within a generation it only grows
             self._generation, self._count, self._tokens = state.generation, 0, 0
         self._tokens += sum(map(_tokens, history[self._count :]))
@@ -214,10 +214,10 @@ class HistoryCommands:
         state = self._core.state
         match command:
             case c.Rewind(to=turn) if turn:
-                known = any(message.turn == turn for message in state.history)
+                known = state.has_turn(turn)
                 problem = "is not in the history"
             case c.Forget(before=int(turn)):
-                known = any(message.turn == turn for message in state.history)
+                known = state.has_turn(turn)
                 problem = "is not in the history"
             case c.Fork(at=int(turn)):
                 known = turn in state.committed_at
@@ -262,9 +262,9 @@ class HistoryCommands:
             edge = state.accepted_at[before]
         else:
             before, edge = first_since(
-                state.history, state.accepted_at, state.accepted_time, before, state.head
+                state.messages, state.accepted_at, state.accepted_time, before, state.head
             )
-        turns = forgotten_turns(state.history, state.accepted_at, state.open, before, edge)
+        turns = forgotten_turns(state.messages, state.accepted_at, state.open, before, edge)
         known = turns & state.accepted_time.keys()
         if known or (before == 0 and state.seed is not None):
             record = r.ConversationForgotten(
@@ -272,7 +272,7 @@ class HistoryCommands:
                 generation=generation,
                 edge=edge,
                 turns=len(known),
-                messages=messages_before(state.history, before),
+                messages=messages_before(state.messages, before),
             )
             self._write(command, record)
         else:

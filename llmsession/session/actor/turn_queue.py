@@ -149,7 +149,7 @@ class TurnQueue:
     def _seed(self) -> str | None:
         """The summary to begin with, if the turn that starts is the first one."""
         state = self._core.state
-        return state.seed.text if state.seed is not None and not state.history else None
+        return state.seed.text if state.seed is not None and not state.message_count else None
 
     def _answer_send(self, command: c.Send, number: int) -> None:
         self._answered(command)

@@ -69,7 +69,7 @@ class CallerSummaries:
         messages, profile = state.context_messages(), self._core.builder.profile
         thinking_from = max(state.view.thinking_from, prefix_summary.upto)
         view = replace(state.view, thinking_from=thinking_from)
-        return must_wait(view, messages, profile, len(state.history))
+        return must_wait(view, messages, profile, state.message_count)
 
     def _check_ends(self, command: c.SetSummary) -> None:
         """Raises InvalidInput if no open turn can end the tool loop that the summary waits for.
@@ -89,7 +89,7 @@ class CallerSummaries:
         state, core = self._core.state, self._core
         where = f"turn {command.turn} of session {core.session!r}"
         try:
-            upto = messages_through(state.history, command.turn) if command.turn > 0 else 0
+            upto = messages_through(state.messages, command.turn) if command.turn > 0 else 0
         except ValueError:
             upto = 0
         if not upto:
@@ -97,7 +97,7 @@ class CallerSummaries:
         if upto < state.view.start:
             last = state.context_messages()[state.view.start - 1].turn  # may be the open turn
             raise InvalidInput(f"{where} is already covered by a summary up to turn {last}")
-        if not is_safe_cut(state.history, upto):
+        if not is_safe_cut(state.messages, upto):
             raise InvalidInput(f"{where} ends with a call whose result comes after it")
         text = introduced(command.text)
         size = text_tokens_for(text, core.builder.profile) + core.builder.frame_tokens

@@ -523,7 +523,7 @@ class Compactor:
             summaries=dict(state.summaries),
             # Uses the configured window, which may be smaller than the model's.
             profile=msgspec.structs.replace(profile, window_tokens=core.window_tokens),
-            committed=len(state.history),
+            committed=state.message_count,
             frame_tokens=core.builder.frame_tokens * size.scale_permille // 1000,
             scale_permille=size.scale_permille,
             trigger=trigger,

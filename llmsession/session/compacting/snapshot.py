@@ -46,7 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 def snapshot_of(state: SessionState) -> Snapshot:
     """The present conversation of *state*."""
     messages = state.context_messages()
-    return Snapshot(state.generation, state.view, messages, len(state.history))
+    return Snapshot(state.generation, state.view, messages, state.message_count)
 
 
 class PlanRequest(Snapshot, frozen=True, kw_only=True):

@@ -417,7 +417,7 @@ class LLMSession:
         max_chars = checked_number(max_chars, "max_chars")
         state = self._actor.state
         seed = state.seed.text if state.seed else ""
-        return digest_of(state.history, state.view.prefix_summary, seed, max_chars=max_chars)
+        return digest_of(state.messages, state.view.prefix_summary, seed, max_chars=max_chars)
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The committed history, oldest message first. An immutable tuple, in O(1).
@@ -458,7 +458,7 @@ class LLMSession:
             seq=state.head,
             epoch=core.journal.lease.epoch,
             generation=state.generation,
-            messages=len(state.history),
+            messages=state.message_count,
             turns=state.turn_count,
             context_tokens=size.tokens,
             context_method=size.method,

@@ -49,7 +49,7 @@ def fork_records(
         source=imported.source if imported else None,
     )
     branch = imported.records if imported else ()
-    before = first_kept(state.history)
+    before = first_kept(state.messages)
     if before is None:
         return forked, *branch
     edge = state.accepted_at[before] if before else state.head + 1

@@ -1,14 +1,19 @@
-"""A history and the messages of the open turn behind it, as one sequence."""
+"""Sequences of messages: a history with the open turn's messages behind it, and the part of a
+history that is decoded when it is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, groupby
+from operator import attrgetter
+from threading import Lock
 from typing import overload
 
 from llmsession.turns.messages import Message
 
-__all__ = ["Joined", "appended"]
+__all__ = ["Joined", "StoredMessages", "StoredTurns", "appended", "turn_lengths"]
 
 
 def appended(history: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -18,24 +23,36 @@ def appended(history: tuple[Message, ...], messages: tuple[Message, ...]) -> tup
     return history + messages
 
 
+def turn_lengths(history: Sequence[Message]) -> tuple[list[int], list[int]]:
+    """The turns of *history* in order, and how many messages each has. Decodes nothing."""
+    if isinstance(history, StoredMessages):
+        return list(history.turns), list(history.counts)
+    if isinstance(history, Joined):  # no turn has messages in both parts
+        turns, counts = turn_lengths(history.first)
+        more_turns, more_counts = turn_lengths(history.second)
+        return turns + more_turns, counts + more_counts
+    groups = [(turn, len(list(group))) for turn, group in groupby(history, attrgetter("turn"))]
+    return [turn for turn, _ in groups], [count for _, count in groups]
+
+
 class Joined(Sequence[Message]):
-    """*history* and then *staged*, without a copy of either: it is made for each request.
+    """*first* and then *second*, without a copy of either: it is made for each request.
 
     Immutable, as its two parts are. A slice is a tuple, and costs as much as it is long.
     """
 
-    __slots__ = ("_count", "_history", "_staged")
+    __slots__ = ("_count", "first", "second")
 
-    def __init__(self, history: tuple[Message, ...], staged: tuple[Message, ...]) -> None:
-        self._history = history
-        self._staged = staged
-        self._count = len(history)
+    def __init__(self, first: Sequence[Message], second: tuple[Message, ...]) -> None:
+        self.first = first
+        self.second = second
+        self._count = len(first)
 
     def __len__(self) -> int:
-        return self._count + len(self._staged)
+        return self._count + len(self.second)
 
     def __iter__(self) -> Iterator[Message]:
-        return chain(self._history, self._staged)
+        return chain(self.first, self.second)
 
     @overload
     def __getitem__(self, at: int) -> Message: ...
@@ -47,10 +64,113 @@ class Joined(Sequence[Message]):
             if index < 0:
                 raise IndexError("no message at this position")
             count = self._count
-            return self._history[index] if index < count else self._staged[index - count]
+            return self.first[index] if index < count else self.second[index - count]
         start, stop, step = at.indices(len(self))
         if step != 1:
             return tuple(self[index] for index in range(start, stop, step))
         count = self._count
-        staged = self._staged[max(0, start - count) : max(0, stop - count)]
-        return self._history[start : min(stop, count)] + staged
+        second = self.second[max(0, start - count) : max(0, stop - count)]
+        return tuple(self.first[start : min(stop, count)]) + second
+
+
+class StoredTurns:
+    """Successive turns of a history. The messages of each are decoded once, when they are needed.
+
+    *counts* is the number of messages of each of *turns*, which is above 0. *decode* returns the
+    messages of some of them. May be used in several threads: requests of long conversations are
+    built in one.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[int],
+        counts: Sequence[int],
+        decode: Callable[[Sequence[int]], Sequence[Message]],
+    ) -> None:
+        self.turns = list(turns)
+        self.starts = [0, *accumulate(counts)]
+        """The position of the first message of each turn, and at the end the number of messages."""
+        self.messages: list[Message | None] = [None] * self.starts[-1]
+        self._missing = len(self.turns)
+        self._decode: Callable[[Sequence[int]], Sequence[Message]] | None = decode
+        self._lock = Lock()
+
+    def need(self, first: int, end: int) -> None:
+        """Decode those of the messages from position *first* to *end* that are not decoded yet."""
+        turn, messages, starts = bisect_right(self.starts, first) - 1, self.messages, self.starts
+        with self._lock:
+            while self._decode is not None and starts[turn] < end:
+                last = turn
+                while starts[last] < end and messages[starts[last]] is None:
+                    last += 1
+                if last > turn:
+                    made = self._decode(self.turns[turn:last])
+                    assert len(made) == starts[last] - starts[turn]  # the checksum was right
+                    messages[starts[turn] : starts[last]] = made
+                    self._missing -= last - turn
+                    if not self._missing:
+                        self._decode = None  # with it go the bytes of the records
+                turn = max(last, turn + 1)
+
+
+class StoredMessages(Sequence[Message]):
+    """The messages of *stored* from position *first* to *end*, where turns begin.
+
+    Immutable, as far as its users can see: a message is decoded when it is used. A slice is a
+    tuple.
+    """
+
+    __slots__ = ("_end", "_first", "_stored")
+
+    def __init__(self, stored: StoredTurns, first: int = 0, end: int | None = None) -> None:
+        self._stored = stored
+        self._first, self._end = first, stored.starts[-1] if end is None else end
+
+    def part(self, first: int, end: int) -> StoredMessages:
+        """Those from position *first* to *end*, where turns begin. Decodes nothing."""
+        return StoredMessages(self._stored, self._first + first, self._first + end)
+
+    @property
+    def turns(self) -> Sequence[int]:
+        """The turns of the messages, in order. Decodes nothing."""
+        starts = self._stored.starts
+        return self._stored.turns[bisect_left(starts, self._first) : bisect_left(starts, self._end)]
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many messages each of the turns has. Decodes nothing."""
+        starts = self._stored.starts
+        first, end = bisect_left(starts, self._first), bisect_left(starts, self._end)
+        return [starts[turn + 1] - starts[turn] for turn in range(first, end)]
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    def __iter__(self) -> Iterator[Message]:
+        # Who looks only at the first messages decodes few; who wants all gets them at once.
+        position, step = 0, 64
+        while position < len(self):
+            yield from self[position : position + step]
+            position, step = position + step, step * 4
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, at: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                return tuple(self[index] for index in range(start, stop, step))
+            return self._decoded_from(start, max(start, stop))
+        index = at + len(self) if at < 0 else at
+        if not 0 <= index < len(self):
+            raise IndexError("no message at this position")
+        return self._decoded_from(index, index + 1)[0]
+
+    def _decoded_from(self, start: int, stop: int) -> tuple[Message, ...]:
+        first, end = self._first + start, self._first + stop
+        if first < end:
+            self._stored.need(first, end)
+        found = self._stored.messages[first:end]
+        return tuple(message for message in found if message is not None)

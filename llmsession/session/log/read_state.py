@@ -19,7 +19,6 @@ __all__ = [
     "begun_rows",
     "check_belongs",
     "read_state",
-    "tool_runners",
     "was_created_by",
     "with_command",
 ]
@@ -104,18 +103,6 @@ def check_belongs(state: SessionState, row: SessionRow) -> None:
     if tenant_of(state.labels) != tenant_of(row.labels):
         why = "the tenant label of its row differs from that of its records"
         raise RecordDamaged(row.session, state.head, why)
-
-
-def tool_runners(
-    runners: dict[str, r.Runner],
-) -> Callable[[SessionState, r.Record], None]:
-    """A *folded* function for ``read_state`` that stores in *runners* who ran each tool last."""
-
-    def folded(_: SessionState, record: r.Record) -> None:
-        if isinstance(record, r.ToolsRequested):
-            runners.update((call.name, call.runner) for call in record.calls)
-
-    return folded
 
 
 def _fold_page(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -32,7 +33,7 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
 from .history_cuts import forgotten_turns, messages_before, messages_through
-from .joined import Joined, appended
+from .joined import Joined, StoredMessages, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
@@ -96,7 +97,9 @@ class SessionState:
     """The fold of the log. Only the actor changes it, with ``apply``, one durable record at a time.
 
     ``history`` is a flat tuple of the committed messages. A commit makes a new tuple that shares
-    every old message. So a reference to it is a snapshot that stays valid for ever.
+    every old message. So a reference to it is a snapshot that stays valid for ever. In a state that
+    was read from a snapshot in the store, the messages before that snapshot are decoded when they
+    are first used; ``messages`` decodes no others.
     """
 
     forgotten: Forgotten = NOTHING_FORGOTTEN
@@ -106,6 +109,18 @@ class SessionState:
     """The number of turns in the history."""
     summary_usage: Usage = _NOTHING_USED
     """The part of ``usage`` that summaries used."""
+    checksum: int | None = 0
+    """The CRC-32 of the log's bytes up to ``head``, for a snapshot. Who applies records that were
+    read or appended adds their bytes with ``add_bytes``. None: not known, because records were
+    rewritten.
+    """
+    snapshot_head: int = 0
+    """The records that the newest snapshot in the store covers, as far as is known."""
+
+    _stored: StoredMessages | None = None
+    """The messages before ``_history``, if they are not all decoded."""
+    _unjoined: list[Message] | None = None
+    """Committed messages that are not in ``_history`` yet, while a whole log is folded."""
 
     def __init__(self, session: str) -> None:
         self.session = session
@@ -119,19 +134,17 @@ class SessionState:
         self.seed: r.Seed | None = None
         """The summary of an earlier conversation, for the first message of the history."""
         self.source: r.Source | None = None
-        self.head = self.epoch = self._handed_over_at = 0
+        self.head = self.epoch = self.handed_over_at = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
         self._history: tuple[Message, ...] = ()
-        self._unjoined: list[Message] | None = None
-        """Committed messages that are not in ``_history`` yet, while a whole log is folded."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
         """The reported usage of the newest request, if the context still begins with that
         request.
         """
-        self._committed_report: Reported | None = None
+        self.committed_report: Reported | None = None
         self.prefix_broken = self.suggests_new_session = False
         """``prefix_broken``: have the model, the system text or the tools changed since the last
         reply? ``suggests_new_session``: has a compaction suggested a new session, and no
@@ -143,6 +156,8 @@ class SessionState:
         self.receipts: tuple[PendingReceipt, ...] = ()
         self.call_turns: dict[str, int] = {}
         """The turn of every call id in the session. Ids are never used again."""
+        self.runners: dict[str, r.Runner] = {}
+        """Who ran each tool, by its name, when the model called it last."""
         self.ended: dict[int, str] = {}
         """How each turn ended: ``committed``, ``aborted`` or ``failed``."""
         self.accepted_at: dict[int, int] = {}
@@ -176,7 +191,7 @@ class SessionState:
     @property
     def is_handed_over(self) -> bool:
         """Did the last owner give the session up on purpose, with what is open?"""
-        return self._handed_over_at == self.head > 0
+        return self.handed_over_at == self.head > 0
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started; None if there is none."""
@@ -187,17 +202,53 @@ class SessionState:
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """The committed messages, oldest first."""
+        """The committed messages, oldest first. Decodes those that were not used before."""
+        history = self._joined_history()
+        if self._stored is not None:
+            history = self._history = (*self._stored, *history)
+            self._stored = None
+        return history
+
+    @history.setter
+    def history(self, messages: tuple[Message, ...]) -> None:
+        self._stored, self._history = None, messages
+        if self._unjoined is not None:
+            self._unjoined.clear()
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The committed messages, oldest first: a sequence that decodes what is used of it, and
+        stays as it is.
+        """
+        history = self._joined_history()
+        return history if self._stored is None else Joined(self._stored, history)
+
+    def _joined_history(self) -> tuple[Message, ...]:
         if self._unjoined:
             self._history = (*self._history, *self._unjoined)
             self._unjoined.clear()
         return self._history
 
-    @history.setter
-    def history(self, messages: tuple[Message, ...]) -> None:
-        self._history = messages
-        if self._unjoined is not None:
-            self._unjoined.clear()
+    @property
+    def message_count(self) -> int:
+        """How many messages the history has."""
+        return len(self._stored or ()) + len(self._history) + len(self._unjoined or ())
+
+    def has_turn(self, turn: int) -> bool:
+        """Is *turn* in the history?"""
+        if self._stored is not None and turn in self._stored.turns:
+            return True
+        return any(message.turn == turn for message in self._joined_history())
+
+    def begin_with(self, messages: StoredMessages) -> None:
+        """Let the history, which is empty so far, be *messages*."""
+        self._stored = messages if len(messages) else None
+
+    def add_bytes(self, bodies: Iterable[bytes]) -> None:
+        """The records that were applied last are *bodies* in the log. See ``checksum``."""
+        if self.checksum is not None:
+            for body in bodies:
+                self.checksum = crc32(body, self.checksum)
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
@@ -209,7 +260,7 @@ class SessionState:
         try:
             yield
         finally:
-            self.history = self.history
+            self._joined_history()
             self._unjoined = None
 
     def context_messages(self) -> Sequence[Message]:
@@ -218,8 +269,8 @@ class SessionState:
         """
         running = self.running()
         if running is None or not running.staged:
-            return self.history
-        return Joined(self.history, running.staged)
+            return self.messages
+        return Joined(self.messages, running.staged)
 
     def apply(self, record: r.Record) -> None:
         """Apply one durable record.
@@ -260,7 +311,7 @@ class SessionState:
         if self.erased:
             # Receipts and summaries that mentioned those turns no longer do. Thinking that was made
             # before is bound to their old texts, so it is no longer sent.
-            self.view = self.view.voided(len(self.history))
+            self.view = self.view.voided(self.message_count)
             self._unreport()
         self.commands = {}
         self.turn_usage, self.usage = {}, Usage()
@@ -280,7 +331,7 @@ class SessionState:
 
     def _unreport(self) -> None:
         """The context no longer begins with the request whose usage was reported."""
-        self.reported = self._committed_report = None
+        self.reported = self.committed_report = None
 
     def _accepted(self, record: r.TurnAccepted) -> None:
         number = record.turn
@@ -319,6 +370,7 @@ class SessionState:
         turn.all_calls += record.calls
         for call in record.calls:
             self.call_turns[call.id] = record.turn
+            self.runners[call.name] = call.runner
         self._stage_reply(turn, record.reply, record.at)
 
     def _answered(self, record: r.ToolsAnswered) -> None:
@@ -347,18 +399,21 @@ class SessionState:
         if record.reply is not None:
             self._stage_reply(turn, record.reply, record.at)
         self._give_up_server_calls(turn)
-        if self._unjoined is None:
-            self._history = appended(self._history, turn.staged)
-        else:
-            self._unjoined.extend(turn.staged)
-        self.head_turn = record.turn
-        self.turn_count += 1
+        self._extend_history(record.turn, turn.staged)
         if record.turn in self.accepted_time:
             self.committed_at[record.turn] = record.seq
         if turn.receipts_used:
             self.receipts = self.receipts[turn.receipts_used :]
-        self._committed_report = self.reported
+        self.committed_report = self.reported
         self._end(turn, "committed", record)
+
+    def _extend_history(self, turn: int, messages: tuple[Message, ...]) -> None:
+        if self._unjoined is None:
+            self._history = appended(self._history, messages)
+        else:
+            self._unjoined.extend(messages)
+        self.head_turn = turn
+        self.turn_count += 1
 
     def _imported(self, record: r.TurnImported) -> None:
         self.counter.saw(record.turn)
@@ -368,17 +423,15 @@ class SessionState:
         else:
             self.committed_at[record.turn] = record.seq
             self.accepted_time[record.turn] = record.messages[0].created_at or record.at
-        for index, message in enumerate(record.messages, len(self.history)):
+        for index, message in enumerate(record.messages, self.message_count):
             summary = summary_in(message.body, index) if message.is_assistant else None
             if summary is not None:
                 self.view = self.view.with_provider_summary(summary)
-        self.history = self.history + record.messages
+        self._extend_history(record.turn, record.messages)
         self._unreport()
         # The turn was made with another system text and other tools, so its thinking cannot be
         # sent.
-        self.view = self.view.voided(len(self.history))
-        self.head_turn = record.turn
-        self.turn_count += 1
+        self.view = self.view.voided(self.message_count)
         self.ended[record.turn] = "committed"
         self.call_turns.update((call, record.turn) for call in record.calls)
 
@@ -390,8 +443,8 @@ class SessionState:
         for call in turn.all_calls:
             self.summaries.pop(call.id, None)
         if turn.started:
-            self.view = self.view.clamped(len(self.history))
-            self.reported = self._committed_report
+            self.view = self.view.clamped(self.message_count)
+            self.reported = self.committed_report
 
     def _aborted(self, record: r.TurnAborted | r.TurnFailed) -> None:
         turn = self.open[record.turn]
@@ -432,7 +485,7 @@ class SessionState:
     def _cleared(self, record: r.ConversationCleared) -> None:
         self.generation = record.generation
         self._unreport()
-        self._set_history(())
+        self._cut_history(0, 0)
         self.view = View(version=self.view.version + 1)
         self.suggests_new_session = False
         self.summaries = {}
@@ -442,24 +495,25 @@ class SessionState:
             self._forget(record.seq, frozenset(self.accepted_at.keys() - self.open.keys()))
 
     def _rewound(self, record: r.ConversationRewound) -> None:
-        count = messages_through(self.history, record.to)
-        gone = self.history[count:]
+        count = messages_through(self.messages, record.to)
+        gone = self.messages[count:]
         self.generation = record.generation
-        self._set_history(self.history[:count])
+        self._cut_history(0, count)
         self.view = self.view.clamped(count)
         self.suggests_new_session = False
         self._unreport()
-        for message in gone:
-            for call in message.tool_calls:
-                self.summaries.pop(call.id, None)
+        if self.summaries:
+            for message in gone:
+                for call in message.tool_calls:
+                    self.summaries.pop(call.id, None)
         turns = dict.fromkeys(message.turn for message in gone)
         carried = (self.receipts_by_turn.get(turn, ()) for turn in turns)
         self.receipts = (*chain.from_iterable(carried), *self.receipts)
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
-        count = messages_before(self.history, record.before)
+        count = messages_before(self.messages, record.before)
         turns = forgotten_turns(
-            self.history, self.accepted_at, self.open, record.before, record.edge
+            self.messages, self.accepted_at, self.open, record.before, record.edge
         )
         calls = {call for call, turn in self.call_turns.items() if turn in turns}
         self.generation = record.generation
@@ -467,19 +521,28 @@ class SessionState:
             self.forgotten = self.forgotten.and_then(
                 record.turns, record.messages, record.at, record.limits
             )
-        self._set_history(self.history[count:])
+        self._cut_history(count, self.message_count)
         self._unreport()
-        self.view = self.view.without_head(count, len(self.history), calls)
+        self.view = self.view.without_head(count, self.message_count, calls)
         for call in calls:
             self.summaries.pop(call, None)
         if count or not record.before:
             self.seed = None
         self._forget(record.seq, turns)
 
-    def _set_history(self, history: tuple[Message, ...]) -> None:
-        self.history = history
-        self.head_turn = history[-1].turn if history else None
+    def _cut_history(self, first: int, end: int) -> None:
+        """Keep of the history the messages from the position *first* to *end*."""
+        history, stored = self._joined_history(), self._stored
+        count = len(stored) if stored is not None else 0
+        self._history = history = history[max(0, first - count) : max(0, end - count)]
         self.turn_count = count_turns(history)
+        self.head_turn = history[-1].turn if history else None
+        if stored is not None:
+            stored = stored.part(min(first, count), min(end, count))
+            self._stored = stored if len(stored) else None
+            self.turn_count += len(stored.turns)
+            if not history and stored.turns:
+                self.head_turn = stored.turns[-1]
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
         """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
@@ -513,11 +576,12 @@ class SessionState:
                 self.receipts_by_turn[turn] = left
             if turn not in turns and left != receipts:
                 changed[turn] = receipt_text(left) or ""
-        history = list(self.history)
-        for turn in changed.keys() & {message.turn for message in history}:
-            index = messages_before(history, turn)
-            history[index] = _with_receipt(history[index], changed[turn])
-        self.history = tuple(history)
+        if changed:
+            history = list(self.history)
+            for turn in changed.keys() & {message.turn for message in history}:
+                index = messages_before(history, turn)
+                history[index] = _with_receipt(history[index], changed[turn])
+            self.history = tuple(history)
         return changed
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
@@ -527,7 +591,7 @@ class SessionState:
         pass
 
     def _handed_over(self, record: r.SessionHandedOver) -> None:
-        self._handed_over_at = record.seq
+        self.handed_over_at = record.seq
         for turn in record.waiting:
             self.open[turn] = self.open.pop(turn)
 
@@ -586,7 +650,7 @@ class SessionState:
         may_summarise = _MAY_SUMMARISE(body) is not None
         if not is_sized and not may_summarise:
             return
-        count = len(self._history) + len(self._unjoined or ()) + len(turn.staged)
+        count = self.message_count + len(turn.staged)
         summary = summary_in(body, count - 1) if may_summarise else None
         if summary is not None:
             self.view = self.view.with_provider_summary(summary)

@@ -30,7 +30,7 @@ def title_of(state: SessionState) -> str:
 
     It is the title that was set, or that of its import, or the beginning of the first request.
     """
-    messages = state.history or tuple(m for turn in state.open.values() for m in turn.staged)
+    messages = state.messages or tuple(m for turn in state.open.values() for m in turn.staged)
     return given_title(state.labels, state.source) or _first_request(messages)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TypeAlias
 
 import anyio
 import msgspec
@@ -27,16 +26,13 @@ from ..log.erasing import erase
 from ..log.fork_records import Branch, fork_records, shared_history
 from ..log.journal import Journal, Written
 from ..log.meter import charge_of
-from ..log.read_state import check_belongs, read_state, tool_runners
+from ..log.read_state import check_belongs, read_state
 from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..tasks.promise import Promise
 from ..values.commands import ForkPoint
 
-__all__ = ["Loader", "Runners"]
-
-Runners: TypeAlias = dict[str, r.Runner]
-"""Who ran each tool, by its name, when the model called it last."""
+__all__ = ["Loader"]
 
 
 class Loader:
@@ -130,9 +126,8 @@ class Loader:
     @asynccontextmanager
     async def acquired(
         self, session: str, *, takeover: bool
-    ) -> AsyncIterator[tuple[SessionState, Lease, Runners]]:
-        """Acquire an existing session. Yields its state, its lease, and who ran each of its tools
-        last.
+    ) -> AsyncIterator[tuple[SessionState, Lease]]:
+        """Acquire an existing session. Yields its state and its lease.
 
         Records that the last owner left unwritten are written first, except for the ends of open
         turns. If the body raises, the session is released.
@@ -145,9 +140,7 @@ class Loader:
             if not lease.head:
                 await self._remove(lease)
                 raise SessionNotFound(session)
-            runners: Runners = {}
-            noted = tool_runners(runners)
-            state = await read_state(self._store, session, noted, head=lease.head)
+            state = await read_state(self._store, session, head=lease.head)
             if state.head != lease.head:
                 message = (
                     f"session {session!r} has only {state.head} of its {lease.head} records;"
@@ -163,7 +156,7 @@ class Loader:
                 records = fork_records(state, session, parent, state.labels)
                 await self.write(state, lease, records)
             await self._erase(state, lease)
-            yield state, lease, runners
+            yield state, lease
         except BaseException:
             with anyio.CancelScope(shield=True):
                 try:
@@ -172,12 +165,9 @@ class Loader:
                     contained(error)
             raise
 
-    async def peek(self, session: str) -> tuple[SessionState, Runners]:
-        """The state and the tool runners, as ``acquired`` gives them, but without a lease or a
-        write.
-        """
-        runners: Runners = {}
-        return await read_state(self._store, session, tool_runners(runners)), runners
+    async def peek(self, session: str) -> SessionState:
+        """The state, as ``acquired`` gives it, but without a lease or a write."""
+        return await read_state(self._store, session)
 
     async def write(self, state: SessionState, lease: Lease, records: Sequence[r.Record]) -> None:
         """Append *records* and fold them, before the session is live. Raises StoreError."""

@@ -67,7 +67,7 @@ from ..values.retention import Retention, checked_rules
 from ..values.validation import checked_seconds, checked_tools
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
-from .loader import Loader, Runners
+from .loader import Loader
 from .reactivation import ReactivationQueue
 from .summary_provider import summary_provider
 
@@ -367,9 +367,9 @@ class Runtime:
         the wait does not stop the loading. Raises the errors of ``SessionManager.open``.
         """
 
-        def bound(state: SessionState, runners: Runners) -> SessionConfig:
+        def bound(state: SessionState) -> SessionConfig:
             config = self._logged_config(state, tools)
-            self._check_bound(session, unbound_tools(config, runners), unbound)
+            self._check_bound(session, unbound_tools(config, state.runners), unbound)
             return config
 
         async def load() -> Actor:
@@ -377,13 +377,12 @@ class Runtime:
             # session that cannot be opened here.
             if takeover:
                 with suppress(SessionNotFound):  # a session without a record is removed below
-                    bound(*await self._loader.peek(session))
-            async with self._loader.acquired(session, takeover=takeover) as loaded:
-                state, lease, runners = loaded
-                config = bound(state, runners)
+                    bound(await self._loader.peek(session))
+            async with self._loader.acquired(session, takeover=takeover) as (state, lease):
+                config = bound(state)
                 records = recovery_records(state, recovery or config.recovery)
                 await self._loader.write(state, lease, records)
-                actor = await self._add(state, config, lease, runners)
+                actor = await self._add(state, config, lease, dict(state.runners))
             if actor.history_commands.excess is not None:
                 await self.retain(actor)
             return actor
