@@ -18,6 +18,7 @@ from .protocol import (
     Owner,
     SessionFilter,
     SessionRow,
+    SnapshotStore,
     Store,
     StoredRecord,
     UnfinishedIndex,
@@ -46,6 +47,8 @@ class CheckedStore(Store):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.keeps_snapshots = isinstance(store, SnapshotStore)
+        """Is the store a ``SnapshotStore``?"""
 
     async def create(self, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
@@ -105,6 +108,21 @@ class CheckedStore(Store):
         index = self._store
         if isinstance(index, UnfinishedIndex):
             await _answer(lambda: index.settle(row))
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        """See ``SnapshotStore``. Has no effect if the store is none."""
+        store = self._store
+        if isinstance(store, SnapshotStore):
+            await _answer(lambda: store.save_snapshot(lease, seq, body))
+
+    async def snapshot(self, session: str) -> bytes | None:
+        """See ``SnapshotStore``. None if the store is none."""
+        store = self._store
+        if not isinstance(store, SnapshotStore):
+            return None
+        return await _answer(
+            lambda: store.snapshot(session), lambda body: body is None or body.__class__ is bytes
+        )
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         """See ``Store``."""

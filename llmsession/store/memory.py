@@ -36,18 +36,21 @@ __all__ = ["MemoryStore"]
 
 
 class _Log:
-    """One session's row and records.
+    """One session's row, records and snapshot.
 
     A fork's list begins with its parent's records, which are the same bytes objects.
     """
 
-    __slots__ = ("bodies", "epochs", "row")
+    __slots__ = ("bodies", "epochs", "least_snapshot", "row", "snapshot")
 
     def __init__(self, row: SessionRow) -> None:
         self.row = row
         self.bodies: list[bytes] = []
         # (first seq, epoch) of each owner that wrote: epochs change rarely.
         self.epochs: list[tuple[int, int]] = []
+        self.snapshot: bytes | None = None
+        self.least_snapshot = 0
+        """How many records a snapshot must cover."""
 
 
 class _Counter:
@@ -207,6 +210,16 @@ class MemoryStore:
                 raise InvalidInput(f"session {lease.session!r} has no record {seq}")
         for seq, body in bodies.items():
             log.bodies[seq - 1] = body
+        log.snapshot, log.least_snapshot = None, log.row.head + 1
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        log = self._logs.get(lease.session)
+        if log is not None and log.row.epoch == lease.epoch and seq >= log.least_snapshot:
+            log.snapshot, log.least_snapshot = body, seq
+
+    async def snapshot(self, session: str) -> bytes | None:
+        log = self._logs.get(session)
+        return None if log is None else log.snapshot
 
     async def delete(self, session: str) -> None:
         self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)

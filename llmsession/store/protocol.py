@@ -31,6 +31,7 @@ __all__ = [
     "OwnerListener",
     "SessionFilter",
     "SessionRow",
+    "SnapshotStore",
     "Store",
     "StoredRecord",
     "UnfinishedIndex",
@@ -346,6 +347,33 @@ class UnfinishedIndex(Protocol):
     async def settle(self, row: SessionRow) -> None:
         """The session of *row* has no unfinished work: not found again until a batch says so. Has
         no effect if its epoch or its head is no longer that of *row*. Raises StoreError."""
+
+
+@runtime_checkable
+class SnapshotStore(Protocol):
+    """What a store may have in addition to ``Store``: it keeps one snapshot of each session, from
+    which a long session is opened without decoding its whole log.
+
+    A snapshot holds content, as records do: it is encrypted as they are, and ``Store.rewrite`` and
+    ``Store.delete`` remove it together with what they change. Losing one is harmless. A store
+    without this protocol opens every session by its whole log.
+    """
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        """Keep *body*, which covers the records up to *seq*, as the only snapshot of the session.
+
+        Has no effect if the session's epoch is no longer the lease's, if there is no such session,
+        or if *body* is too old: the present snapshot covers more records, or the session had as
+        many records when it was last rewritten, so that *body* may hold what was erased. Raises
+        StoreError.
+        """
+
+    async def snapshot(self, session: str) -> bytes | None:
+        """The snapshot of the session as it was saved; None if there is none, or no such session.
+
+        A fork does not have that of its parent. Acquires no lease. Raises StoreError, also for a
+        snapshot that cannot be read.
+        """
 
 
 class OwnerListener(Protocol):

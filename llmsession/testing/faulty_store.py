@@ -20,6 +20,7 @@ from llmsession.store.protocol import (
     Owner,
     SessionFilter,
     SessionRow,
+    SnapshotStore,
     Store,
     StoredRecord,
 )
@@ -141,6 +142,15 @@ class FaultyStore:
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         await self.inner.rewrite(lease, bodies)
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        """Does nothing if *inner* keeps no snapshots."""
+        if isinstance(self.inner, SnapshotStore):
+            await self.inner.save_snapshot(lease, seq, body)
+
+    async def snapshot(self, session: str) -> bytes | None:
+        """None if *inner* keeps no snapshots."""
+        return await self.inner.snapshot(session) if isinstance(self.inner, SnapshotStore) else None
 
     async def delete(self, session: str) -> None:
         await self.inner.delete(session)

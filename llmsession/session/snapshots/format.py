@@ -97,26 +97,36 @@ class _Changing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _BY_TURN: dict[str, Any] = {
-    "ended": str,
-    "accepted_at": int,
-    "accepted_time": float,
-    "committed_at": int,
-    "turn_usage": Usage,
-    "requests": tuple[r.ModelRequest, ...],
-    "receipts_by_turn": tuple[PendingReceipt, ...],
+    "ended": list[str],
+    "accepted_at": list[int],
+    "accepted_time": list[float],
+    "committed_at": list[int],
+    "turn_usage": list[Usage],
+    "requests": list[tuple[r.ModelRequest, ...]],
+    "receipts_by_turn": list[tuple[PendingReceipt, ...]],
 }
-_BY_TEXT: dict[str, Any] = {"call_turns": int, "summaries": str, "commands": r.CommandAnswer}
+_BY_TEXT: dict[str, Any] = {
+    "call_turns": list[int],
+    "summaries": list[str],
+    "commands": list[r.CommandAnswer],
+}
 """The dictionaries of a state that grow with its log, and the types of their values."""
+
+
+def _entries(keys: Any, values: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(tuple[keys, values])
+
+
 _HISTORY, _SUMMARY_REQUESTS = "history", "summary_requests"
 
 _place = msgspec.json.Decoder(_Place)
 _small = msgspec.json.Decoder(_Small)
 _changing = msgspec.json.Decoder(_Changing)
 _columns: dict[str, msgspec.json.Decoder[Any]] = {
-    _HISTORY: msgspec.json.Decoder(tuple[list[int], list[int]]),
-    _SUMMARY_REQUESTS: msgspec.json.Decoder(tuple[list[int], list[r.ModelRequest]]),
-    **{name: msgspec.json.Decoder(tuple[list[int], list[kind]]) for name, kind in _BY_TURN.items()},
-    **{name: msgspec.json.Decoder(tuple[list[str], list[kind]]) for name, kind in _BY_TEXT.items()},
+    _HISTORY: _entries(list[int], list[int]),
+    _SUMMARY_REQUESTS: _entries(list[int], list[r.ModelRequest]),
+    **{name: _entries(list[int], values) for name, values in _BY_TURN.items()},
+    **{name: _entries(list[str], values) for name, values in _BY_TEXT.items()},
 }
 
 

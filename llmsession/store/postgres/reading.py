@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from llmsession.errors import RecordDamaged, SessionNotFound, StoreError
+from llmsession.errors import RecordDamaged, SessionNotFound, StoreDamaged, StoreError
 
 from ..cipher import PLAIN, Cipher, Unreadable
 from ..ownership import NOBODY, still_holds
 from ..protocol import Batch, SessionFilter, SessionRow, StoredRecord
 from .connections import Connection, Connections, Grouped, is_damage
 from .schema import OPEN
-from .sql import Statements, check_seals, label_marks, owner_of, record_of, row_of
+from .sql import Statements, check_seals, label_marks, owner_of, record_of, row_of, snapshot_place
 
 __all__ = ["Reading"]
 
@@ -45,6 +45,17 @@ class Reading:
                 raise
             return await self._up_to_damage(session, after, upto, cipher)
         return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
+
+    async def snapshot(self, session: str, cipher: Cipher) -> bytes | None:
+        """See ``SnapshotStore.snapshot``."""
+        row = await self._connections.fetchrow(self._statements.snapshot, session)
+        if row is None:
+            return None
+        try:
+            return cipher.unseal(row["body"], snapshot_place(session, row["least"]))
+        except Unreadable as error:
+            message = f"the snapshot of session {session!r} cannot be read: {error}"
+            raise StoreDamaged(message) from error
 
     async def check_seals(self, session: str, cipher: Cipher) -> None:
         """Raises RecordDamaged if the session's row is not the one that was sealed, and

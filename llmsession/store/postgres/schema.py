@@ -95,6 +95,18 @@ CREATE INDEX unfinished_owner ON {s}.unfinished (owner, session);
 INSERT INTO {s}.unfinished SELECT id, coalesce(owner, '') FROM {s}.session;
 """
 
+# A snapshot may only be saved if it covers ``least`` records. The body is NULL if there is none.
+# Earlier programs must not write to tables with snapshots: they would leave in them what they
+# erase.
+_SNAPSHOTS = """
+CREATE TABLE {s}.snapshot (
+    session text COLLATE "C" PRIMARY KEY,
+    least bigint NOT NULL,
+    body bytea
+);
+ALTER TABLE {s}.snapshot ALTER body SET STATISTICS 0;
+"""
+
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
 _HAS_SEALS = """
 SELECT EXISTS (
@@ -146,7 +158,7 @@ SELECT EXISTS (
 
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED, _SNAPSHOTS)
 """The first script makes tables of ``FIRST_VERSION``. Each later one upgrades them to the next
 version.
 """

@@ -28,7 +28,7 @@ from ..segments import Segment, moved
 from .blobs import Blobs
 from .connections import Connection
 from .schema import OPEN, lock_structure
-from .sql import Statements, body_place, check_seals, owner_values
+from .sql import Statements, body_place, check_seals, owner_values, snapshot_place
 from .word_index import WordIndex
 
 __all__ = ["SharedRecords"]
@@ -92,8 +92,19 @@ class SharedRecords:
         self._raise_epoch = f"""
             UPDATE {s}.store SET highest_epoch = greatest(highest_epoch, $1)"""
         self._drop_session = f"""
-            WITH settled AS (DELETE FROM {s}.unfinished WHERE session = $1)
+            WITH settled AS (DELETE FROM {s}.unfinished WHERE session = $1),
+            unsaved AS (DELETE FROM {s}.snapshot WHERE session = $1)
             DELETE FROM {s}.session WHERE id = $1"""
+        # A key share lock: appends go on, and a rewrite or a deletion is waited for.
+        self._save_snapshot = f"""
+            WITH held AS (
+                SELECT id FROM {s}.session WHERE id = $1 AND epoch = $2 FOR KEY SHARE)
+            INSERT INTO {s}.snapshot (session, least, body) SELECT id, $3, $4 FROM held
+            ON CONFLICT (session) DO UPDATE SET least = excluded.least, body = excluded.body
+             WHERE excluded.least >= snapshot.least"""
+        self._drop_snapshot = f"""
+            INSERT INTO {s}.snapshot (session, least) VALUES ($1, $2)
+            ON CONFLICT (session) DO UPDATE SET least = excluded.least, body = NULL"""
         self._forget_uncounted = f"DELETE FROM {s}.uncounted WHERE session = $1"
 
     async def fork(
@@ -160,6 +171,7 @@ class SharedRecords:
                 if not 1 <= seq <= row["head"]:
                     raise InvalidInput(f"session {session!r} has no record {seq}")
             await self._check_seals(connection, session, cipher)
+            await connection.execute(self._drop_snapshot, session, row["head"] + 1)
             records = await connection.fetch(self._records, session, sorted(bodies))
             for seq in sorted(bodies.keys() - {record["seq"] for record in records}):
                 raise RecordDamaged(session, seq, "it is not there")
@@ -180,6 +192,13 @@ class SharedRecords:
             await self._let_go(connection, [record["large"] for record in own])
             replaced = [(record["log"], record["seq"]) for record in own]
             await self._words.remove_from(connection, replaced)
+
+    async def save_snapshot(
+        self, connection: Connection, lease: Lease, seq: int, body: bytes, cipher: Cipher
+    ) -> None:
+        """See ``SnapshotStore.save_snapshot``. Doing it twice is harmless."""
+        sealed = cipher.seal(body, snapshot_place(lease.session, seq))
+        await connection.execute(self._save_snapshot, lease.session, lease.epoch, seq, sealed)
 
     async def delete(self, connection: Connection, session: str, *, in_doubt: bool) -> None:
         """See ``Store.delete``. *in_doubt*: an earlier attempt may have succeeded."""

@@ -154,6 +154,8 @@ class Statements:
         self.forget_owners = f"""
             DELETE FROM {s}.owner WHERE lease_until < now() - interval '1 day'"""
         self.read = _read(s)
+        self.snapshot = f"""
+            SELECT least, body FROM {s}.snapshot WHERE session = $1 AND body IS NOT NULL"""
         self.seals = f"""
             SELECT s.head, s.parent, s.origin_seal, s.head_seal,
                    array_agg(p.first ORDER BY p.first) AS firsts,
@@ -401,6 +403,11 @@ def check_seals(row: Mapping[str, Any], session: str, cipher: Cipher) -> None:
 def body_place(born: str, epoch: int, seq: int) -> bytes:
     """The place that a record's body is sealed for. No two records of a store have the same one."""
     return msgspec.json.encode([born, epoch, seq])
+
+
+def snapshot_place(session: str, seq: int) -> bytes:
+    """The place that a snapshot of *session* up to the record *seq* is sealed for."""
+    return msgspec.json.encode(["snapshot", session, seq])
 
 
 def _labels_place(session: str) -> bytes:

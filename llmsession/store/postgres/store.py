@@ -239,6 +239,15 @@ class PostgresStore:
         copy = dict(bodies)
         await self._change(lambda cipher: self._rewrite(lease, copy, cipher))
 
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        if _is_text(lease.session):
+            await self._change(lambda cipher: self._save_snapshot(lease, seq, body, cipher))
+
+    async def snapshot(self, session: str) -> bytes | None:
+        if not _is_text(session):
+            return None
+        return await self._look(partial(self._reading.snapshot, session))
+
     async def delete(self, session: str) -> None:
         _check_known(session)
         await self._change(lambda _: self._delete(session))
@@ -326,6 +335,11 @@ class PostgresStore:
     async def _rewrite(self, lease: Lease, bodies: Mapping[int, bytes], cipher: Cipher) -> None:
         await self._connections.change(
             lambda it, _: self._shared_records.rewrite(it, lease, bodies, cipher)
+        )
+
+    async def _save_snapshot(self, lease: Lease, seq: int, body: bytes, cipher: Cipher) -> None:
+        await self._connections.change(
+            lambda it, _: self._shared_records.save_snapshot(it, lease, seq, body, cipher)
         )
 
     async def _delete(self, session: str) -> None:

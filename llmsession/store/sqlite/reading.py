@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import apsw
 
-from llmsession.errors import RecordDamaged
+from llmsession.errors import RecordDamaged, StoreDamaged
 
 from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
@@ -19,7 +19,7 @@ from ..ownership import NOBODY, still_holds
 from ..protocol import SessionFilter, SessionRow, StoredRecord, Word
 from ..segments import Segment, unused, within
 from .records import Records
-from .rows import UNFINISHED, Values, filter_sql, place_of, row_of, seq_at
+from .rows import UNFINISHED, Values, filter_sql, place_of, row_of, seq_at, snapshot_place
 from .session_tables import find_row, find_sealed_row, read_segments
 from .word_index import WORDS_FOUND, Behind, fts_query, logs_behind
 
@@ -116,6 +116,21 @@ class Reading:
             return f"the file is damaged there: {error}"
         return None
 
+    def snapshot(self, session: str) -> bytes | None:
+        """See ``SnapshotStore.snapshot``."""
+        rows: list[Values] = self.db.execute(
+            "SELECT log, least, body FROM session JOIN snapshot USING (log)"
+            " WHERE id = ? AND body IS NOT NULL",
+            (session,),
+        ).fetchall()
+        for log, seq, body in rows:
+            try:
+                return self._cipher.unseal(body, snapshot_place(log, seq))
+            except Unreadable as error:
+                message = f"the snapshot of session {session!r} cannot be read: {error}"
+                raise StoreDamaged(message) from error
+        return None
+
     # Checking.
 
     def check(self) -> list[str]:
@@ -160,6 +175,12 @@ class Reading:
                 stray = self._count(Segment(first, upto, source))
                 if stray:
                     yield f"{stray} records of log {source} belong to no session"
+
+        stray = self.db.execute(
+            "SELECT count(*) FROM snapshot WHERE log NOT IN (SELECT log FROM session)"
+        ).get
+        if stray:
+            yield f"{stray} snapshots belong to no session"
 
     def _count(self, part: Segment) -> int:
         counted: int = self.db.execute(

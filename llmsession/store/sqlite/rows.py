@@ -19,6 +19,7 @@ __all__ = [
     "read_labels",
     "row_of",
     "seq_at",
+    "snapshot_place",
 ]
 
 Values: TypeAlias = "tuple[Any, ...]"
@@ -42,6 +43,11 @@ def place_of(log: int, seq: int) -> int:
 def seq_at(place: int) -> int:
     """The seq of the record at *place*."""
     return place & ((1 << _SEQ_BITS) - 1)
+
+
+def snapshot_place(log: int, seq: int) -> bytes:
+    """What the seal of a snapshot of *log* up to the record *seq* is bound to."""
+    return b"snapshot %d %d" % (log, seq)
 
 
 def row_of(values: Values) -> SessionRow:

@@ -26,7 +26,7 @@ from ..row_seals import Part, check_row, seal_head, seal_origin
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
 from .counters import Counters
 from .records import Records
-from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of
+from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of, snapshot_place
 from .word_index import WordTables
 
 __all__ = ["SessionTables", "find_row", "find_sealed_row", "read_segments", "seal_rows"]
@@ -270,6 +270,7 @@ class SessionTables:
                 copied.append(seq)
             if not there:
                 raise RecordDamaged(lease.session, seq, "it is missing")
+        self.db.execute("INSERT OR REPLACE INTO snapshot VALUES (?, ?, NULL)", (log, row.head + 1))
         for source, first in replaced.items():
             self.words.remove_from(source, first)
         if apart is not None:
@@ -278,6 +279,19 @@ class SessionTables:
             self.db.execute(
                 "UPDATE session SET origin_seal = ? WHERE id = ?",
                 (self._origin_seal(row.session, log, row.parent, segments), row.session),
+            )
+
+    def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        """See ``SnapshotStore.save_snapshot``."""
+        log: int | None = self.db.execute(
+            "SELECT log FROM session WHERE id = ? AND epoch = ?", (lease.session, lease.epoch)
+        ).get
+        if log is not None:
+            self.db.execute(
+                "INSERT INTO snapshot VALUES (?, ?, ?) ON CONFLICT (log) DO UPDATE"
+                " SET least = excluded.least, body = excluded.body"
+                " WHERE excluded.least >= snapshot.least",
+                (log, seq, self._cipher.seal(body, snapshot_place(log, seq))),
             )
 
     def delete(self, session: str) -> None:
@@ -291,6 +305,7 @@ class SessionTables:
         self._unlabel(session)
         self.db.execute("DELETE FROM session WHERE id = ?", (session,))
         self.db.execute("DELETE FROM segment WHERE log = ?", (log,))
+        self.db.execute("DELETE FROM snapshot WHERE log = ?", (log,))
         self.counters.forget_session(session)
         for source in sources:
             for first, upto in unused(self._uses(source)):

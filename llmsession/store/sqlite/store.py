@@ -192,6 +192,12 @@ class SqliteStore:
         """See ``Store.rewrite``. Raises RecordDamaged for a record that is missing."""
         await self._writer.run(lambda do: do.rewrite(lease, bodies))
 
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        await self._writer.run(lambda do: do.save_snapshot(lease, seq, body))
+
+    async def snapshot(self, session: str) -> bytes | None:
+        return await self._readers.run(lambda look: look.snapshot(session))
+
     async def delete(self, session: str) -> None:
         await self._writer.run(lambda do: do.delete(session))
 

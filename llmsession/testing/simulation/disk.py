@@ -245,6 +245,14 @@ class DiskLink:
         async with self.trip() as truth:
             await truth.rewrite(lease, bodies)
 
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        async with self.trip() as truth:
+            await truth.save_snapshot(lease, seq, body)
+
+    async def snapshot(self, session: str) -> bytes | None:
+        async with self.trip(reads=True) as truth:
+            return await truth.snapshot(session)
+
     async def delete(self, session: str) -> None:
         async with self.trip() as truth:
             await truth.delete(session)

@@ -32,6 +32,7 @@ from llmsession.store.protocol import (
 
 from .actions import append, bodies_of, raised, written
 from .shared_records import SharedRecordsContract
+from .snapshots import SnapshotContract
 from .unfinished import UnfinishedContract
 
 __all__ = ["StoreContract"]
@@ -47,7 +48,7 @@ ODD_BODIES = (
 ODD_IDS = ("a", "B", "a/b", "a b", "é", "漢", "🙂", "a%", "a_", "'; --", "z" * 200)
 
 
-class StoreContract(SharedRecordsContract, UnfinishedContract):
+class StoreContract(SharedRecordsContract, UnfinishedContract, SnapshotContract):
     """Tests for the promises of ``llmsession.store.protocol``.
 
     ``make_store`` must return a new, empty store each time. *patience_s* is the timeout of a test.

@@ -11,6 +11,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def lives(seeds: range) -> Iterator[tuple[Counter[str], dict[str, list[bytes]]]]
     for seed in seeds:
         life = Life(seed, turns=4)
         seen = run_virtually(BACKENDS[seed % 2], life)
-        yield seen, run_virtually("asyncio", lambda life=life: logs_of(life.store))
+        yield seen, run_virtually("asyncio", partial(logs_of, life.store))
 
 
 @pytest.mark.timeout(120)
