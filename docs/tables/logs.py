@@ -63,6 +63,8 @@ MEANINGS: Mapping[str, str] = {
     "session.not_released": "The lease of a session could not be given back; it expires.",
     "sessions.not_recovered": "The search for unfinished turns failed.",
     "sessions.recovered": "Sessions with unfinished turns were opened.",
+    "snapshot.ignored": "A session's snapshot could not be used, and its whole log was folded.",
+    "snapshot.not_saved": "A snapshot could not be saved; the session goes on without it.",
     "step.retried": "A step is asked for again after a delay.",
     "summary.failed": "A model's summary failed; rules extract one.",
     "summary.refused": "The request for a summary was refused as invalid.",

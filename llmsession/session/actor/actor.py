@@ -33,7 +33,8 @@ from llmsession.errors import (
     contained_in_task,
     error_text,
 )
-from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Store
+from llmsession.store.checked import CheckedStore
+from llmsession.store.protocol import Appended, Conflict, Lease, Lost
 from llmsession.turns import records as r
 from llmsession.turns.machine import Phase
 from llmsession.turns.previews import ToolUse
@@ -55,6 +56,7 @@ from ..values.outcome import Closed, InterruptOutcome
 from .configuration import Configuration
 from .history_commands import HistoryCommands
 from .mailbox import Mailbox
+from .snapshot_writer import SnapshotWriter
 from .turn_queue import TurnQueue
 
 __all__ = ["Actor", "ActorStatus"]
@@ -79,7 +81,7 @@ class Actor:
         *,
         state: SessionState,
         config: SessionConfig,
-        store: Store,
+        store: CheckedStore,
         lease: Lease,
         services: Services,
         spawn: Callable[[Actor], None],
@@ -115,6 +117,7 @@ class Actor:
             store=store,
             lost=self._cannot_go_on,
         )
+        self.snapshots = SnapshotWriter(self.core, store)
         self.status: ActorStatus = "live"
         self.pins = 0
         """How many handles refer to this session. It is not evicted while there is one."""
@@ -297,6 +300,8 @@ class Actor:
         # The append may have failed or ended at once and put its report into the mailbox.
         if not self.mailbox.is_empty:
             return True
+        if self.status == "live":
+            self.snapshots.write_if_due()
         # An actor that has given up does not wait: no report will come that could wake it.
         if not self.is_idle and self.status in ("live", "closing"):
             await self.mailbox.wait()
@@ -447,6 +452,7 @@ class Actor:
         match result:
             case Appended():
                 self.core.account.settled(written.batch.charge)
+                self.state.add_bytes(written.batch.bodies)
                 for record, then in written.entries:
                     if record is not None:
                         self._take_in(record)

@@ -323,6 +323,7 @@ class HistoryCommands:
             return
         # The request builder caches requests that contain the erased content, so it is replaced.
         self._core.renew_builder()
+        self._core.state.checksum = None  # of the rewritten log, until it is read again
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 

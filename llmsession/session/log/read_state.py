@@ -16,6 +16,7 @@ from .reader import read_record, unreadable
 from .state import SessionState
 
 __all__ = [
+    "PAGE",
     "begun_rows",
     "check_belongs",
     "read_state",
@@ -65,15 +66,17 @@ async def read_state(
     folded: Callable[[SessionState, r.Record], None] | None = None,
     *,
     head: int | None = None,
+    state: SessionState | None = None,
 ) -> SessionState:
     """The fold of a session's whole log. *folded* is called with each record. Acquires no lease.
 
-    *head* is the seq of the last record, if it is known; nothing is read after it.
+    *head* is the seq of the last record, if it is known; nothing is read after it. *state* is the
+    fold of the first records, if it is known: then only the others are read.
 
     Raises SessionNotFound (also for a log without a record) and StoreError. Raises RecordDamaged at
     the first record that cannot be read or cannot follow the one before it. Nothing is changed.
     """
-    state = SessionState(session)
+    state = state or SessionState(session)
     with state.whole_log():
         # A short page is not the end. A damaged record ends a page, and the next read raises its
         # error.
@@ -120,3 +123,4 @@ def _fold_page(
             raise unreadable(session, stored, error) from error
         if folded is not None:
             folded(state, record)
+    state.add_bytes(stored.body for stored in page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import anyio
 import msgspec
@@ -16,7 +17,8 @@ from llmsession.errors import (
     StoreError,
     contained,
 )
-from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Owner, Store
+from llmsession.store.checked import CheckedStore
+from llmsession.store.protocol import Appended, Conflict, Lease, Lost, Owner
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.spending.prices import PriceTable
@@ -29,6 +31,7 @@ from ..log.meter import charge_of
 from ..log.read_state import check_belongs, read_state
 from ..log.reader import is_in_log
 from ..log.state import SessionState
+from ..snapshots.reading import read_from_snapshot
 from ..tasks.promise import Promise
 from ..values.commands import ForkPoint
 
@@ -44,13 +47,17 @@ class Loader:
 
     def __init__(
         self,
-        store: Store,
+        store: CheckedStore,
         owner: Owner,
         clock: Callable[[], float],
         subscriptions: Subscriptions,
         prices: PriceTable,
+        *,
+        ignored: Callable[[str, str], None],
     ) -> None:
+        """*ignored* is called with the session whose snapshot cannot be used, and the reason."""
         self._store = store
+        self._ignored = ignored
         self._owner = owner
         self._clock = clock
         self._subscriptions = subscriptions
@@ -140,7 +147,7 @@ class Loader:
             if not lease.head:
                 await self._remove(lease)
                 raise SessionNotFound(session)
-            state = await read_state(self._store, session, head=lease.head)
+            state = await self._read(session, lease.head)
             if state.head != lease.head:
                 message = (
                     f"session {session!r} has only {state.head} of its {lease.head} records;"
@@ -167,7 +174,11 @@ class Loader:
 
     async def peek(self, session: str) -> SessionState:
         """The state, as ``acquired`` gives it, but without a lease or a write."""
-        return await read_state(self._store, session)
+        return await self._read(session)
+
+    async def _read(self, session: str, head: int | None = None) -> SessionState:
+        ignored = partial(self._ignored, session)
+        return await read_from_snapshot(self._store, session, ignored, head=head)
 
     async def write(self, state: SessionState, lease: Lease, records: Sequence[r.Record]) -> None:
         """Append *records* and fold them, before the session is live. Raises StoreError."""
@@ -194,6 +205,7 @@ class Loader:
             if stamped is not None:
                 state.apply(stamped)
                 self._subscriptions.publish(lease.session, stamped)
+        state.add_bytes(written.batch.bodies)
 
     async def _is_ours(self, written: Written) -> bool:
         """Was a batch written although it met a conflict?
@@ -209,6 +221,7 @@ class Loader:
     async def _erase(self, state: SessionState, lease: Lease) -> None:
         """Erase content that was forgotten and is still in the log."""
         if state.pending_redaction is not None:
+            state.checksum = None
             await erase(self._store, lease, state.pending_redaction)
             await self.write(state, lease, [r.RecordsRedacted()])
 

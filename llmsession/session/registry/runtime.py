@@ -125,7 +125,14 @@ class Runtime:
         self._thread_wait_s = checked_seconds(
             thread_wait_s, "thread_wait_s", minimum=0, maximum=math.inf
         )
-        self._loader = Loader(self.store, self.owner, self.clock, self.subscriptions, self._prices)
+        self._loader = Loader(
+            self.store,
+            self.owner,
+            self.clock,
+            self.subscriptions,
+            self._prices,
+            ignored=lambda session, why: self.log(session).trouble("snapshot.ignored", why=why),
+        )
         self._table = ActivationTable(
             self.store,
             run_work=self.run_work,
@@ -482,6 +489,7 @@ class Runtime:
         self._table.add(actor)
         actor.core.account.tell_tenant()
         actor.turns.resume()
+        actor.snapshots.write_if_due()
         self.evictor.activated()
         return actor
 

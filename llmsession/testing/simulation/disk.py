@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -50,6 +50,9 @@ class SimDisk:
         """The time at which each record was written, by session and seq."""
         self.violations: list[tuple[int, str, str]] = []
         """Violations that were seen here: the invariant, the session, one sentence."""
+        self.snapshots: Counter[str] = Counter()
+        """How many snapshots were written, read whole and read damaged."""
+        self._damage = Random(f"snapshots {seed}")
         self._spent: dict[tuple[str, int], tuple[int, int]] = {}
         self._faults: deque[DiskFault] = deque()
         self._slow_until = 0.0
@@ -107,6 +110,23 @@ class SimDisk:
         if epoch == batch.epoch and _tokens(record.usage) < tokens:
             text = f"turn {record.turn} has used {tokens} tokens, and ended with"
             self.violations.append((12, batch.session, f"{text} {_tokens(record.usage)}"))
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        """Save a snapshot, if the lease is current."""
+        await self.truth.save_snapshot(lease, seq, body)
+        self.snapshots["snapshots written"] += 1
+
+    async def snapshot(self, session: str) -> bytes | None:
+        """The session's snapshot, one in five of them damaged."""
+        body = await self.truth.snapshot(session)
+        if body is None:
+            return None
+        if self._damage.random() < 0.8:
+            self.snapshots["snapshots read"] += 1
+            return body
+        self.snapshots["snapshots damaged"] += 1
+        at = self._damage.randrange(len(body))
+        return body[:at] + self._damage.choice((b"", bytes([body[at] ^ 1]) + body[at + 1 :]))
 
     def epoch(self, session: str) -> int:
         """The session's newest epoch, or 0 if it has none."""
@@ -246,12 +266,12 @@ class DiskLink:
             await truth.rewrite(lease, bodies)
 
     async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
-        async with self.trip() as truth:
-            await truth.save_snapshot(lease, seq, body)
+        async with self.trip():
+            await self._disk.save_snapshot(lease, seq, body)
 
     async def snapshot(self, session: str) -> bytes | None:
-        async with self.trip(reads=True) as truth:
-            return await truth.snapshot(session)
+        async with self.trip(reads=True):
+            return await self._disk.snapshot(session)
 
     async def delete(self, session: str) -> None:
         async with self.trip() as truth:

@@ -13,6 +13,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from llmsession.errors import InvalidInput
+from llmsession.session.actor.snapshot_writer import snapshots_every
 from llmsession.session.tasks.worker_thread import in_virtual_threads
 from llmsession.session.values.config import SessionConfig
 
@@ -67,6 +68,8 @@ QUIESCENCE_S = 60.0
 MAX_PHASE_WAIT_S = 0.5
 """Virtual seconds that a step waits for its phase. After that it happens in any phase."""
 PROCESSES = 2
+RECORDS_BETWEEN_SNAPSHOTS = 6
+"""Sessions here have short logs: so few that an opening mostly finds a snapshot."""
 
 
 class SimRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +96,7 @@ def run_schedule(schedule: Schedule, parts: UserParts | None = None) -> SimRun:
     return SimRun(
         schedule=schedule,
         violations=check(recording, margin_s=_margin_s(schedule)),
-        reached=run.coverage.counts,
+        reached=run.coverage.counts + run.disk.snapshots,
         recording=recording,
         seconds=seconds,
         turns=len(run.disk.tokens),
@@ -130,7 +133,7 @@ class _Run:
         # Nothing orders threads, so the model calls no tool that needs one.
         tools = tuple(name for name in OWN_TOOLS if name != THREAD_TOOL)
         model = Model(schedule.seed, token=self._token, tools=tools, calls=self._parts.calls)
-        with in_virtual_threads(self._thread):
+        with in_virtual_threads(self._thread), snapshots_every(RECORDS_BETWEEN_SNAPSHOTS):
             async with anyio.create_task_group() as group:
                 self._world = World(
                     disk=self.disk,

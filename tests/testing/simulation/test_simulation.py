@@ -68,6 +68,9 @@ REACHED = (
     "disk",
     "send steer in",
     "logged: compaction.applied",
+    "snapshots written",
+    "snapshots read",
+    "logged: snapshot.ignored",
 )
 
 

@@ -1,0 +1,66 @@
+"""Reads a session's state from its snapshot in the store and the records after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zlib import crc32
+
+from llmsession.errors import StoreError
+from llmsession.store.checked import CheckedStore
+
+from ..log.read_state import PAGE, read_state
+from ..log.state import SessionState
+from ..tasks.worker_thread import off_loop
+from .format import Unusable, unpacked
+
+__all__ = ["read_from_snapshot"]
+
+SHORT_BYTES = 16 * 1024
+"""A snapshot up to this size is unpacked in about a millisecond: too little for a thread."""
+
+
+async def read_from_snapshot(
+    store: CheckedStore,
+    session: str,
+    ignored: Callable[[str], None],
+    *,
+    head: int | None = None,
+) -> SessionState:
+    """``read_state``, but only the records after the session's snapshot are decoded.
+
+    Of the records before it the bytes are read, and compared with the snapshot's checksum. So the
+    state is the same, and a damaged record is found as it is without a snapshot. *ignored* is
+    called with the reason if the snapshot cannot be used: then the whole log is folded. Acquires no
+    lease. Raises the errors of ``read_state``.
+    """
+    state: SessionState | None = None
+    try:
+        raw = await store.snapshot(session)
+        if raw is not None:
+            state = await _covered(store, session, raw, head)
+    except Unusable as error:
+        ignored(str(error))
+    except StoreError as error:  # if the log cannot be read either, the next read says so
+        ignored(f"it cannot be read: {error}")
+    return await read_state(store, session, head=head, state=state)
+
+
+async def _covered(store: CheckedStore, session: str, raw: bytes, head: int | None) -> SessionState:
+    """The state after the records that the snapshot *raw* covers. Raises Unusable."""
+    is_short = len(raw) <= SHORT_BYTES
+    snapshot = unpacked(raw) if is_short else await off_loop(unpacked, raw)
+    if head is not None and snapshot.seq > head:
+        raise Unusable("it covers more records than the log has")
+    bodies: list[bytes] = []
+    checksum = 0
+    while len(bodies) < snapshot.seq:
+        left = snapshot.seq - len(bodies)
+        page = await store.read(session, after=len(bodies), limit=min(PAGE, left))
+        if not page:
+            raise Unusable("it covers more records than the log has")
+        for stored in page:
+            checksum = crc32(stored.body, checksum)
+            bodies.append(stored.body)
+    if checksum != snapshot.checksum:
+        raise Unusable("the records in the log are not those that it covers")
+    return snapshot.state(bodies) if is_short else await off_loop(snapshot.state, bodies)
