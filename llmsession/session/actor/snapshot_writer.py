@@ -28,9 +28,9 @@ _every: ContextVar[int | None] = ContextVar("every", default=None)
 
 
 @contextmanager
-def snapshots_every(records: int) -> Iterator[None]:
+def snapshots_every(records: int | None) -> Iterator[None]:
     """In the body and in tasks that it starts, a snapshot is due after so many records, however
-    long the log is. A simulation has short logs.
+    long the log is; None for the usual number. A simulation has short logs.
     """
     token = _every.set(records)
     try:

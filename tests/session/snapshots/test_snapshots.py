@@ -1,0 +1,396 @@
+"""Live sessions write snapshots beside their turns, and are opened from them: to the same state as
+from the whole log, whatever the snapshot is like.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+
+from benchmarks.growth import WORDS, Instant, opened
+from llmsession import SessionManager
+from llmsession.errors import RecordDamaged, StoreError
+from llmsession.session.actor.snapshot_writer import MIN_RECORDS, SHARE, snapshots_every
+from llmsession.session.handles.session import LLMSession, live_state
+from llmsession.session.log import read_state as read_state_module
+from llmsession.session.log.read_state import read_state
+from llmsession.session.snapshots import stored_log
+from llmsession.session.snapshots.format import VERSION
+from llmsession.session.snapshots.reading import read_from_snapshot
+from llmsession.store.checked import checked_store
+from llmsession.store.memory import MemoryStore
+from llmsession.store.protocol import Lease, Store, StoredRecord
+from llmsession.turns import records as r
+from tests.session.actors import Stage, same_as_its_log, settled, stage
+from tests.session.probes import BACKENDS, differences, run_virtually
+from tests.session.random_lives import Life
+
+EVERY = 4
+
+
+class Snapshots(MemoryStore):
+    """A store whose snapshots the test can see, change, and hold up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[tuple[str, int, bytes]] = []
+        self.change: Callable[[bytes], bytes] = bytes
+        self.gate: anyio.Event | None = None
+        self.error: Exception | None = None
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        self.saved.append((lease.session, seq, body))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        await super().save_snapshot(lease, seq, body)
+
+    async def snapshot(self, session: str) -> bytes | None:
+        body = await super().snapshot(session)
+        return None if body is None else self.change(body)
+
+
+class Logged:
+    """A logger that keeps what is logged at level warning."""
+
+    def __init__(self) -> None:
+        self.warnings: list[tuple[str, dict[str, Any]]] = []
+
+    def bind(self, **_: Any) -> Logged:
+        return self
+
+    def warning(self, name: str, **fields: Any) -> None:
+        self.warnings.append((name, fields))
+
+    def info(self, *_: Any, **__: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def often() -> Iterator[None]:
+    with snapshots_every(EVERY):
+        yield
+
+
+@contextmanager
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The seqs of the records that are decoded in order to fold them."""
+    seqs: list[int] = []
+
+    def decode(raw: bytes) -> r.Record:
+        record = r.decode_record(raw)
+        seqs.append(record.seq)
+        return record
+
+    class Records:
+        decode_record = staticmethod(decode)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(r, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(read_state_module, "r", Records())
+        patch.setattr(stored_log, "decode_record", decode)
+        yield seqs
+
+
+@asynccontextmanager
+async def lived(store: Store, turns: int = 6) -> AsyncIterator[Stage]:
+    """A session with some turns, which is still live."""
+    async with stage([f"answer {turn}" for turn in range(turns)], store=store) as on:
+        await on.say(*(f"question {turn}" for turn in range(turns)))
+        yield on
+
+
+async def log_bodies(store: Store) -> list[bytes]:
+    return [stored.body for stored in await store.read("s")]
+
+
+async def same_as_the_log(store: Store, session: str) -> str:
+    """The reason why the snapshot of *session* was not used; "" if it was. Either way the state is
+    that of the whole log.
+    """
+    reasons: list[str] = []
+    found = await read_from_snapshot(checked_store(store), session, reasons.append)
+    whole = await read_state(store, session)
+    assert differences(found, whole) == []
+    assert (found.checksum, found.runners) == (whole.checksum, whole.runners)
+    return "".join(reasons)
+
+
+@pytest.mark.timeout(120)
+def test_wherever_a_life_comes_to_rest_its_snapshot_leads_to_the_fold_of_its_log() -> None:
+    seen = Counter[str]()
+
+    async def quiet(life: Life) -> None:
+        for row in await life.store.rows():
+            has_one = await life.store.snapshot(row.session) is not None
+            seen["snapshots" if has_one else "none"] += 1
+            # Forgetting removes a snapshot, and none that is too old comes back.
+            assert await same_as_the_log(life.store, row.session) == ""
+
+    for seed in range(400, 405):
+        seen += run_virtually(BACKENDS[seed % 2], Life(seed, turns=4, quiet=quiet))
+    for state in ("snapshots", "compacted", "rewound", "forked", "forgotten"):
+        assert seen[state] >= 2, state
+
+
+async def test_a_session_that_is_opened_decodes_no_record_before_its_snapshot_until_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    [*_, (_, seq, _)] = store.saved
+    head = (await store.row("s")).head
+    with decoded(monkeypatch) as seqs:
+        async with stage(["more"], store=store, reopen=True) as on:
+            assert seqs == list(range(seq + 1, head + 1))
+            assert len(on.session.conversation()) == 12
+            # ``session.created`` has no message, and of an open turn none is in the history.
+            assert set(range(1, seq + 1)) - set(seqs) <= {1, seq}
+            assert await on.say("and now") == "more"
+            await same_as_its_log(on, on.session)
+
+
+async def test_a_turn_behind_a_compaction_decodes_only_what_it_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, provider = Snapshots(), Instant()
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await opened(manager, store, 200)
+        await (await session.send(WORDS)).outcome()
+        name = session.id
+    [*_, (_, seq, _)] = store.saved
+    async with SessionManager(provider=provider, store=store) as manager:
+        with decoded(monkeypatch) as seqs:
+            session = await manager.open(name, unbound="caller")
+            await (await session.send(WORDS)).outcome()
+            session.usage()
+            session.status()
+            before = [each for each in seqs if each <= seq]
+            assert 0 < len(before) < seq / 5
+        assert len(session.conversation()) > 400
+
+
+@pytest.mark.parametrize("change", ["rewind", "forget", "clear", "purge", "fork"])
+async def test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other(
+    change: str,
+) -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    async with stage(["more", "and more"], store=store, reopen=True) as on:
+        session: LLMSession = on.session
+        match change:
+            case "rewind":
+                await session.rewind(2)
+            case "forget":
+                await session.forget(4)
+            case "clear" | "purge":
+                await session.clear(purge=change == "purge")
+            case "fork":
+                session = on.session = await session.fork(3)
+        left = {"rewind": [1, 2], "forget": [4, 5, 6], "fork": [1, 2, 3]}.get(change, [])
+        state = live_state(session)
+        assert list(dict.fromkeys(each.turn for each in session.conversation())) == left
+        assert (state.turn_count, state.head_turn) == (len(left), left[-1] if left else None)
+        await same_as_its_log(on, session)
+        assert await on.say("and now") == "more"
+        await same_as_its_log(on, session)
+    assert await same_as_the_log(store, session.id) == ""
+
+
+def torn(body: bytes) -> bytes:
+    return body[: len(body) // 2]
+
+
+def changed(body: bytes) -> bytes:
+    return body[:-9] + bytes([body[-9] ^ 4]) + body[-8:]
+
+
+def newer(body: bytes) -> bytes:
+    return body.replace(b"snapshot %d\n" % VERSION, b"snapshot %d\n" % (VERSION + 1), 1)
+
+
+def empty(_: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(torn, "damaged"), (changed, "damaged"), (empty, "damaged"), (newer, "another version")],
+)
+async def test_a_snapshot_that_cannot_be_used_is_named_once_and_written_anew(
+    change: Callable[[bytes], bytes], why: str
+) -> None:
+    store, logger = Snapshots(), Logged()
+    async with lived(store):
+        pass
+    store.change = change
+    saved = len(store.saved)
+    async with stage(["more"], store=store, reopen=True, logger=logger) as on:
+        [(event, fields)] = logger.warnings
+        assert event == "snapshot.ignored"
+        assert why in fields["why"]
+        await settled()
+        assert len(store.saved) == saved + 1
+        await on.say("and now")
+        await same_as_its_log(on, on.session)
+    store.change = bytes
+    assert await same_as_the_log(store, "s") == ""
+
+
+async def test_a_snapshot_of_another_log_or_of_a_longer_one_is_not_used() -> None:
+    store, other = Snapshots(), Snapshots()
+    async with lived(store):
+        pass
+    async with stage(["one"] * 9, store=other) as on:
+        await on.say(*["something else"] * 9)
+    for at, why in ((0, "not those that it covers"), (-1, "more records than the log has")):
+        _, _, theirs = other.saved[at]
+        store.change = partial(_instead, theirs)
+        assert why in await same_as_the_log(store, "s")
+
+
+def _instead(theirs: bytes, _: bytes) -> bytes:
+    return theirs
+
+
+async def test_a_store_that_cannot_read_a_snapshot_opens_the_session_by_its_log() -> None:
+    store, logger = Snapshots(), Logged()
+    async with lived(store):
+        pass
+
+    def fail(_: bytes) -> bytes:
+        raise OSError("the disk has a hole here")
+
+    store.change = fail
+    async with stage(["more"], store=store, reopen=True, logger=logger) as on:
+        assert "a hole" in logger.warnings[0][1]["why"]
+        assert len(on.session.conversation()) == 12
+
+
+@pytest.mark.parametrize("seq", [1, 3, 6])
+async def test_a_damaged_record_before_the_snapshot_is_named_when_the_session_is_opened(
+    seq: int,
+) -> None:
+    class Damaged(Snapshots):
+        async def read(
+            self, session: str, *, after: int = 0, limit: int | None = None
+        ) -> Sequence[StoredRecord]:
+            records = await super().read(session, after=after, limit=limit)
+            return [
+                StoredRecord(each.seq, each.epoch, b"no record" if each.seq == seq else each.body)
+                for each in records
+            ]
+
+    store, damaged = Snapshots(), Damaged()
+    async with lived(store):
+        pass
+    vars(damaged).update(vars(store))
+    async with SessionManager(provider=Instant(), store=damaged) as manager:
+        with pytest.raises(RecordDamaged, match=f"record {seq} of session 's'"):
+            await manager.open("s")
+
+
+async def test_without_a_snapshot_a_session_is_opened_and_gets_one() -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    vars(store)["_logs"]["s"].snapshot = None
+    saved = len(store.saved)
+    async with stage(store=store, reopen=True):
+        await settled()
+        assert len(store.saved) == saved + 1
+        assert await same_as_the_log(store, "s") == ""
+
+
+async def test_a_store_without_snapshots_is_asked_for_none() -> None:
+    class Plain:
+        """Only what a ``Store`` must have."""
+
+        def __init__(self, inner: MemoryStore) -> None:
+            for name in vars(Store):
+                if not name.startswith("_") and callable(getattr(Store, name)):
+                    setattr(self, name, getattr(inner, name))
+
+    inner = Snapshots()
+    plain: Any = Plain(inner)
+    assert not checked_store(plain).keeps_snapshots
+    async with stage(["one", "two"], store=plain) as on:
+        await on.say("first", "second")
+        await on.session.close()
+        on.session = await on.manager.open("s")
+        assert len(on.session.conversation()) == 4
+    assert inner.saved == []
+
+
+async def test_turns_interrupts_and_closing_do_not_wait_for_a_snapshot() -> None:
+    store = Snapshots()
+    store.gate = anyio.Event()
+    async with lived(store) as on:
+        assert len(store.saved) == 1  # and no second one before the first is there
+        await on.interrupted("more")
+        with anyio.fail_after(1):
+            await on.session.close()
+        store.gate.set()
+
+
+async def test_a_snapshot_that_cannot_be_saved_is_tried_again_only_when_more_has_come() -> None:
+    store, logger = Snapshots(), Logged()
+    store.error = StoreError("the disk is full", committed=False)
+    async with stage(["one"] * 8, store=store, logger=logger) as on:
+        await on.say(*["question"] * 8)
+        seqs = [seq for _, seq, _ in store.saved]
+        assert len(seqs) >= 2
+        assert all(later - seq >= EVERY for seq, later in pairwise(seqs))
+        assert [name for name, _ in logger.warnings] == ["snapshot.not_saved"] * len(seqs)
+
+
+@pytest.mark.parametrize("purges", [True, False])
+async def test_a_snapshot_on_its_way_brings_nothing_back_that_is_forgotten_meanwhile(
+    purges: bool,
+) -> None:
+    store = Snapshots()
+    async with stage(["one", "two"], store=store) as on:
+        store.gate = anyio.Event()
+        # The answer to an interrupt is kept with what was said: that is in a snapshot, too.
+        await on.say("first")
+        turn = await on.session.send("a secret question", when_busy="queue")
+        await on.session.interrupt(command_id="stop")
+        await turn.outcome()
+        await on.session.label({"x": "1"})
+        await settled()
+        await (on.session.clear(purge=True) if purges else on.session.forget(1e12))
+        store.gate.set()
+        await settled()
+        assert store.saved
+        assert await store.snapshot("s") is None
+        await on.session.label({"x": "2"})
+        await on.session.close()
+    async with stage(store=store, reopen=True) as on:
+        await settled()
+        assert await same_as_the_log(store, "s") == ""
+        assert await store.snapshot("s") is not None
+
+
+@pytest.mark.parametrize("turns", [10, 1_500])
+async def test_a_snapshot_is_due_when_an_eighth_of_a_long_log_is_not_covered(turns: int) -> None:
+    store, provider = Snapshots(), Instant()
+    with snapshots_every(None):
+        async with SessionManager(provider=provider, store=store) as manager:
+            session = await opened(manager, store, turns)
+            while len(store.saved) < 2:
+                await (await session.send(WORDS)).outcome()
+                await settled()
+    (_, first, _), (_, second, _) = store.saved
+    assert first >= MIN_RECORDS
+    assert 0 <= second - first - max(MIN_RECORDS, second // SHARE) < 10
