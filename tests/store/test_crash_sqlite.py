@@ -27,6 +27,7 @@ async def test_what_was_shown_is_there_after_a_kill_at_a_write_point(ward: Ward,
     assert ward.met["ended by 9"] == 3
     assert ward.met["shown"] > 7
     assert ward.met["sessions"] > 3
+    assert ward.met["snapshots"] > 0
 
 
 @pytest.mark.parametrize("how", ["kill", "tear"])

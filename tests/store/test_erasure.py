@@ -4,7 +4,7 @@ was said, by whomever, in every store that has files."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from llmsession import (
     Turn,
 )
 from llmsession.errors import ProviderError, TurnFailed
+from llmsession.session.actor.snapshot_writer import snapshots_every
+from llmsession.session.snapshots import format
 from llmsession.session.values.config import CompactionConfig
-from llmsession.store import PostgresStore, SqliteStore
+from llmsession.store import PostgresStore, SnapshotStore, SqliteStore
 from llmsession.testing import ScriptedProvider, call, never, say
 from llmsession.testing.scripted import Scripted, think
 from llmsession.turns.request import Request, StepTag
@@ -40,6 +42,14 @@ KEY = secrets.token_bytes(32)
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"  # what is tested here lies in files
+
+
+@pytest.fixture(autouse=True)
+def snapshots(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """They are written often, and not compressed: so what they have can be found in a file."""
+    monkeypatch.setattr(format, "_LEVEL", 0)
+    with snapshots_every(2):
+        yield
 
 
 def mark(what: str) -> str:
@@ -165,6 +175,24 @@ async def until_called(turn: Turn, call_id: str) -> None:
         if isinstance(event, ToolUse) and event.id == call_id:
             return
     raise AssertionError(f"{call_id} was never called")
+
+
+async def test_what_was_purged_is_in_no_snapshot_either(place: Place) -> None:
+    async with managing(place) as manager:
+        session = await say_everything(manager)
+        store = manager.store
+        assert isinstance(store, SnapshotStore)
+        snapshot = await store.snapshot("s") or b""
+        there = {what for what in SAID if mark(what).encode() in snapshot}
+        assert there >= {"seed", "dropped", "summary"}
+        await session.clear(purge=True)
+        assert await store.snapshot("s") is None
+        await session.close()
+        session = await manager.open("s", tools=TOOLS)
+        assert await (await session.send("hello again")).text() == "fine"
+        await store.vacuum()
+        assert await store.snapshot("s")
+        assert place.marks() == {"label"}
 
 
 async def test_a_deleted_session_is_in_no_file(place: Place) -> None:

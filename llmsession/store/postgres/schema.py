@@ -105,6 +105,7 @@ CREATE TABLE {s}.snapshot (
     body bytea
 );
 ALTER TABLE {s}.snapshot ALTER body SET STATISTICS 0;
+ALTER TABLE {s}.snapshot ALTER body SET STORAGE EXTERNAL;  -- it is compressed already
 """
 
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"

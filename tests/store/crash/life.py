@@ -29,6 +29,7 @@ from llmsession import (
     Turn,
 )
 from llmsession.errors import SessionError, StoreError
+from llmsession.session.actor.snapshot_writer import snapshots_every
 from llmsession.session.values.config import Recovery
 from llmsession.store import PostgresStore, open_store
 from llmsession.testing import ScriptedProvider, call, say
@@ -39,6 +40,7 @@ from llmsession.turns.request import Request, StepTag
 __all__ = ["SESSIONS", "Plan", "Teller", "Told", "live", "open_place", "read_told"]
 
 SESSIONS = ("s0", "s1", "s2")
+RECORDS_BETWEEN_SNAPSHOTS = 5
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,6 +135,13 @@ async def live(store: Store, tell: Callable[..., None], plan: Plan) -> None:
     A session whose store fails stops there; that is told.
     """
     provider = ScriptedProvider(reply)
+    with snapshots_every(RECORDS_BETWEEN_SNAPSHOTS):
+        await _live(provider, store, tell, plan)
+
+
+async def _live(
+    provider: ScriptedProvider, store: Store, tell: Callable[..., None], plan: Plan
+) -> None:
     async with (
         SessionManager(provider=provider, store=store, idle_s=0.0) as manager,
         anyio.create_task_group() as group,

@@ -13,6 +13,8 @@ from llmsession.compaction.rules.check import check_request
 from llmsession.session.log.read_state import read_state
 from llmsession.session.log.state import SessionState, fold
 from llmsession.session.operations.integrity import examine
+from llmsession.session.snapshots.reading import read_from_snapshot
+from llmsession.store.checked import checked_store
 from llmsession.testing import ScriptedProvider
 from tests.session.actors import check_log, contents
 from tests.session.probes import live_state, log_of
@@ -46,9 +48,19 @@ async def _look(place: str, told: Sequence[Told]) -> Counter[str]:
         assert [found for found in whole if not found.is_whole] == []
         met = await judge_told(store, told)
         met["open turns"] += sum(found.open_turns for found in whole)
+        met["snapshots"] += sum([await _has_snapshot(store, found.session) for found in whole])
         return met
     finally:
         await store.aclose()
+
+
+async def _has_snapshot(store: Store, name: str) -> bool:
+    """Whether a session has a snapshot. It leads to what its log says, and is never torn."""
+    reasons: list[str] = []
+    state = await read_from_snapshot(checked_store(store), name, reasons.append)
+    assert reasons == []
+    assert contents(state) == contents(await read_state(store, name))
+    return state.snapshot_head > 0
 
 
 async def judge_told(store: Store, told: Sequence[Told]) -> Counter[str]:
