@@ -37,9 +37,11 @@ from llmsession import (
     SqliteStore,
     Tool,
 )
+from llmsession.session.actor.snapshot_writer import MIN_RECORDS
 from llmsession.session.handles.session import LLMSession
 from llmsession.session.log import joined, state
-from llmsession.store import Batch, Store, this_process
+from llmsession.session.log.read_state import PAGE
+from llmsession.store import Batch, Lease, Store, this_process
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
@@ -51,6 +53,7 @@ __all__ = ["exponent", "long_log", "run"]
 
 SIZES = (100, 1_000, 10_000, 100_000)
 MAX_EXPONENT = 0.1
+MAX_OPENING_EXPONENT, MAX_OPENING_RATIO = 1.1, 3.0
 TURNS_BETWEEN_TOOLS, TURNS_BETWEEN_COMPACTIONS = 10, 20
 WARM_UP, ROUNDS, TURNS, READS = 40, 5, 20, 100
 """Turns before the first measurement, measurements of each work, and how often a measurement does
@@ -241,6 +244,7 @@ async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession],
     return (meter.now() - started) / READS
 
 
+OPENING, READING = "opening a session", "reading its log"
 COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
 TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
 
@@ -288,6 +292,71 @@ async def _measure(store: Store, turns: int) -> dict[str, float]:
     return by_design | least
 
 
+class _Watched(SqliteStore):
+    """A store that says when it has a snapshot."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.saved = anyio.Event()
+
+    async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
+        await super().save_snapshot(lease, seq, body)
+        self.saved.set()
+
+
+async def _measure_opening(turns: int) -> dict[str, float]:
+    """The CPU seconds of reading the log of a session of *turns* turns, and of opening the session
+    from its snapshot; of the cheapest round, without the collector's passes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path, provider, least = Path(folder) / "opening.db", Instant(), dict[str, float]()
+        first = _Watched(path)
+        async with SessionManager(provider=provider, store=first) as manager:
+            session = await manager.create(CONFIG)
+            await session.close()
+            await write_log(manager.store, session.id, long_log(turns))
+            session = await manager.open(session.id, tools=TOOLS)
+            head = session.status().seq
+            if head >= MIN_RECORDS:
+                await first.saved.wait()
+        for _ in range(ROUNDS):
+            store = SqliteStore(path)
+            async with SessionManager(provider=provider, store=store, tools=TOOLS) as manager:
+                assert (await store.row(session.id)).head == head  # opens the file, too
+                after = 0
+                with Meter() as meter:
+                    started = meter.now()
+                    while after < head:
+                        after = (await store.read(session.id, after=after, limit=PAGE))[-1].seq
+                    read = meter.now() - started
+                with Meter() as meter:
+                    started = meter.now()
+                    await manager.open(session.id)
+                    opening = meter.now() - started
+            least[READING] = min(read, least.get(READING, read))
+            least[OPENING] = min(opening, least.get(OPENING, opening))
+    return least
+
+
+def _opening_rows(sizes: Sequence[int]) -> list[Row]:
+    """Of an opening, what comes on top of reading the bytes grows with the tables of the snapshot,
+    which have an entry for each turn: linear, with few nanoseconds of each record.
+    """
+    tables = [anyio.run(_measure_opening, size) for size in sizes]
+    beyond = [max(0.0, table[OPENING] - table[READING]) for table in tables]
+    law = _law("in SQLite", f"{OPENING}, without reading the bytes", sizes, beyond)
+    last = tables[-1]
+    ratio = Row(
+        name=f"{OPENING} of {sizes[-1]:,} turns, in SQLite, beside reading the bytes of its log",
+        ours=last[OPENING] * 1e6,
+        bare=last[READING] * 1e6,
+        unit="us",
+        ratios=(last[OPENING] / last[READING],),
+        bound=MAX_OPENING_RATIO,
+    )
+    return [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT), ratio]
+
+
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The exponent of *costs* over *sizes*, by least squares over the logarithms of both."""
     xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
@@ -332,5 +401,6 @@ def run(sizes: Sequence[int] = SIZES) -> list[Row]:
         tables = [anyio.run(measure, size) for size in sizes]
         names = [name for name in tables[0] if store == "in memory" or name in (TURN, TOOL_TURN)]
         rows += [_law(store, name, sizes, [table[name] for table in tables]) for name in names]
+    rows += _opening_rows(sizes)
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     return [*rows[:-1], msgspec.structs.replace(rows[-1], note=f"{rows[-1].note}; load {load:.1f}")]

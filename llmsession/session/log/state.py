@@ -247,8 +247,7 @@ class SessionState:
     def add_bytes(self, bodies: Iterable[bytes]) -> None:
         """The records that were applied last are *bodies* in the log. See ``checksum``."""
         if self.checksum is not None:
-            for body in bodies:
-                self.checksum = crc32(body, self.checksum)
+            self.checksum = crc32(b"".join(bodies), self.checksum)
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:

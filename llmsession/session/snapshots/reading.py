@@ -58,9 +58,8 @@ async def _covered(store: CheckedStore, session: str, raw: bytes, head: int | No
         page = await store.read(session, after=len(bodies), limit=min(PAGE, left))
         if not page:
             raise Unusable("it covers more records than the log has")
-        for stored in page:
-            checksum = crc32(stored.body, checksum)
-            bodies.append(stored.body)
+        bodies += [stored.body for stored in page]
+        checksum = crc32(b"".join(bodies[-len(page) :]), checksum)
     if checksum != snapshot.checksum:
         raise Unusable("the records in the log are not those that it covers")
     return snapshot.state(bodies) if is_short else await off_loop(snapshot.state, bodies)
