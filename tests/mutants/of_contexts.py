@@ -304,7 +304,7 @@ the hybrid leaves out messages before old reads and thinking (docs/explanation/p
 
 in session/log/state.py, by session/compacting/test_compaction.py
 an abort does not clamp the view (invariant 3)
-    -             self.view = self.view.clamped(len(self.history))
+    -             self.view = self.view.clamped(self.message_count)
     test_an_abort_clamps_the_view_to_what_is_kept
 a clear leaves the view (invariant 1)
     -         self.view = View(version=self.view.version + 1)

@@ -28,8 +28,8 @@ a takeover takes a session that it cannot read (docs/how-to/keep-sessions.md)
 in session/log/state.py, by session/actor/test_interrupts.py
 a turn that ends keeps the open call of a server tool (invariant 4)
     -         self._give_up_server_calls(turn)
-    -         if self._unjoined is None:
-    +         if self._unjoined is None:
+    -         self._extend_history(record.turn, turn.staged)
+    +         self._extend_history(record.turn, turn.staged)
     session/actor/test_stop_reasons.py
     test_a_limit_behind_a_pause_keeps_no_call_of_a_server_tool
 a steer is read behind the open call of a server tool (invariant 4)
