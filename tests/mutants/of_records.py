@@ -7,6 +7,36 @@ from .mutant import read_mutants
 __all__ = ["DURABLE", "FOLD", "RETENTION", "SUBSCRIBERS"]
 
 FOLD = read_mutants(r"""
+in session/snapshots/reading.py, by session/snapshots/test_snapshots.py
+a snapshot of another log is used (docs/explanation/durability.md)
+    - if checksum != snapshot.checksum:
+    + if False:
+    test_a_snapshot_of_another_log_or_of_a_longer_one_is_not_used
+
+in session/snapshots/format.py, by session/snapshots/test_format.py
+a snapshot of another version is used (docs/explanation/durability.md)
+    - if title != b"%s%d" % (_NAME, VERSION):
+    + if not title.startswith(_NAME):
+    test_a_snapshot_of_another_version_says_so
+
+in session/actor/snapshot_writer.py, by session/snapshots/test_snapshots.py
+a turn waits for a snapshot (docs/explanation/durability.md)
+    - and not self._is_writing
+    + and True
+    test_turns_interrupts_and_closing_do_not_wait_for_a_snapshot
+
+in session/log/state.py, by session/snapshots/test_snapshots.py
+a history from a snapshot is not cut by a rewind (invariant 1)
+    - stored = stored.part(min(first, count), min(end, count))
+    + stored = stored.part(min(first, count), count)
+    test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other
+
+in store/memory.py, by testing/store_contract/test_contract.py
+a snapshot from before a rewrite comes back (docs/explanation/durability.md)
+    - log.snapshot, log.least_snapshot = None, log.row.head + 1
+    + log.snapshot = None
+    test_a_store_that_keeps_every_promise_passes
+
 in session/log/reader.py, by store/test_unknown_records.py
 a record of a newer version is called damage (docs/how-to/keep-sessions.md)
     - if kind is not None:
