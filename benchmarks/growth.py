@@ -245,6 +245,7 @@ async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession],
 
 
 OPENING, READING = "opening a session", "reading its log"
+USAGE_AGAIN = "the first usage() after an opening"
 COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
 TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
 
@@ -305,8 +306,8 @@ class _Watched(SqliteStore):
 
 
 async def _measure_opening(turns: int) -> dict[str, float]:
-    """The CPU seconds of reading the log of a session of *turns* turns, and of opening the session
-    from its snapshot; of the cheapest round, without the collector's passes.
+    """The CPU seconds of reading the log of a session of *turns* turns, of opening the session from
+    its snapshot, and of ``usage`` after that; of the cheapest round, without the collector's passes.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, provider, least = Path(folder) / "opening.db", Instant(), dict[str, float]()
@@ -331,8 +332,13 @@ async def _measure_opening(turns: int) -> dict[str, float]:
                     read = meter.now() - started
                 with Meter() as meter:
                     started = meter.now()
-                    await manager.open(session.id)
+                    again = await manager.open(session.id)
                     opening = meter.now() - started
+                with Meter() as meter:
+                    started = meter.now()
+                    again.usage()
+                    usage = meter.now() - started
+            least[USAGE_AGAIN] = min(usage, least.get(USAGE_AGAIN, usage))
             least[READING] = min(read, least.get(READING, read))
             least[OPENING] = min(opening, least.get(OPENING, opening))
     return least
@@ -345,6 +351,7 @@ def _opening_rows(sizes: Sequence[int]) -> list[Row]:
     tables = [anyio.run(_measure_opening, size) for size in sizes]
     beyond = [max(0.0, table[OPENING] - table[READING]) for table in tables]
     law = _law("in SQLite", f"{OPENING}, without reading the bytes", sizes, beyond)
+    usage = _law("in SQLite", USAGE_AGAIN, sizes, [table[USAGE_AGAIN] for table in tables])
     last = tables[-1]
     ratio = Row(
         name=f"{OPENING} of {sizes[-1]:,} turns, in SQLite, beside reading the bytes of its log",
@@ -354,7 +361,7 @@ def _opening_rows(sizes: Sequence[int]) -> list[Row]:
         ratios=(last[OPENING] / last[READING],),
         bound=MAX_OPENING_RATIO,
     )
-    return [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT), ratio]
+    return [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT), ratio, usage]
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

@@ -61,7 +61,8 @@ class SnapshotWriter:
             return
         core, store = self._core, self._store
         lease, seq = core.journal.lease, core.state.head
-        encode, is_short = encoder_of(core.state), seq <= SHORT_RECORDS
+        by_model, is_short = core.account.by_model, seq <= SHORT_RECORDS
+        encode = encoder_of(core.state, by_model.sums, by_model.prices)
         self._is_writing, self._covered = True, seq
 
         async def write() -> None:

@@ -15,6 +15,7 @@ from llmsession.turns.usage import Usage
 from ..log.state import SessionState
 from ..values.labels import tenant_of
 from ..values.outcome import USAGE_TURNS, ModelUsage, SessionUsage
+from ..values.sums import NO_SUMS, Sums, with_requests
 from .tenants import Tenants
 from .turn_run import Run
 
@@ -42,6 +43,7 @@ class Account:
         self._summaries = tuple(state.summary_requests)
         self.by_model = UsageByModel(state, prices)
         """What the session's log says of its spending, for ``usage_of``."""
+        self._sums = _sums_of(state, prices)
         self._new_beside: list[ModelRequest] = []
         """Requests for summaries that are not yet in ``_spent`` and not in ``_summaries``."""
         self._charged = state.charged
@@ -82,8 +84,13 @@ class Account:
     def spent(self) -> Spending:
         """What this session itself has spent, including the open turn."""
         if self._spent is None:
-            ended = chain.from_iterable(islice(self._ended.values(), self._turns))
-            self._spent = Spending().and_cost(chain(ended, self._summaries), self._prices)
+            sums, models = self._sums, self._sums.models
+            ended = chain.from_iterable(islice(self._ended.values(), sums.turns, self._turns))
+            known = [usage.cost_nano_usd for usage in models.values()]
+            unpriced = frozenset(name for name in models if models[name].cost_nano_usd is None)
+            before = Spending(0, sum(cost or 0 for cost in known), unpriced)
+            summaries = self._summaries[sums.summaries :]
+            self._spent = before.and_cost(chain(ended, summaries), self._prices)
         if self._new or self._new_beside or self._spent.tokens != self._charged.tokens:
             self._charged = self._charged.after(self._new).beside(self._new_beside)
             priced = self._spent.and_cost(chain(self._new, self._new_beside), self._prices)
@@ -127,11 +134,18 @@ class UsageByModel:
     """
 
     def __init__(self, state: SessionState, prices: PriceTable) -> None:
+        sums = _sums_of(state, prices)
         self._state = state
         self.prices = prices
-        self._ended: dict[int, tuple[ModelRequest, ...]] = {}
-        self._turns = self._summaries = 0
-        self._models: dict[str, ModelUsage] = {}
+        self._ended = state.requests
+        self._turns, self._summaries, self._models = sums.turns, sums.summaries, sums.models
+
+    @property
+    def sums(self) -> Sums:
+        """What is summed up so far."""
+        if self._ended is not self._state.requests:
+            return NO_SUMS
+        return Sums(self._turns, self._summaries, self._models)
 
     def with_requests(self, more: Iterable[ModelRequest] = ()) -> dict[str, ModelUsage]:
         """Everything so far, and *more* requests, which are not kept."""
@@ -142,19 +156,14 @@ class UsageByModel:
         ended = list(islice(reversed(self._ended.values()), len(self._ended) - self._turns))
         summaries = state.summary_requests[self._summaries :]
         self._turns, self._summaries = len(self._ended), len(state.summary_requests)
-        self._models = self._added(chain(chain.from_iterable(reversed(ended)), summaries))
-        return self._added(more)
+        new = chain(chain.from_iterable(reversed(ended)), summaries)
+        self._models = with_requests(self._models, new, self.prices)
+        return with_requests(self._models, more, self.prices)
 
-    def _added(self, requests: Iterable[ModelRequest]) -> dict[str, ModelUsage]:
-        models = dict(self._models)
-        for request in requests:
-            model = request.model or ""
-            known = models.get(model) or ModelUsage(0, Usage(), 0)
-            more = self.prices.cost(request.model, request.usage)
-            before = known.cost_nano_usd
-            cost = None if before is None or more is None else before + more
-            models[model] = ModelUsage(known.requests + 1, known.usage + request.usage, cost)
-        return models
+
+def _sums_of(state: SessionState, prices: PriceTable) -> Sums:
+    """What the snapshot of *state* has summed up, if by *prices*."""
+    return state.sums if state.sums.are_priced_by(prices) else NO_SUMS
 
 
 def usage_of(

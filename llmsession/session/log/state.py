@@ -32,6 +32,7 @@ from llmsession.turns.spending.spending import Charged, with_unrecorded
 from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
+from ..values.sums import NO_SUMS, Sums
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .joined import Joined, StoredMessages, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
@@ -114,6 +115,8 @@ class SessionState:
     read or appended adds their bytes with ``add_bytes``. None: not known, because records were
     rewritten.
     """
+    sums: Sums = NO_SUMS
+    """What the snapshot that this state was read from says of the cost of ``requests``."""
     snapshot_head: int = 0
     """The records that the newest snapshot in the store covers, as far as is known."""
 
@@ -317,6 +320,7 @@ class SessionState:
         # The parent's requests are not charged to the fork.
         self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
         self.summary_requests, self.summary_usage = [], Usage()
+        self.sums = NO_SUMS
 
     def _labelled(self, record: r.SessionLabelled) -> None:
         self.labels = record.labels

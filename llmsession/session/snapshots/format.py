@@ -1,9 +1,9 @@
 """A snapshot: the fold of a log up to one record as bytes, without the messages of its history.
 
-Its first line says the version. Behind it are parts in JSON, each after its length, compressed
-together: the place in the log that it belongs to, the small fields of the state, and its tables (by
-turn, by call, by command), a few thousand entries in each part. The messages of the history are not
-in it: they are decoded from the log when they are used.
+Its first line says the version. Then come a CRC-32 and parts in JSON, each after its length,
+compressed together: the place in the log that it belongs to, the small fields of the state, and its
+tables (by turn, by call, by command), a few thousand entries in each part. The messages of the
+history are not in it: they are decoded from the log when they are used.
 
 A snapshot is only a shortcut. Where one is damaged, of another version, or not of this log,
 Unusable is raised, and the log is folded from its beginning.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.ids import TurnCounter
 from llmsession.turns.receipts import PendingReceipt
+from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.spending.spending import Charged
 from llmsession.turns.usage import Usage
 
@@ -31,10 +32,12 @@ from ..log.joined import StoredMessages, StoredTurns, turn_lengths
 from ..log.reported_usage import Reported
 from ..log.state import OpenTurn, SessionState
 from ..values.history_limits import Forgotten
+from ..values.sums import NO_SUMS, Sums, with_requests
 from .stored_log import StoredLog
 
 __all__ = ["VERSION", "Snapshot", "Unusable", "encoder_of", "unpacked"]
 
+NO_PRICES = PriceTable({})
 VERSION = 1
 """Raise it whenever a log folds to another state than before, or a snapshot has other fields: with
 a new kind of record, too. ``tests/session/snapshots/test_format.py`` notices most of that.
@@ -43,6 +46,7 @@ _NAME = b"llmsession snapshot "
 _ENTRIES = 4096
 """In one part: to encode or decode so many holds the interpreter for about a millisecond."""
 _LENGTH = struct.Struct(">I")
+"""Of a part; the CRC-32 has the same form."""
 _LEVEL = 1
 """Of the compression. Higher levels take longer and save little here."""
 
@@ -121,6 +125,7 @@ _HISTORY, _SUMMARY_REQUESTS = "history", "summary_requests"
 
 _place = msgspec.json.Decoder(_Place)
 _small = msgspec.json.Decoder(_Small)
+_sums = msgspec.json.Decoder(Sums)
 _changing = msgspec.json.Decoder(_Changing)
 _columns: dict[str, msgspec.json.Decoder[Any]] = {
     _HISTORY: _entries(list[int], list[int]),
@@ -130,9 +135,11 @@ _columns: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-def encoder_of(state: SessionState) -> Callable[[], bytes]:
+def encoder_of(
+    state: SessionState, sums: Sums = NO_SUMS, prices: PriceTable = NO_PRICES
+) -> Callable[[], bytes]:
     """A function that encodes a snapshot of *state* as it is now. Its checksum must be known, and
-    nothing may be left to erase from its log.
+    nothing may be left to erase from its log. *sums* is what is summed up already by *prices*.
 
     That function is pure, takes long, and may be called in another thread.
     """
@@ -151,6 +158,7 @@ def encoder_of(state: SessionState) -> Callable[[], bytes]:
         yield place
         yield encode_json(small)
         yield changing
+        yield encode_json(_summed(sums, tables["requests"], requests, prices))
         yield from _table(_HISTORY, *turn_lengths(messages))
         yield from _table(_SUMMARY_REQUESTS, (), requests)
         for name, table in tables.items():
@@ -159,9 +167,23 @@ def encoder_of(state: SessionState) -> Callable[[], bytes]:
     def encode() -> bytes:
         packing = zlib.compressobj(_LEVEL)
         packed = [packing.compress(_LENGTH.pack(len(part)) + part) for part in parts()]
-        return b"".join((_NAME, b"%d\n" % VERSION, *packed, packing.flush()))
+        body = b"".join((*packed, packing.flush()))
+        return b"%s%d\n" % (_NAME, VERSION) + _LENGTH.pack(zlib.crc32(body)) + body
 
     return encode
+
+
+def _summed(
+    sums: Sums,
+    by_turn: Mapping[int, tuple[r.ModelRequest, ...]],
+    summaries: Sequence[r.ModelRequest],
+    prices: PriceTable,
+) -> Sums:
+    """*sums* with the other requests."""
+    new = islice(by_turn.values(), sums.turns, None)
+    more = chain(chain.from_iterable(new), summaries[sums.summaries :])
+    models = with_requests(sums.models, more, prices)
+    return Sums(len(by_turn), len(summaries), models, {name: prices.find(name) for name in models})
 
 
 def _table(name: str, keys: Iterable[Any], values: Iterable[Any]) -> Iterator[bytes]:
@@ -184,7 +206,8 @@ class Snapshot:
         self._small = _small.decode(parts[1])
         self._changing = _changing.decode(parts[2])
         columns: dict[str, tuple[list[Any], list[Any]]] = {name: ([], []) for name in _columns}
-        for part in parts[3:]:
+        self._sums = _sums.decode(parts[3])
+        for part in parts[4:]:
             name, _, entries = part.partition(b" ")
             keys, values = _columns[name.decode()].decode(entries)
             columns[name.decode()][0].extend(keys)
@@ -200,6 +223,7 @@ class Snapshot:
             setattr(state, name, getattr(self._small, name))
         state.head, state.checksum, state.snapshot_head = self.seq, self.checksum, self.seq
         state.counter = TurnCounter(self._changing.last_turn)
+        state.sums = self._sums
         state.runners = self._changing.runners
         state.open = {turn.number: turn for turn in self._changing.open}
         for name in (*_BY_TURN, *_BY_TEXT):
@@ -221,12 +245,16 @@ def _parts(raw: bytes) -> Iterator[bytes]:
 
 def unpacked(raw: bytes) -> Snapshot:
     """The snapshot in *raw*. Pure, and takes long for a long session. Raises Unusable."""
-    title, _, packed = raw.partition(b"\n")
+    title, _, body = raw.partition(b"\n")
     if title != b"%s%d" % (_NAME, VERSION):
         is_ours = title.startswith(_NAME)
         raise Unusable("another version of llmsession wrote it" if is_ours else "it is damaged")
+    crc, packed = body[: _LENGTH.size], body[_LENGTH.size :]
+    # The Adler-32 that zlib itself checks overlooks single bits of so short texts.
+    if crc != _LENGTH.pack(zlib.crc32(packed)):
+        raise Unusable("it is damaged")
     try:
         return Snapshot([*_parts(zlib.decompress(packed))])
-    # Torn bytes may fail in any of these ways.
+    # Whatever else may be in it, if nobody changed its version when they should have.
     except (zlib.error, struct.error, msgspec.MsgspecError, LookupError, ValueError) as error:
         raise Unusable("it is damaged") from error

@@ -59,6 +59,17 @@ def snapshot(bodies: Sequence[bytes]) -> bytes | None:
     return None if state.pending_redaction is not None else encoder_of(state)()
 
 
+def contents(raw: bytes) -> bytes:
+    """What is compressed in the snapshot *raw*, behind its title and its CRC-32."""
+    return zlib.decompress(raw.partition(b"\n")[2][4:])
+
+
+def with_contents(content: bytes) -> bytes:
+    packed = zlib.compress(content)
+    crc = zlib.crc32(packed).to_bytes(4, "big")
+    return b"llmsession snapshot %d\n" % VERSION + crc + packed
+
+
 def opened(raw: bytes, bodies: Sequence[bytes]) -> SessionState:
     """The state of the log *bodies* from the snapshot *raw* and the records after it."""
     found = unpacked(raw)
@@ -177,7 +188,7 @@ def test_what_is_torn_anywhere_or_changed_anywhere_is_no_snapshot() -> None:
     # What is not torn, and is no snapshot either.
     for content in (b"", b"\0\0\0\2{}", b'\0\0\0\x18{"seq":1,"checksum":"odd"}'):
         with pytest.raises(Unusable):
-            unpacked(b"llmsession snapshot %d\n" % VERSION + zlib.compress(content))
+            unpacked(with_contents(content))
 
 
 def test_a_snapshot_of_another_version_says_so() -> None:
@@ -202,7 +213,7 @@ def test_a_snapshot_has_no_message_of_the_history() -> None:
     raw = snapshot(bodies)
     assert raw is not None
     assert b"an answer of some length" in b"".join(bodies)
-    assert b"an answer of some length" not in zlib.decompress(raw.partition(b"\n")[2])
+    assert b"an answer of some length" not in contents(raw)
 
 
 @pytest.mark.real_time
@@ -216,7 +227,7 @@ async def test_the_version_is_raised_when_snapshots_or_the_meaning_of_a_log_chan
     for session, bodies in every_kind.items():
         raw = snapshot(bodies)
         assert raw is not None
-        parts = zlib.decompress(raw.partition(b"\n")[2])
+        parts = contents(raw)
         hashes[session] = hashlib.sha256(parts).hexdigest()[:16]
     now = {"version": VERSION, "kinds": sorted(KINDS), "snapshots": hashes}
     print(json.dumps(now, indent=1))

@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 import pytest
 
-from benchmarks.growth import WORDS, Instant, opened
-from llmsession import SessionManager
+from benchmarks.growth import PRICES, WORDS, Instant, opened
+from llmsession import Price, SessionManager
 from llmsession.errors import RecordDamaged, StoreError
 from llmsession.session.actor.snapshot_writer import MIN_RECORDS, SHARE, snapshots_every
 from llmsession.session.handles.session import LLMSession, live_state
@@ -28,6 +28,8 @@ from llmsession.store.checked import checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Store, StoredRecord
 from llmsession.turns import records as r
+from llmsession.turns.spending.prices import PriceTable
+from llmsession.turns.usage import Usage
 from tests.session.actors import Stage, same_as_its_log, settled, stage
 from tests.session.probes import BACKENDS, differences, run_virtually
 from tests.session.random_lives import Life
@@ -206,6 +208,36 @@ async def test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other
         assert await on.say("and now") == "more"
         await same_as_its_log(on, session)
     assert await same_as_the_log(store, session.id) == ""
+
+
+async def test_the_first_usage_after_an_opening_prices_no_request_before_the_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, provider = Snapshots(), Instant()
+    async with SessionManager(provider=provider, store=store, prices=PRICES) as manager:
+        name = (await opened(manager, store, 200)).id
+    priced, cost = [], PriceTable.cost
+
+    def counting(table: PriceTable, model: str | None, usage: Usage) -> int | None:
+        priced.append(usage)
+        return cost(table, model, usage)
+
+    monkeypatch.setattr(PriceTable, "cost", counting)
+    for prices in (PRICES, {"m": Price.usd(1, 2)}, {"n": Price.usd(1, 2)}):
+        found = []
+        for body in (store.snapshot, None):
+            with monkeypatch.context() as patch:
+                if body is None:
+                    patch.setattr(store, "change", torn)
+                async with SessionManager(provider=provider, store=store, prices=prices) as manager:
+                    session = await manager.open(name, unbound="caller")
+                    priced.clear()
+                    found.append((session.usage(turns=0), session.usage(turns=5)))
+                    spent = session.reference.actor.core.account.spent()
+                    assert spent.cost_nano_usd == (found[-1][0].cost_nano_usd or 0)
+                    few = body is not None and prices is PRICES
+                    assert (len(priced) < 60) == few
+        assert found[0] == found[1]
 
 
 def torn(body: bytes) -> bytes:
