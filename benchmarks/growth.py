@@ -306,8 +306,8 @@ class _Watched(SqliteStore):
 
 
 async def _measure_opening(turns: int) -> dict[str, float]:
-    """The CPU seconds of reading the log of a session of *turns* turns, of opening the session from
-    its snapshot, and of ``usage`` after that; of the cheapest round, without the collector's passes.
+    """The CPU seconds of reading the log of a session of *turns* turns, of opening it from its
+    snapshot, and of ``usage`` after that; of the cheapest round, without the collector's passes.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, provider, least = Path(folder) / "opening.db", Instant(), dict[str, float]()
