@@ -49,8 +49,15 @@ def _busy(of: Taken) -> str:
 
 def _section(name: str, results: Results) -> str:
     module = import_module(f"benchmarks.{name}")
-    said = [text(part) for part in (inspect.getdoc(module) or "").split("\n\n")]
-    return f"### `{name}`\n\n{said[0]}\n\n{_rows(name, results)}"
+    said = [_paragraph(part) for part in (inspect.getdoc(module) or "").split("\n\n")]
+    return "\n\n".join([f"### `{name}`", *said, _rows(name, results)])
+
+
+def _paragraph(part: str) -> str:
+    """A paragraph of a docstring on one line; of a list each item on one."""
+    if not part.startswith("* "):
+        return text(part)
+    return "\n".join(f"* {text(item)}" for item in part[2:].split("\n* "))
 
 
 def _rows(name: str, results: Results) -> str:

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import __main__ as command
 from benchmarks import diff
@@ -25,16 +26,12 @@ TAKEN = Taken(
 def test_a_run_replaces_what_its_own_python_found_and_leaves_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     write_results({"2.7": {"turns": TAKEN}, this_python(): {"steps": TAKEN, "turns": TAKEN}}, path)
-    command.save("turns", Taken(**{**_fields(TAKEN), "commit": "def"}), path)
+    command.save("turns", replace(TAKEN, commit="def"), path)
     found = read_results(path)
     assert found["2.7"]["turns"].commit == found[this_python()]["steps"].commit == "abc"
     assert found[this_python()]["turns"].commit == "def"
     assert found["2.7"]["turns"].rows[0].ours == 123.5
     assert found["2.7"]["turns"].rows[0].ratio == 2.0
-
-
-def _fields(taken: Taken) -> dict[str, object]:
-    return {name: getattr(taken, name) for name in taken.__struct_fields__}
 
 
 def test_where_nothing_was_taken_there_are_no_results(tmp_path: Path) -> None:
@@ -58,7 +55,7 @@ def test_a_lull_is_not_taken_for_a_quiet_machine(
 
 
 def test_the_page_says_what_was_measured_with_its_bound_and_beside_other_pythons() -> None:
-    slower = Taken(**{**_fields(TAKEN), "rows": [Row(name="a turn", ours=3, bare=1, unit="us")]})
+    slower = replace(TAKEN, rows=[Row(name="a turn", ours=3, bare=1, unit="us")])
     results = {"3.11": {"turns": TAKEN}, "3.14": {"turns": slower}}
     lines = page.figures(results).splitlines()
     assert lines[0] == "### `turns`"
