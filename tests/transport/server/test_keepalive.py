@@ -44,7 +44,7 @@ class Peer:
                 abort=over.set,
             )
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await over.wait()
             await watching
 
