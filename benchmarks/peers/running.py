@@ -27,7 +27,7 @@ __all__ = ["Ran", "run_work"]
 
 ROOT = Path(__file__).resolve().parents[2]
 KILL_AFTER_TURNS = 3
-KILL_LIMIT_S = 60.0
+KILL_LIMIT_S = 300.0
 CHATTER = {
     "DO_NOT_TRACK": "1",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
@@ -176,7 +176,7 @@ def _model_server(log: Path) -> Iterator[str]:
         yield server.stdout.readline().strip()
     finally:
         server.stdin.close()
-        server.wait(60)
+        server.wait(300)
         server.stdout.close()
 
 
