@@ -30,6 +30,7 @@ from llmsession import SessionConfig, SessionManager, SqliteStore
 from llmsession.store import Appended, AppendResult, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES
+from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.store.writer_thread import BatchingThread, CallbackBatch
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, parse_blocks
@@ -45,7 +46,7 @@ WARM_S = 1.5
 """So long after the first append latencies are counted: what a first statement costs, connections,
 plans and caches, and a WAL that grows for the first time, is no commit's latency."""
 PACED_S = 2.0
-PAGE = bytes(4096)
+PAGE = bytes(PAGE_BYTES)
 """What SQLite writes into its WAL for one append to a session, at least."""
 BODY = b'{"kind":"step.completed","text":"' + b"what a model said, " * 14 + b'"}'  # 300 bytes
 
@@ -106,6 +107,7 @@ class Bare:
         self._ended = asyncio.Event()
         self._caller = Caller()
         self._db = apsw.Connection(self._path)
+        self._db.pragma("page_size", PAGE_BYTES)
         self._db.pragma("journal_mode", "wal")
         self._db.pragma("synchronous", "FULL")
         self._db.pragma("cache_size", -16_384)  # as the store
