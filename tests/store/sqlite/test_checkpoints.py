@@ -12,7 +12,7 @@ import pytest
 from llmsession.store import SqliteStore
 from llmsession.store.protocol import Lease
 from llmsession.store.sqlite import checkpoints as module
-from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, PASS_PAGES, Step, next_step
+from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, Step, next_step
 from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.store.sqlite.sync import sync_file
 from llmsession.testing.store_contract.actions import append, bodies_of, written
@@ -20,6 +20,7 @@ from tests.store.faulty_vfs import faulty_disk
 from tests.store.sqlite.stage import ANN, opened
 
 pytestmark = pytest.mark.real_time
+PASS_PAGES = 1_000
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.real_time
 def test_a_few_pages_at_a_time_and_then_the_rest(
     standing: module.Standing, wal_pages: int, copied_pages: int, step: Step
 ) -> None:
-    assert next_step(standing, wal_pages, copied_pages) == step
+    assert next_step(standing, wal_pages, copied_pages, PASS_PAGES) == step
 
 
 async def fill(store: SqliteStore, lease: Lease, pages: int) -> Lease:
@@ -52,7 +53,7 @@ async def fill(store: SqliteStore, lease: Lease, pages: int) -> Lease:
 @pytest.fixture
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_PAGES", 40)
-    monkeypatch.setattr(module, "PASS_PAGES", 10)
+    monkeypatch.setattr(module, "PASS_BYTES", 10 * PAGE_BYTES)
 
 
 async def copied(store: SqliteStore) -> None:
