@@ -7,9 +7,10 @@ transaction, and lets their outcomes be answered after the COMMIT.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import apsw
+import msgspec
 
 from llmsession.errors import InvalidInput, SessionError, StoreError, error_text
 
@@ -27,7 +28,7 @@ ITEM_ERRORS = (apsw.ConstraintError, apsw.TooBigError, apsw.MismatchError, apsw.
 """Errors of SQLite for which a single item is to blame. Any other error concerns the file."""
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The result of an item: *callback* is to be called with *value* in the caller's loop."""
 
     callback: Callable[[Any], None]

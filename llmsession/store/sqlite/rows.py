@@ -11,6 +11,7 @@ from ..protocol import Owner, SessionFilter, SessionRow
 
 __all__ = [
     "SELECT_ROW",
+    "SEQ_BITS",
     "UNFINISHED",
     "Values",
     "filter_sql",
@@ -30,18 +31,18 @@ SELECT s.id, s.epoch, s.head, s.created_at, s.touched_at, s.labels, s.parent,
 FROM session AS s LEFT JOIN owner AS o ON o.name = s.owner
 """
 
-_SEQ_BITS = 32
+SEQ_BITS = 32
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
 def place_of(log: int, seq: int) -> int:
     """The place of record *seq* of *log* in the table."""
-    return log << _SEQ_BITS | seq
+    return log << SEQ_BITS | seq
 
 
 def seq_at(place: int) -> int:
     """The seq of the record at *place*."""
-    return place & ((1 << _SEQ_BITS) - 1)
+    return place & ((1 << SEQ_BITS) - 1)
 
 
 def row_of(values: Values) -> SessionRow:

@@ -117,10 +117,10 @@ class SqliteWriter:
 
     def _answer(self, items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
         answers = CallbackBatch()
-        for item, (callback, value, owner) in zip(items, outcomes, strict=True):
-            answers.add(item.caller, callback, value)
-            if owner is not None:
-                self._note_owner(owner)
+        for item, outcome in zip(items, outcomes, strict=True):
+            answers.add(item.caller, outcome.callback, outcome.value)
+            if outcome.owner is not None:
+                self._note_owner(outcome.owner)
         answers.deliver()
 
     def _write(self, items: Sequence[Item]) -> list[Outcome]:
@@ -144,8 +144,8 @@ class SqliteWriter:
         outcomes: list[Outcome] = []
         try:
             db.execute("BEGIN IMMEDIATE")
-            for perform, same in groupby(items, key=lambda item: item.perform):
-                outcomes += perform(sessions, list(same))
+            for kind, same in groupby(items, key=type):
+                outcomes += kind.perform(sessions, list(same))
         except Exception as error:
             if isinstance(error, apsw.Error) and not isinstance(error, ITEM_ERRORS):
                 raise self._give_up(error, committed=False) from error
