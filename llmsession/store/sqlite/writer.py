@@ -21,7 +21,7 @@ from ..protocol import AppendResult, Batch, Owner
 from ..writer_thread import BatchingThread, CallbackBatch, QueuedCall
 from .checkpoints import Checkpoints
 from .file import SqliteFile, surely_unwritten
-from .jobs import ITEM_ERRORS, Append, Item, Job, LoneJob, Outcome
+from .jobs import ITEM_ERRORS, Append, Item, Job, LoneJob, Outcome, next_group
 from .session_tables import SessionTables
 
 __all__ = ["SqliteWriter"]
@@ -58,6 +58,7 @@ class SqliteWriter:
             idle_s=self._idle_s,
             on_end=self._end,
             reject=self._reject,
+            choose=next_group,
         )
 
     # Called in event loops.
