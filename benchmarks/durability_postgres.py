@@ -19,6 +19,8 @@ import os
 import statistics
 import subprocess
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,7 +44,7 @@ from llmsession.store.postgres.thread import LoopThread
 from llmsession.store.writer_thread import CallbackBatch
 from tests.store.postgres.server import NoServer, PostgresServer, running_server
 
-__all__ = ["run"]
+__all__ = ["run", "server_for_benchmarks"]
 
 WRITERS = (50, 1_000)
 ROUNDS = 5
@@ -230,10 +232,17 @@ class Stage:
         return f"langgraph's checkpointer: {found.stdout.strip()}"
 
 
-def run() -> list[Row]:
+@contextmanager
+def server_for_benchmarks() -> Iterator[PostgresServer]:
+    """A new server with its files on the disk. Raises SystemExit if none can be run here."""
     try:
         with running_server(on_disk=True) as server:
-            stage = Stage(server)
-            return [row for writers in WRITERS for row in stage.rows(writers)]
+            yield server
     except NoServer as error:
         raise SystemExit(f"no PostgreSQL can be run here: {error}") from error
+
+
+def run() -> list[Row]:
+    with server_for_benchmarks() as server:
+        stage = Stage(server)
+        return [row for writers in WRITERS for row in stage.rows(writers)]
