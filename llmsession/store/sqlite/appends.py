@@ -92,16 +92,19 @@ def _read(sessions: SessionTables, names: Iterable[str]) -> dict[str, _Position]
 def _write(sessions: SessionTables, positions: dict[str, _Position]) -> None:
     changed: list[Values] = []
     marked: list[Values] = []
+    logs: list[int] = []
     is_plain = sessions.records.is_plain
     for name, position in positions.items():
         if not position.is_written:
             position.is_written = True
             seal = None if is_plain else sessions.head_seal(position.log, position.head)
             changed.append((position.head, position.touched_at, position.began_at, seal, name))
+            logs.append(position.log)
             if position.unfinished is not None:
                 marked.append((position.unfinished, name))
     sessions.db.executemany(_ADVANCE, changed)
     sessions.db.executemany(_MARK, marked)
+    sessions.words.note(logs)
 
 
 def _conflict(sessions: SessionTables, session: str) -> Conflict:
