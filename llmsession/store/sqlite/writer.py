@@ -145,8 +145,9 @@ class SqliteWriter:
         outcomes: list[Outcome] = []
         try:
             db.execute("BEGIN IMMEDIATE")
-            for kind, same in groupby(items, key=type):
-                outcomes += kind.perform(sessions, list(same))
+            for _, same in groupby(items, key=type):
+                run = list(same)
+                outcomes += run[0].perform(sessions, run)
         except Exception as error:
             if isinstance(error, apsw.Error) and not isinstance(error, ITEM_ERRORS):
                 raise self._give_up(error, committed=False) from error
