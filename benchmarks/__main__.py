@@ -23,6 +23,7 @@ from benchmarks import (
     steps,
     transport,
     turns,
+    written,
 )
 from benchmarks.cluster import table as cluster
 from benchmarks.peers.__main__ import main as run_peers
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "steps": steps.run,
     "transport": transport.run,
     "turns": turns.run,
+    "written": written.run,
 }
 CLUSTER = "cluster"
 """It measures a group of its rows once more, not all of them."""

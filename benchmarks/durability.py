@@ -39,7 +39,9 @@ from llmsession.turns.usage import Usage
 
 __all__ = ["BODY", "MAX_P99", "MIN_SHARE", "Done", "appends_a_second", "latencies", "run"]
 
-WRITERS = (50, 1_000)
+WRITERS = (1, 50, 1_000, 10_000)
+PACED = (50, 1_000)
+"""The numbers of writers at which latencies are measured, too."""
 ROUNDS = 5
 ROUND_S = 1.0
 WARM_S = 1.5
@@ -53,6 +55,7 @@ BODY = b'{"kind":"step.completed","text":"' + b"what a model said, " * 14 + b'"}
 MIN_SHARE = 0.6
 MAX_P99 = 5.0
 MAX_OPENING = 3.0
+MAX_READING = 1.5
 MESSAGES = 2_000
 QUESTION = "what does the file say about the third case? " * 5
 ANSWER = "it says that the third case is like the second one, but for the order. " * 12
@@ -312,7 +315,7 @@ def _rows(writers: int) -> list[Row]:
             unit="us",
             ratios=tuple(b / a for a, b, _ in rounds),
             bound=1 / MIN_SHARE,
-            note=_peer() if writers == WRITERS[0] else "",
+            note=_peer() if writers == PACED[0] else "",
         ),
         Row(
             name=f"{name}, beside inserting in order of arrival, without a key",
@@ -321,7 +324,7 @@ def _rows(writers: int) -> list[Row]:
             unit="us",
             ratios=tuple(b / a for a, _, b in rounds),
         ),
-        _spread_row(writers, ours / 2),
+        *([_spread_row(writers, ours / 2)] if writers in PACED else []),
     ]
 
 
@@ -398,6 +401,34 @@ def _opening() -> Row:
     )
 
 
+async def _reading() -> Row:
+    """The log of a session by its store, beside a cursor over the same rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        await _write_long(folder)
+        store = SqliteStore(f"{folder}/long.db")
+        db = apsw.Connection(f"{folder}/long.db")
+        query = "SELECT epoch, body FROM record WHERE place BETWEEN ? AND ? ORDER BY place"
+        pairs = []
+        for _ in range(10 * ROUNDS):
+            started = time.process_time()
+            records = await store.read("long")
+            middle = time.process_time()
+            rows = db.execute(query, (1 << 32, 2 << 32)).fetchall()
+            pairs.append((middle - started, time.process_time() - middle))
+            assert len(records) == len(rows)
+        db.close()
+        await store.aclose()
+    ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Row(
+        name=f"CPU of reading a log of {MESSAGES:,} messages, beside a cursor over its rows",
+        ours=ours * 1e3,
+        bare=bare * 1e3,
+        unit="ms",
+        ratios=tuple(a / b for a, b in pairs),
+        bound=MAX_READING,
+    )
+
+
 def _peer() -> str:
     python = os.environ.get("PEER_PYTHON")
     if not python:
@@ -410,4 +441,5 @@ def _peer() -> str:
 
 
 def run() -> list[Row]:
-    return [*(row for writers in WRITERS for row in _rows(writers)), _opening()]
+    rows = [row for writers in WRITERS for row in _rows(writers)]
+    return [*rows, _opening(), asyncio.run(_reading())]
