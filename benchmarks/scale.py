@@ -62,40 +62,41 @@ async def fill(path: Path, sessions: int) -> None:
     db.pragma("journal_mode", "OFF")
     db.pragma("synchronous", "OFF")
     db.pragma("cache_size", -200_000)
+    # In the order of the ids, and each log in its order, so that every tree grows at its end.
     names = sorted((name_of(number), number) for number in range(sessions))
     with db:
         db.executemany(
             "INSERT INTO session (id, epoch, head, log, created_at, touched_at, labels, unfinished)"
             " VALUES (?, 1, 1, ?, 1.0, ?, ?, ?)",
             (
-                (name, number + 2, float(number), _labels(number), int(number < UNFINISHED))
-                for name, number in names
+                (name, log, float(number), _labels(number), int(number < UNFINISHED))
+                for log, (name, number) in enumerate(names, 1)
             ),
         )
-        for tenant in range(20):
-            db.executemany(
-                "INSERT INTO label VALUES ('tenant', ?, ?)",
-                ((str(tenant), name) for name, number in names if number % 20 == tenant),
-            )
         db.executemany(
             "INSERT INTO label VALUES ('starred', 'yes', ?)",
             ((name,) for name, number in names if number % 1_000 == 0),
         )
+        for tenant in range(20):
+            db.executemany(
+                "INSERT INTO label VALUES ('tenant', ?, ?)",
+                ((f"{tenant:02d}", name) for name, number in names if number % 20 == tenant),
+            )
         db.executemany(
             "INSERT INTO record VALUES (?, 1, NULL, ?)",
-            (((number + 2) << 32 | 1, BODY) for number in range(sessions)),
+            ((log << 32 | 1, BODY) for log in range(1, sessions + 1)),
         )
         db.executemany(
-            "INSERT INTO indexed VALUES (?, 1)", ((number + 2,) for number in range(sessions))
+            "INSERT INTO indexed VALUES (?, 1)", ((log,) for log in range(1, sessions + 1))
         )
-        db.execute("UPDATE meta SET value = ? WHERE name = 'log'", (sessions + 2,))
+        db.execute("UPDATE meta SET value = ? WHERE name = 'log'", (sessions,))
     db.pragma("journal_mode", "WAL")
     db.close()
 
 
 def _labels(number: int) -> str:
     starred = '"starred":"yes",' if number % 1_000 == 0 else ""
-    return f'{{{starred}"tenant":"{number % 20}"}}'
+    return f'{{{starred}"tenant":"{number % 20:02d}"}}'
 
 
 async def _append(store: SqliteStore, session: str, epoch: int, head: int) -> None:
@@ -127,11 +128,13 @@ async def _page(store: SqliteStore, session: str) -> None:
 
 
 async def _labelled(store: SqliteStore, session: str) -> None:
-    assert await store.rows(after=session, limit=PAGE, filter=SessionFilter(labels={"tenant": "7"}))
+    assert await store.rows(
+        after=session, limit=PAGE, filter=SessionFilter(labels={"tenant": "07"})
+    )
 
 
 async def _unlabelled(store: SqliteStore, session: str) -> None:
-    found = SessionFilter(labels={"tenant": "7"}, without=("starred",))
+    found = SessionFilter(labels={"tenant": "07"}, without=("starred",))
     assert await store.rows(after=session, limit=PAGE, filter=found)
 
 

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.real_time
 def plan(path: Path, query: str, bound: list[object]) -> str:
     """How SQLite runs *query*, without the look-ups of owners."""
     with raw(path) as db:
-        lines = [str(row[-1]) for row in db.execute(f"EXPLAIN QUERY PLAN {query}", bound).fetchall()]
+        lines = [
+            str(row[-1]) for row in db.execute(f"EXPLAIN QUERY PLAN {query}", bound).fetchall()
+        ]
     return "; ".join(line for line in lines if not line.startswith("SEARCH o "))
 
 
