@@ -333,7 +333,7 @@ a subscriber's previews have no bound (rule 10)
     + if False:
     test_previews_beyond_the_bound_are_lost_and_durable_records_are_not
 previews of two attempts become one text (rule 3)
-    -             and first.attempt == preview.attempt
+    -         and last.attempt == preview.attempt
     test_previews_of_different_blocks_steps_attempts_and_kinds_stay_apart
 the event Lagged names a record that was not read (rule 10)
     - return Lagged(self._cursor)
