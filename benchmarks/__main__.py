@@ -23,9 +23,12 @@ from benchmarks import (
     http,
     interrupt,
     memory,
+    scale,
+    skew,
     steps,
     transport,
     turns,
+    written,
 )
 from benchmarks.cluster import table as cluster
 from benchmarks.machine import QUIET, Others, commit_of, this_machine, wait_until_quiet
@@ -45,9 +48,12 @@ BENCHMARKS: dict[str, Callable[[], Sequence[Row]]] = {
     "http": http.run,
     "interrupt": interrupt.run,
     "memory": memory.run,
+    "scale": scale.run,
+    "skew": skew.run,
     "steps": steps.run,
     "transport": transport.run,
     "turns": turns.run,
+    "written": written.run,
 }
 CLUSTER = "cluster"
 """It measures a group of its rows once more, not all of them."""

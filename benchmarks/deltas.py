@@ -3,10 +3,14 @@
 200 sessions, each streaming 20 deltas a second to one subscriber. Bare: the same provider stream,
 its events sent through one anyio stream, made into the same structs, and sent through another.
 CPU is of the whole process; the pacing, which both sides have, is measured alone and taken off.
+
+Fan-out: one session says deltas to 1,000 subscribers, each of which reads every one by itself.
+Bare: a queue of asyncio for each of 1,000 readers. The CPU is for each delta and subscriber.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -33,6 +37,9 @@ REQUEST = Request(model="m", max_tokens=1, messages=())
 
 
 PROVIDER = Replays(REPLY, delta_chars=5, delay_s=DELAY_S)
+SUBSCRIBERS = 1000
+FANNED_OUT = 300
+AT_ONCE = Replays((recorded_message(1, "assistant", "12345" * FANNED_OUT),), delta_chars=5)
 
 
 def _stream() -> AsyncGenerator[StreamEvent, None]:
@@ -107,6 +114,50 @@ async def _ours() -> int:
     return seen
 
 
+async def _fan_out() -> int:
+    seen = 0
+
+    async def watch(session: LLMSession) -> None:
+        nonlocal seen
+        async for event in session.subscribe():
+            if isinstance(event, TextDelta):
+                seen += 1
+            elif isinstance(event, TurnCommitted):
+                return
+
+    async with SessionManager(provider=AT_ONCE) as manager:
+        session = await manager.create(SessionConfig(model="m"))
+        async with anyio.create_task_group() as group:
+            for _ in range(SUBSCRIBERS):
+                group.start_soon(watch, session)
+            await anyio.lowlevel.checkpoint()
+            await session.send("go")
+    assert seen == SUBSCRIBERS * FANNED_OUT, seen
+    return seen
+
+
+async def _bare_fan_out() -> int:
+    seen = 0
+    queues = [asyncio.Queue[TextDelta | None]() for _ in range(SUBSCRIBERS)]
+
+    async def watch(queue: asyncio.Queue[TextDelta | None]) -> None:
+        nonlocal seen
+        while await queue.get():
+            seen += 1
+
+    async with anyio.create_task_group() as group:
+        for queue in queues:
+            group.start_soon(watch, queue)
+        await anyio.lowlevel.checkpoint()
+        delta = TextDelta(1, 1, 1, 0, "12345")
+        for each in (*(delta for _ in range(FANNED_OUT)), None):
+            for queue in queues:
+                queue.put_nowait(each)
+            await anyio.lowlevel.checkpoint()
+    assert seen == SUBSCRIBERS * FANNED_OUT, seen
+    return seen
+
+
 def _cpu_us(body: Callable[[], Awaitable[int]]) -> float:
     started = time.process_time()
     deltas = anyio.run(body)
@@ -120,9 +171,11 @@ def run() -> list[Row]:
         pace, bare, ours = _cpu_us(pace_alone), _cpu_us(_bare), _cpu_us(_ours)
         whole.append((ours, bare))
         pairs.append((ours - pace, bare - pace))
+    fanned_out = [(_cpu_us(_fan_out), _cpu_us(_bare_fan_out)) for _ in range(ROUNDS)]
     return [
         _row("paced delta to one subscriber, CPU without the pacing", pairs, 2.0),
         _row("paced delta to one subscriber, CPU with the pacing", whole, 2.0),
+        _row("delta to each of 1,000 subscribers of a session, CPU", fanned_out, 1.2),
     ]
 
 

@@ -30,6 +30,7 @@ from llmsession import SessionConfig, SessionManager, SqliteStore
 from llmsession.store import Appended, AppendResult, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES
+from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.store.writer_thread import BatchingThread, CallbackBatch
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, parse_blocks
@@ -38,20 +39,23 @@ from llmsession.turns.usage import Usage
 
 __all__ = ["BODY", "MAX_P99", "MIN_SHARE", "Done", "appends_a_second", "latencies", "run"]
 
-WRITERS = (50, 1_000)
+WRITERS = (1, 50, 1_000, 10_000)
+PACED = (50, 1_000)
+"""The numbers of writers at which latencies are measured, too."""
 ROUNDS = 5
 ROUND_S = 1.0
 WARM_S = 1.5
 """So long after the first append latencies are counted: what a first statement costs, connections,
 plans and caches, and a WAL that grows for the first time, is no commit's latency."""
 PACED_S = 2.0
-PAGE = bytes(4096)
+PAGE = bytes(PAGE_BYTES)
 """What SQLite writes into its WAL for one append to a session, at least."""
 BODY = b'{"kind":"step.completed","text":"' + b"what a model said, " * 14 + b'"}'  # 300 bytes
 
 MIN_SHARE = 0.6
 MAX_P99 = 5.0
 MAX_OPENING = 3.0
+MAX_READING = 1.5
 MESSAGES = 2_000
 QUESTION = "what does the file say about the third case? " * 5
 ANSWER = "it says that the third case is like the second one, but for the order. " * 12
@@ -106,6 +110,7 @@ class Bare:
         self._ended = asyncio.Event()
         self._caller = Caller()
         self._db = apsw.Connection(self._path)
+        self._db.pragma("page_size", PAGE_BYTES)
         self._db.pragma("journal_mode", "wal")
         self._db.pragma("synchronous", "FULL")
         self._db.pragma("cache_size", -16_384)  # as the store
@@ -310,7 +315,7 @@ def _rows(writers: int) -> list[Row]:
             unit="us",
             ratios=tuple(b / a for a, b, _ in rounds),
             bound=1 / MIN_SHARE,
-            note=_peer() if writers == WRITERS[0] else "",
+            note=_peer() if writers == PACED[0] else "",
         ),
         Row(
             name=f"{name}, beside inserting in order of arrival, without a key",
@@ -319,7 +324,7 @@ def _rows(writers: int) -> list[Row]:
             unit="us",
             ratios=tuple(b / a for a, _, b in rounds),
         ),
-        _spread_row(writers, ours / 2),
+        *([_spread_row(writers, ours / 2)] if writers in PACED else []),
     ]
 
 
@@ -396,6 +401,34 @@ def _opening() -> Row:
     )
 
 
+async def _reading() -> Row:
+    """The log of a session by its store, beside a cursor over the same rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        await _write_long(folder)
+        store = SqliteStore(f"{folder}/long.db")
+        db = apsw.Connection(f"{folder}/long.db")
+        query = "SELECT epoch, body FROM record WHERE place BETWEEN ? AND ? ORDER BY place"
+        pairs = []
+        for _ in range(10 * ROUNDS):
+            started = time.process_time()
+            records = await store.read("long")
+            middle = time.process_time()
+            rows = db.execute(query, (1 << 32, 2 << 32)).fetchall()
+            pairs.append((middle - started, time.process_time() - middle))
+            assert len(records) == len(rows)
+        db.close()
+        await store.aclose()
+    ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Row(
+        name=f"CPU of reading a log of {MESSAGES:,} messages, beside a cursor over its rows",
+        ours=ours * 1e3,
+        bare=bare * 1e3,
+        unit="ms",
+        ratios=tuple(a / b for a, b in pairs),
+        bound=MAX_READING,
+    )
+
+
 def _peer() -> str:
     python = os.environ.get("PEER_PYTHON")
     if not python:
@@ -408,4 +441,5 @@ def _peer() -> str:
 
 
 def run() -> list[Row]:
-    return [*(row for writers in WRITERS for row in _rows(writers)), _opening()]
+    rows = [row for writers in WRITERS for row in _rows(writers)]
+    return [*rows, _opening(), asyncio.run(_reading())]

@@ -3,6 +3,10 @@
 The server is another process. Bare: ``messages.create(stream=True)`` of the same SDK with the
 same aiohttp transport, iterated by a task that does nothing with the events. Ours: provider,
 session and one subscriber that reads the deltas. Both sides run once before they are measured.
+
+A delta is measured twice: by itself, while all streams run, and as a part of whole replies, with
+what their requests, turns and records cost. What the HTTP client takes of it, which both sides
+have, is measured apart.
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anthropic
@@ -26,6 +29,10 @@ __all__ = ["run"]
 
 STREAMS = 100
 DELTAS = 120
+ENDLESS = 2000
+"""More deltas than anybody waits for."""
+WARM_S = 1.0
+WINDOW_S = 3.0
 DELAY_S = 0.05
 ROUNDS = 5
 INTERRUPTED = 1000
@@ -53,47 +60,78 @@ def _provider(url: str) -> AnthropicProvider:
     return AnthropicProvider(api_key="unused", base_url=url, connect_timeout_s=PATIENCE_S)
 
 
-async def _bare_stream(client: anthropic.AsyncAnthropic, ready: anyio.Event | None = None) -> int:
-    seen = 0
+class _Seen:
+    """The deltas that the readers of all streams have seen, and the CPU of those in between."""
+
+    def __init__(self) -> None:
+        self.deltas = 0
+
+    async def window_us(self) -> float:
+        """Microseconds of CPU for a delta, while all streams run."""
+        await anyio.sleep(WARM_S)
+        started, seen = time.process_time(), self.deltas
+        await anyio.sleep(WINDOW_S)
+        return (time.process_time() - started) / (self.deltas - seen) * 1e6
+
+
+async def _bare_stream(
+    client: anthropic.AsyncAnthropic, seen: _Seen, ready: anyio.Event | None = None
+) -> None:
     stream = await client.messages.create(
         model=MODEL, max_tokens=1000, messages=[{"role": "user", "content": "go"}], stream=True
     )
     try:
         async for event in stream:
             if event.type == "content_block_delta":
-                seen += 1
+                seen.deltas += 1
                 if ready is not None:
                     ready.set()
     finally:
         with anyio.CancelScope(shield=True):
             await stream.close()
-    return seen
 
 
-async def _bare(url: str) -> int:
-    total = 0
+async def _bare(url: str, *, whole: bool = True) -> float:
+    """Microseconds of CPU for a delta of the SDK's stream, of *whole* replies or by itself."""
+    started, seen, spent_us = time.process_time(), _Seen(), 0.0
+    async with _client(url) as client, anyio.create_task_group() as group:
+        for at in range(STREAMS):
+            group.start_soon(_bare_stream, client, seen)
+            await _spread(at)
+        if not whole:
+            spent_us = await seen.window_us()
+            group.cancel_scope.cancel()
+    return _whole_us(started, seen) if whole else spent_us
 
-    async def one(client: anthropic.AsyncAnthropic) -> None:
-        nonlocal total
-        seen = await _bare_stream(client)
-        total += seen
+
+async def _bytes_alone(url: str) -> float:
+    """The same of the bytes of the SDK's response, which are read and dropped."""
+    spent_us, seen = 0.0, _Seen()
+
+    async def read(client: anthropic.AsyncAnthropic) -> None:
+        stream = await client.messages.create(
+            model=MODEL, max_tokens=1000, messages=[{"role": "user", "content": "go"}], stream=True
+        )
+        async for received in stream.response.aiter_bytes():
+            seen.deltas += received.count(b"text_delta")
 
     async with _client(url) as client, anyio.create_task_group() as group:
         for at in range(STREAMS):
-            group.start_soon(one, client)
+            group.start_soon(read, client)
             await _spread(at)
-    assert total == STREAMS * DELTAS, total
-    return total
+        spent_us = await seen.window_us()
+        group.cancel_scope.cancel()
+    return spent_us
 
 
-async def _ours(url: str) -> int:
-    total = 0
+async def _ours(url: str, *, whole: bool = True) -> float:
+    """The same of our provider, session and subscriber."""
+    started, seen, spent_us = time.process_time(), _Seen(), 0.0
 
     async def watch(session: LLMSession) -> None:
-        nonlocal total
         async for event in session.subscribe():
             if isinstance(event, TextDelta):
-                total += len(event.text) // 5
+                seen.deltas += len(event.text) // 5
             elif isinstance(event, TurnCommitted):
                 return
 
@@ -107,14 +145,15 @@ async def _ours(url: str) -> int:
             for at, session in enumerate(sessions):
                 await session.send("go")
                 await _spread(at)
-    assert total == STREAMS * DELTAS, total
-    return total
+            if not whole:
+                spent_us = await seen.window_us()
+                group.cancel_scope.cancel()
+    return _whole_us(started, seen) if whole else spent_us
 
 
-def _cpu_us(body: Callable[[], Awaitable[int]]) -> float:
-    started = time.process_time()
-    deltas = anyio.run(body)
-    return (time.process_time() - started) / deltas * 1e6
+def _whole_us(started: float, seen: _Seen) -> float:
+    assert seen.deltas == STREAMS * DELTAS, seen.deltas
+    return (time.process_time() - started) / seen.deltas * 1e6
 
 
 async def _bare_interrupts(url: str, seed: int) -> list[float]:
@@ -130,7 +169,7 @@ async def _bare_interrupts(url: str, seed: int) -> list[float]:
         async def run(self, client: anthropic.AsyncAnthropic) -> None:
             try:
                 with self.scope:
-                    await _bare_stream(client, self.ready)
+                    await _bare_stream(client, _Seen(), self.ready)
             finally:
                 self.ended.set()
 
@@ -170,23 +209,32 @@ async def _our_interrupts(url: str, seed: int) -> list[float]:
     return latencies
 
 
+def _pairs(url: str, *, whole: bool) -> list[tuple[float, float]]:
+    bare, ours = partial(_bare, url, whole=whole), partial(_ours, url, whole=whole)
+    anyio.run(bare)
+    anyio.run(ours)
+    return [(anyio.run(ours), anyio.run(bare)) for _ in range(ROUNDS)]
+
+
 def run() -> list[Row]:
     _room_for_sockets()
+    with delta_server(ENDLESS, DELAY_S) as url:
+        alone = _pairs(url, whole=False)
+        http = [(anyio.run(_bytes_alone, url), bare) for _, bare in alone]
     with delta_server(DELTAS, DELAY_S) as url:
-        bare, ours = partial(_bare, url), partial(_ours, url)
-        anyio.run(bare)
-        anyio.run(ours)
-        cpu = [(_cpu_us(ours), _cpu_us(bare)) for _ in range(ROUNDS)]
+        in_replies = _pairs(url, whole=True)
     medians: list[tuple[float, float]] = []
     tails: list[tuple[float, float]] = []
-    with delta_server(2000, DELAY_S) as url:
+    with delta_server(ENDLESS, DELAY_S) as url:
         for seed in range(3):
             theirs = anyio.run(_bare_interrupts, url, seed)
             mine = anyio.run(_our_interrupts, url, seed)
             medians.append((percentile(mine, 0.5), percentile(theirs, 0.5)))
             tails.append((percentile(mine, 0.99), percentile(theirs, 0.99)))
     return [
-        _row("delta over HTTP to one subscriber, CPU", cpu, "us", 1.0, 1.5),
+        _row("delta over HTTP to one subscriber, CPU", alone, "us", 1.0, 1.0),
+        _row("the bytes of the SDK's response alone, read and dropped", http, "us", 1.0, None),
+        _row("the same, with its share of a turn of 120 deltas", in_replies, "us", 1.0, 1.5),
         _row("interrupt p50, 1,000 streams over HTTP", medians, "ms", 1000.0, None),
         _row("interrupt p99, 1,000 streams over HTTP", tails, "ms", 1000.0, 3.0),
     ]

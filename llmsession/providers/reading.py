@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ from llmsession.turns.blocks import clean_text
 from llmsession.turns.stream import StreamEvent
 
 from .failures import Failures
+from .server_sent_events import ServerSentEvents
 
 __all__ = ["Events", "Reader", "read_json", "read_reply_stream", "stopped_early"]
 
@@ -28,6 +29,7 @@ read to its end leaves its connection open for the next request.
 """
 CLOSE_S = 0.5
 """How many seconds closing may take. The session gives a stream one second in all."""
+AWS_EVENT_STREAM = "application/vnd.amazon.eventstream"
 
 
 class Reader(Protocol):
@@ -81,14 +83,11 @@ async def read_reply_stream(
     except Exception as error:
         translated = failures.refused(error, now=time.time())
         raise translated from failures.chainable(error)
-    # A private method, because no public one does the same. The SDK's public iteration builds a
-    # model object for each event, which costs more than everything else together. This method is
-    # the step before: events are split, but their JSON is not decoded yet.
-    events = stream._iter_events()
+    received, split = _source(stream)
     try:
-        async for sse in events:
-            if sse.data:
-                for event in reader.read(sse.data):
+        async for piece in received:
+            for data in split(piece):
+                for event in reader.read(data):
                     yield event
         for event in reader.finish():
             yield event
@@ -98,18 +97,34 @@ async def read_reply_stream(
             raise
         raise translated from failures.chainable(error)
     finally:
-        await _close(stream, events, drain=reader.ended)
+        await _close(stream, received, drain=reader.ended)
 
 
-async def _close(stream: Any, events: AsyncGenerator[Any, None], *, drain: bool) -> None:
-    """End the generators under *events* and close the response. Raises nothing."""
+def _source(stream: Any) -> tuple[AsyncGenerator[Any, None], Callable[[Any], Iterable[str]]]:
+    """What to read from *stream*, and how to split that into the data of server-sent events."""
+    response = stream.response
+    if AWS_EVENT_STREAM in response.headers.get("content-type", ""):
+        # Bedrock's frames are binary, and the SDK reads them with botocore. The method is private,
+        # but the SDK's public iteration builds a model object for each event.
+        return stream._iter_events(), _data_of_sdk_event
+    # The bytes as the HTTP client has decoded them, with the SDK's own timeouts. The SDK splits
+    # them into lines and events more slowly, and then builds a model object for each event.
+    return response.aiter_bytes(), ServerSentEvents().feed
+
+
+def _data_of_sdk_event(sse: Any) -> Iterable[str]:
+    return (sse.data,) if sse.data else ()
+
+
+async def _close(stream: Any, received: AsyncGenerator[Any, None], *, drain: bool) -> None:
+    """End the generators under *received* and close the response. Raises nothing."""
     # A read that is cancelled at once ends every generator down to the socket. Closing only the
     # outermost one would leave the others to the garbage collector.
     with (
         suppress(Exception),
         anyio.move_on_after(DRAIN_S if drain else 0, shield=True),
     ):
-        async for _ in events:
+        async for _ in received:
             pass
     with suppress(Exception), anyio.move_on_after(CLOSE_S, shield=True):
         await stream.close()

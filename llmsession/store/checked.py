@@ -271,10 +271,10 @@ def _are_rows(answer: object, after: str, limit: int) -> bool:
 
 
 def _are_records(answer: object) -> bool:
+    # A page has thousands of records, and few types.
     return (
         isinstance(answer, list | tuple)
-        # A long log has very many records, and they are of one type.
-        and all(issubclass(kind, StoredRecord) for kind in set(map(type, answer)))
+        and all(issubclass(kind, StoredRecord) for kind in {*map(type, answer)})
         and {type(record.body) for record in answer} <= {bytes}
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -24,8 +25,8 @@ T = TypeVar("T")
 _Call: TypeAlias = tuple[Callable[[Any], None], Any]
 
 MAX_GROUP = 4096
-"""The largest number of items in one group. Without a limit, a group to which items are added fast
-would never end.
+"""The largest number of items that are considered for one group. Without a limit, a group to which
+items are added fast would never end.
 """
 
 
@@ -94,12 +95,13 @@ class QueuedCall(Generic[T]):
 
 
 class BatchingThread(Generic[T]):
-    """Passes items that were ``put`` to *perform*, in order, in a thread that the first ``put``
-    starts.
+    """Passes items that were ``put`` to *perform*, in a thread that the first ``put`` starts.
 
-    While the queue is empty, *on_idle* is called every *idle_s()* seconds, or never if that is
-    None. After ``stop``, *on_end* is called in the thread. Items that are put later go to *reject*
-    with the reason, in the thread that puts them. *perform* and *on_idle* must raise nothing.
+    *choose* takes the next group from the items that wait, which are in the order in which they
+    were put, and leaves the others. It must take at least one; by default it takes all. While
+    nothing waits, *on_idle* is called every *idle_s()* seconds, or never if that is None. After
+    ``stop``, *on_end* is called in the thread. Items that are put later go to *reject* with the
+    reason, in the thread that puts them. *perform*, *choose* and *on_idle* must raise nothing.
     """
 
     def __init__(
@@ -111,14 +113,18 @@ class BatchingThread(Generic[T]):
         idle_s: Callable[[], float | None],
         on_end: Callable[[], None],
         reject: Callable[[T, str], None],
+        choose: Callable[[deque[T]], list[T]] | None = None,
     ) -> None:
         self._name = name
         self._perform = perform
+        self._choose = choose or _take_all
         self._on_idle = on_idle
         self._idle_s = idle_s
         self._on_end = on_end
         self._reject = reject
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._waiting: deque[T] = deque()
+        """Items from the queue that are in no group yet. Used by the thread only."""
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._ended = False
@@ -161,28 +167,34 @@ class BatchingThread(Generic[T]):
 
     def _run(self) -> None:
         stopped = False
-        while not stopped:
-            group, stopped = self._next()
-            if group:
-                self._perform(group)
+        while self._waiting or not stopped:
+            if not stopped:
+                stopped = self._receive()
+            if self._waiting:
+                self._perform(self._choose(self._waiting))
             elif not stopped:
                 self._on_idle()
         self._ended = True
         self._reject_queued()
         self._on_end()
 
-    def _next(self) -> tuple[list[T], bool]:
-        """Wait for an item. Returns it with all items behind it, and whether to stop."""
-        group: list[T] = []
+    def _receive(self) -> bool:
+        """Let the items in the queue wait for their group. If nothing waits, wait for an item.
+        Returns whether to stop.
+        """
         try:
-            item = self._queue.get(timeout=self._idle_s())
+            item = self._queue.get(not self._waiting, self._idle_s())
             while item is not None:
-                group.append(item)
-                if len(group) == MAX_GROUP:
-                    break
+                self._waiting.append(item)
+                if len(self._waiting) >= MAX_GROUP:
+                    return False
                 item = self._queue.get_nowait()
-            else:
-                return group, True
         except queue.Empty:
-            pass
-        return group, False
+            return False
+        return True
+
+
+def _take_all(waiting: deque[T]) -> list[T]:
+    group = list(waiting)
+    waiting.clear()
+    return group

@@ -90,7 +90,10 @@ class _Part:
             _check_json(citation, f"the citation of block {delta.index}")
             self.citations.append(msgspec.Raw(citation))
         else:
-            self.pieces.setdefault(delta.kind, []).append(delta.text)
+            pieces = self.pieces.get(delta.kind)
+            if pieces is None:
+                pieces = self.pieces[delta.kind] = []
+            pieces.append(delta.text)
 
     def joined(self, kind: str) -> str:
         pieces = self.pieces.get(kind)

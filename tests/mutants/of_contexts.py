@@ -79,6 +79,16 @@ a plan that frees nothing is applied before a request (docs/explanation/compacti
     +     return "injection"
     test_a_plan_that_frees_nothing_is_not_applied_and_no_request_waits_for_ever
 
+in providers/server_sent_events.py, by providers/test_server_sent_events.py
+an event that does not end fills the memory (docs/how-to/use-providers.md)
+    -         if self._data_bytes + more_bytes > MAX_EVENT_BYTES:
+    +         if False:
+    test_an_event_that_does_not_end_is_an_error
+a line's end that is cut in two ends two lines (rule 3)
+    - if self._ended_with_return and received.startswith(b"\n"):
+    + if False:
+    test_the_events_do_not_depend_on_how_the_bytes_are_cut
+
 in providers/counting/counter.py, by providers/counting/test_vendor_tokens.py
 a counter that fails is told each time (docs/explanation/tokens.md)
     -         self._is_told = True

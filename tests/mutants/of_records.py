@@ -321,7 +321,7 @@ a purge leaves what an interrupt was answered (docs/explanation/security.md)
 SUBSCRIBERS = read_mutants(r"""
 in session/core/subscriptions.py, by session/core/test_subscriptions.py
 previews that a restart made void are still read (docs/how-to/stream-replies.md)
-    - while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
+    - while self._buffer and isinstance(self._buffer[-1], (_Merged, StepRestarted, *_PREVIEWS)):
     + while False:
     test_a_restart_takes_the_place_of_the_previews_that_it_makes_void
 a resumed turn does not say that what was shown is void (docs/reference/wire.md)
@@ -363,7 +363,7 @@ a subscriber's previews have no bound (rule 10)
     + if False:
     test_previews_beyond_the_bound_are_lost_and_durable_records_are_not
 previews of two attempts become one text (rule 3)
-    -             and first.attempt == preview.attempt
+    -         and last.attempt == preview.attempt
     test_previews_of_different_blocks_steps_attempts_and_kinds_stay_apart
 the event Lagged names a record that was not read (rule 10)
     - return Lagged(self._cursor)

@@ -17,8 +17,8 @@ from llmsession.turns.stream import BlockStopped, ReplyEnded, StreamEvent
 FAILURES = Failures("test", secrets=(), retries=False)
 
 
-class Sent:
-    """A server-sent event."""
+class SdkEvent:
+    """An event as the SDK splits Bedrock's binary frames."""
 
     def __init__(self, data: str) -> None:
         self.data = data
@@ -42,23 +42,36 @@ class Numbers:
         return ()
 
 
-class Response:
-    headers = {"request-id": "r1"}  # noqa: RUF012  # never changed
-
-
 class Stream:
-    """An SDK's stream of *data*; an exception in it is raised, a number of seconds is waited."""
+    """An SDK's stream of *data*, and its response. An exception in *data* is raised, a number of
+    seconds is waited.
+    """
 
-    response = Response()
-
-    def __init__(self, *data: Any, close_s: float = 0.0) -> None:
+    def __init__(
+        self, *data: Any, close_s: float = 0.0, media_type: str = "text/event-stream"
+    ) -> None:
+        self.headers = {"request-id": "r1", "content-type": media_type}
         self._data = data
         self._close_s = close_s
         self.read = 0
         self.unwound = False
         self.closed = 0
 
-    async def _iter_events(self) -> AsyncGenerator[Sent, None]:
+    @property
+    def response(self) -> Stream:
+        return self
+
+    async def aiter_bytes(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._each()) as data:
+            async for each in data:
+                yield f"data: {each}\n\n".encode()
+
+    async def _iter_events(self) -> AsyncGenerator[SdkEvent, None]:
+        async with aclosing(self._each()) as data:
+            async for each in data:
+                yield SdkEvent(each)
+
+    async def _each(self) -> AsyncGenerator[str, None]:
         try:
             for each in self._data:
                 await anyio.lowlevel.checkpoint()
@@ -68,7 +81,7 @@ class Stream:
                     await anyio.sleep(each)
                     continue
                 self.read += 1
-                yield Sent(each)
+                yield each
         finally:
             self.unwound = True
 
@@ -91,6 +104,13 @@ async def test_a_stream_is_read_to_its_end_and_closed() -> None:
     events = [event async for event in reading(stream, reader)]
     assert events == [BlockStopped(1), BlockStopped(2), ReplyEnded("end_turn")]
     assert (reader.finished, stream.closed, stream.unwound) == (1, 1, True)
+
+
+async def test_bedrocks_binary_frames_are_split_by_the_sdk() -> None:
+    stream = Stream("1", "", "end", media_type="application/vnd.amazon.eventstream")
+    events = [event async for event in reading(stream)]
+    assert events == [BlockStopped(1), ReplyEnded("end_turn")]
+    assert (stream.closed, stream.unwound) == (1, True)
 
 
 async def test_what_follows_the_end_is_read_so_that_the_connection_can_be_used_again() -> None:

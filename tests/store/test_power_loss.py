@@ -13,6 +13,7 @@ import pytest
 from llmsession.store import Owner, SqliteStore
 from llmsession.store.liveness import this_host
 from llmsession.store.sqlite import checkpoints as sqlite_checkpoints
+from llmsession.store.sqlite.file import PAGE_BYTES
 from tests.store.crash.life import Plan, Told, live
 from tests.store.crash.power import Image, PowerDisk, power_disk
 from tests.store.crash.verdict import judge
@@ -71,7 +72,7 @@ def _process_before(name: str) -> Owner:
 @pytest.fixture
 def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_checkpoints, "CHECKPOINT_PAGES", 30)
-    monkeypatch.setattr(sqlite_checkpoints, "PASS_PAGES", 10)
+    monkeypatch.setattr(sqlite_checkpoints, "PASS_BYTES", 10 * PAGE_BYTES)
 
 
 @pytest.mark.usefixtures("often_checkpointed")

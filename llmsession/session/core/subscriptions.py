@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeGuard
 
-import anyio
 import msgspec
 
-from llmsession.turns.previews import Preview, StepRestarted, ToolUse
+from llmsession.turns.previews import (
+    Preview,
+    StepRestarted,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+)
 from llmsession.turns.records import (
     Record,
     StepCompleted,
@@ -27,6 +33,7 @@ from llmsession.turns.records import (
 )
 
 from ..log.open_calls import tool_uses
+from ..tasks.waiter import Waiter, waiters
 
 __all__ = ["Event", "EventSink", "Lagged", "Subscription", "Subscriptions"]
 
@@ -46,6 +53,8 @@ MAX_DURABLE = 1024
 """How many durable records one subscriber may be behind: a few hundred turns."""
 MAX_PREVIEW_CHARS = 256 * 1024
 """How many characters of previews one subscriber may be behind: more than a long reply."""
+
+_PREVIEWS = (TextDelta, ThinkingDelta, ToolInputDelta)
 
 
 class EventSink(Protocol):
@@ -73,33 +82,32 @@ class EventSink(Protocol):
 
 
 class _Merged:
-    """Consecutive previews of one block. They are joined when they are read."""
+    """Two and more consecutive previews of one block. They are joined when they are read."""
 
     __slots__ = ("chars", "first", "pieces")
 
-    def __init__(self, preview: Preview) -> None:
-        self.first = preview
-        self.pieces = [preview.text]
-        self.chars = len(preview.text)
-
-    def continues_with(self, preview: Preview) -> bool:
-        first = self.first
-        return (
-            type(first) is type(preview)
-            and first.index == preview.index
-            and first.attempt == preview.attempt
-            and first.step == preview.step
-            and first.turn == preview.turn
-        )
+    def __init__(self, first: Preview, second: Preview) -> None:
+        self.first = first
+        self.pieces = [first.text, second.text]
+        self.chars = len(first.text) + len(second.text)
 
     def add(self, text: str) -> None:
         self.pieces.append(text)
         self.chars += len(text)
 
     def preview(self) -> Preview:
-        if len(self.pieces) == 1:
-            return self.first
         return msgspec.structs.replace(self.first, text="".join(self.pieces))
+
+
+def _is_continued(last: object, preview: Preview) -> TypeGuard[Preview]:
+    """Is *last*, a preview or another event, of the block that *preview* has more of?"""
+    return (
+        type(last) is type(preview)
+        and last.index == preview.index
+        and last.attempt == preview.attempt
+        and last.step == preview.step
+        and last.turn == preview.turn
+    )
 
 
 class Subscription:
@@ -135,12 +143,13 @@ class Subscription:
         # Lists instead of deques, as in the mailbox: they are bounded and mostly empty.
         self._backlog: list[Record] = []
         self._expanded: list[StepRestarted | ToolUse] = []
-        self._buffer: list[Record | StepRestarted | _Merged] = []
+        self._buffer: list[Record | StepRestarted | Preview | _Merged] = []
         self._durable = 0
         self._preview_chars = 0
         self._previewed: Preview | None = None
         """The newest preview that was read of a step that is not closed."""
-        self._wake: anyio.Event | None = None
+        self._waiter: Waiter | None = None
+        self._new_waiter: Callable[[], Waiter] | None = None
         self._lagged = False
         self._ended = False
         self.moved = False
@@ -189,11 +198,15 @@ class Subscription:
             self.previews_lost += 1
             return
         self._preview_chars += size
-        last = self._buffer[-1] if self._buffer else None
-        if isinstance(last, _Merged) and last.continues_with(preview):
-            last.add(preview.text)
-        else:
-            self._buffer.append(_Merged(preview))
+        if self._buffer:
+            last = self._buffer[-1]
+            if isinstance(last, _Merged) and _is_continued(last.first, preview):
+                last.add(preview.text)
+                return
+            if _is_continued(last, preview):
+                self._buffer[-1] = _Merged(last, preview)
+                return
+        self._buffer.append(preview)
         self._notify()
 
     def offer_restart(self, restart: StepRestarted) -> None:
@@ -201,9 +214,12 @@ class Subscription:
         if self._turn is not None and restart.turn != self._turn:
             return
         # Everything buffered since the newest record belongs to this step.
-        while self._buffer and isinstance(self._buffer[-1], _Merged | StepRestarted):
+        while self._buffer and isinstance(self._buffer[-1], (_Merged, StepRestarted, *_PREVIEWS)):
             last = self._buffer.pop()
-            self._preview_chars -= last.chars if isinstance(last, _Merged) else 0
+            if isinstance(last, _Merged):
+                self._preview_chars -= last.chars
+            elif isinstance(last, _PREVIEWS):
+                self._preview_chars -= len(last.text)
         self._buffer.append(restart)
         self._notify()
 
@@ -222,9 +238,9 @@ class Subscription:
         self.end()
 
     def _notify(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-            self._wake = None
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def __aiter__(self) -> Subscription:
         return self
@@ -232,9 +248,10 @@ class Subscription:
     async def __anext__(self) -> Event:
         """The next event. Cancellable; a cancelled wait loses no event."""
         while True:
-            event = self._next_nowait()
-            if event is not None:
-                return event
+            if self._buffer or self._backlog or self._expanded:
+                event = self._next_nowait()
+                if event is not None:
+                    return event
             if self._replay is not None:
                 page = await self._replay(self._cursor, self._live_from)
                 if self._replay is None:  # closed while it waited
@@ -248,8 +265,10 @@ class Subscription:
             elif self._ended:
                 raise StopAsyncIteration
             else:
-                self._wake = anyio.Event()
-                await self._wake.wait()
+                if self._new_waiter is None:
+                    self._new_waiter = waiters()
+                self._waiter = waiter = self._new_waiter()
+                await waiter
 
     def _next_nowait(self) -> Event | None:
         while True:
@@ -259,8 +278,10 @@ class Subscription:
                 read = self._read(self._backlog.pop(0))
             elif self._buffer and self._replay is None:
                 item = self._buffer[0]
+                if isinstance(item, _PREVIEWS):
+                    return self._read_preview(item, item)
                 if isinstance(item, _Merged):
-                    return self._read_preview(item)
+                    return self._read_preview(item.first, item.preview())
                 self._buffer.pop(0)
                 if isinstance(item, StepRestarted):
                     self._previewed = None
@@ -272,19 +293,20 @@ class Subscription:
             if read is not None:
                 return read
 
-    def _read_preview(self, item: _Merged) -> Preview | StepRestarted:
-        before, first = self._previewed, item.first
+    def _read_preview(self, first: Preview, preview: Preview) -> Preview | StepRestarted:
+        """Read *preview*, which begins with *first*."""
+        before = self._previewed
         if (
             before is not None
-            and (before.turn, before.step) == (first.turn, first.step)
             and before.attempt != first.attempt
+            and (before.turn, before.step) == (first.turn, first.step)
         ):  # the restart itself was lost with a connection, so report it here
             self._previewed = None
             return StepRestarted(first.turn, first.step, first.attempt)
-        self._buffer.pop(0)
-        self._preview_chars -= item.chars
+        del self._buffer[0]
+        self._preview_chars -= len(preview.text)
         self._previewed = first
-        return item.preview()
+        return preview
 
     def _read(self, record: Record) -> Record | None:
         self._cursor = record.seq

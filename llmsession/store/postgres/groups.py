@@ -13,6 +13,7 @@ from llmsession.turns.spending.spending import Spending
 from ..caller import Caller
 from ..cipher import PLAIN, Cipher
 from ..counting import Charge
+from ..large_batches import LargeBatches
 from ..large_blocks import LARGE_BYTES
 from ..protocol import AppendResult, Batch
 from ..row_seals import seal_head
@@ -111,18 +112,25 @@ def form_group(
 ) -> list[Unit]:
     """Take the next group from *waiting*.
 
-    Of each session it takes only batches that follow each other, and none of the sessions that are
-    *busy*. The others keep their order. Other threads may append to *waiting* at the same time.
+    Of each session it takes only batches that follow each other, none of the sessions that are
+    *busy*, and only so many large batches that small ones need not wait long. The others keep their
+    order. Other threads may append to *waiting* at the same time.
     """
     units: dict[str, Unit] = {}
     later: list[Entry] = []
     held_back = set(busy)
+    large = LargeBatches()
     count = size = 0
     while waiting and count < max_batches and size < max_bytes:
         entry = waiting.popleft()
         batch = entry.batch
         unit = units.get(batch.session)
-        if batch.session in held_back or (unit is not None and not unit.takes(entry)):
+        batch_bytes = sum(map(len, batch.bodies))
+        if (
+            batch.session in held_back
+            or not large.have_room(batch_bytes)
+            or (unit is not None and not unit.takes(entry))
+        ):
             held_back.add(batch.session)
             later.append(entry)
             continue
@@ -134,7 +142,7 @@ def form_group(
         if entry.alone:
             break
         count += 1
-        size += sum(map(len, batch.bodies))
+        size += batch_bytes
     waiting.extendleft(reversed(later))
     # Ordered by id, because two groups that lock the same sessions in different orders would
     # deadlock.

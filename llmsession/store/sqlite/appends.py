@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from llmsession.errors import SessionNotFound
 
 from ..counting import Charge
@@ -22,23 +24,24 @@ __all__ = ["append_all"]
 _SELECT_POSITION = "SELECT id, epoch, head, log FROM session WHERE id = ?"
 _ADVANCE = """
 UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at),
-    head_seal = ?, unfinished = coalesce(?, unfinished)
+    head_seal = ?
 WHERE id = ?
 """
+# A statement of its own: SQLite writes the entry of an index anew if its column is named, even if
+# the value stays.
+_MARK = "UPDATE session SET unfinished = ? WHERE id = ? AND unfinished IS NOT ?1"
 
 
-class _Position:
+class _Position(msgspec.Struct, gc=False):
     """The end of a session's log after the appends so far."""
 
-    __slots__ = ("began_at", "epoch", "head", "is_written", "log", "touched_at", "unfinished")
-
-    def __init__(self, epoch: int, head: int, log: int) -> None:
-        self.epoch = epoch
-        self.head = head
-        self.log = log
-        self.began_at = self.touched_at = 0.0
-        self.is_written = True
-        self.unfinished: bool | None = None
+    epoch: int
+    head: int
+    log: int
+    began_at: float = 0.0
+    touched_at: float = 0.0
+    is_written: bool = True
+    unfinished: bool | None = None
 
 
 def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[AppendResult]:
@@ -88,15 +91,20 @@ def _read(sessions: SessionTables, names: Iterable[str]) -> dict[str, _Position]
 
 def _write(sessions: SessionTables, positions: dict[str, _Position]) -> None:
     changed: list[Values] = []
+    marked: list[Values] = []
+    logs: list[int] = []
+    is_plain = sessions.records.is_plain
     for name, position in positions.items():
         if not position.is_written:
             position.is_written = True
-            seal = sessions.head_seal(position.log, position.head)
-            changed.append(
-                (position.head, position.touched_at, position.began_at, seal, position.unfinished,
-                 name)
-            )  # fmt: skip
+            seal = None if is_plain else sessions.head_seal(position.log, position.head)
+            changed.append((position.head, position.touched_at, position.began_at, seal, name))
+            logs.append(position.log)
+            if position.unfinished is not None:
+                marked.append((position.unfinished, name))
     sessions.db.executemany(_ADVANCE, changed)
+    sessions.db.executemany(_MARK, marked)
+    sessions.words.note(logs)
 
 
 def _conflict(sessions: SessionTables, session: str) -> Conflict:

@@ -17,11 +17,17 @@ from ..cipher import Cipher, Key, check_installed, check_key, lock, note_of_seal
 from .schema import Foreign, Newer, Older, add_counters, add_seals, is_empty, migrate
 from .session_tables import seal_rows
 
-__all__ = ["SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
+__all__ = ["PAGE_BYTES", "SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
 
 RETRY_S = 0.01
 """The pause between two attempts where SQLite does not wait by itself: for the change to WAL while
 another process is making the file, and for another process's checkpoint.
+"""
+PAGE_BYTES = 1024
+"""The page size of new files; an older file keeps SQLite's default of 4096. A commit writes whole
+pages, and an append changes one page of its session, so most of what is written was there before.
+Measured with records of 0.3 to 3 kB: two fifths of the bytes for a turn, and as much CPU. Records
+of 4 kB and more take twice the CPU to read, which is still a quarter of decoding them.
 """
 # A commit is on the disk when it is answered; on macOS only with fullfsync. Checkpoints are made
 # beside the writer: see ``checkpoints``.
@@ -227,6 +233,7 @@ class SqliteFile:
         db = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
             is_empty(db)  # raises for a file of another program, which must stay unchanged
+            db.pragma("page_size", PAGE_BYTES)  # has no effect on a file that has pages
             if db.pragma("journal_mode", "wal") != "wal":
                 raise self._refusal("is on a file system without shared memory, which WAL needs")
             locked: tuple[Cipher, str] | None = None

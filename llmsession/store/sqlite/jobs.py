@@ -6,20 +6,23 @@ transaction, and lets their outcomes be answered after the COMMIT.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import apsw
+import msgspec
 
 from llmsession.errors import InvalidInput, SessionError, StoreError, error_text
 
 from ..caller import Caller
+from ..large_batches import LARGE_BATCH_BYTES, LargeBatches
 from ..protocol import AppendResult, Batch, Lost, Owner
 from ..writer_thread import QueuedCall
 from .appends import append_all
 from .session_tables import SessionTables
 
-__all__ = ["ITEM_ERRORS", "Append", "Item", "Job", "LoneJob", "Outcome"]
+__all__ = ["ITEM_ERRORS", "Append", "Item", "Job", "LoneJob", "Outcome", "next_group"]
 
 T = TypeVar("T")
 
@@ -27,7 +30,7 @@ ITEM_ERRORS = (apsw.ConstraintError, apsw.TooBigError, apsw.MismatchError, apsw.
 """Errors of SQLite for which a single item is to blame. Any other error concerns the file."""
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The result of an item: *callback* is to be called with *value* in the caller's loop."""
 
     callback: Callable[[Any], None]
@@ -42,6 +45,8 @@ class Item(Protocol):
     alone: ClassVar[bool]
     """Must it run outside of any transaction?"""
     caller: Caller
+    size: int
+    """How many bytes it writes, about."""
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Any]) -> list[Outcome]:
@@ -62,6 +67,7 @@ class Append:
         self.batch = batch
         self.done = done
         self.caller = Caller()
+        self.size = sum(map(len, batch.bodies))
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Append]) -> list[Outcome]:
@@ -79,6 +85,7 @@ class Job(Generic[T]):
     """A call that a task waits for. If *owner* is set, that owner takes a session in it."""
 
     alone: ClassVar[bool] = False
+    size = 0
 
     def __init__(self, work: Callable[[SessionTables], T], owner: Owner | None = None) -> None:
         self.call: QueuedCall[T] = QueuedCall()
@@ -127,6 +134,35 @@ class LoneJob(Job[T]):
     def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Outcome]:
         """See ``Item.perform``, but in no transaction. Raises what a job raises."""
         return [item.run(sessions) for item in items]
+
+
+def next_group(waiting: deque[Item]) -> list[Item]:
+    """Take the next group from *waiting*: all but those large batches for which it has no room.
+
+    Batches of one session stay in their order, and nothing overtakes a job or is overtaken by one,
+    because a job may change any session.
+    """
+    if not any(item.size >= LARGE_BATCH_BYTES for item in waiting):
+        group = list(waiting)
+        waiting.clear()
+        return group
+    large = LargeBatches()
+    group = []
+    later: list[Item] = []
+    held_back: set[str] = set()
+    while waiting:
+        item = waiting.popleft()
+        if not isinstance(item, Append):
+            if later:
+                later.append(item)
+                break
+        elif item.batch.session in held_back or not large.have_room(item.size):
+            held_back.add(item.batch.session)
+            later.append(item)
+            continue
+        group.append(item)
+    waiting.extendleft(reversed(later))
+    return group
 
 
 def _as_ours(error: Exception) -> Exception:

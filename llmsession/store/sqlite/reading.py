@@ -43,9 +43,9 @@ class Reading:
         """See ``Store.row``."""
         return row_of(find_row(self.db, session))
 
-    def logs_behind(self) -> list[Behind] | None:
+    def logs_behind(self, after: int) -> list[Behind] | None:
         """See ``word_index.logs_behind``."""
-        return logs_behind(self.db)
+        return logs_behind(self.db, after)
 
     def rows(
         self, after: str, limit: int, filter: SessionFilter, words: Sequence[Word] = ()

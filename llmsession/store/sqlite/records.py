@@ -14,7 +14,7 @@ import apsw
 from ..cipher import PLAIN, Cipher, Unreadable, unseal_block
 from ..large_blocks import LARGE_BYTES, join_large, pack_places, split_large, unpack_places
 from ..protocol import StoredRecord
-from .rows import Values, place_of
+from .rows import SEQ_BITS, Values, place_of
 
 __all__ = ["RecordRow", "Records"]
 
@@ -32,7 +32,8 @@ class Records:
     def __init__(self, db: apsw.Connection, cipher: Cipher) -> None:
         self._db = db
         self._cipher = cipher
-        self._is_plain = cipher is PLAIN
+        self.is_plain = cipher is PLAIN
+        """Has the store no key?"""
 
     def keep(
         self, log: int, first: int, epoch: int, bodies: Sequence[bytes], rows: list[RecordRow]
@@ -41,8 +42,9 @@ class Records:
 
         The bodies are the records *first* and following of *log*.
         """
-        for place, body in enumerate(bodies, place_of(log, first)):
-            if self._is_plain and len(body) < LARGE_BYTES:
+        is_plain = self.is_plain
+        for place, body in enumerate(bodies, log << SEQ_BITS | first):
+            if is_plain and len(body) < LARGE_BYTES:
                 rows.append((place, epoch, None, body))
             else:
                 rows.append(self._row_of(place, epoch, body))
@@ -115,7 +117,7 @@ class Records:
 
         That is so nearly always, and it is twice as fast as reading row by row. Otherwise None.
         """
-        if not self._is_plain:
+        if not self.is_plain:
             return None
         try:
             rows: list[Values] = self._db.execute(
@@ -133,7 +135,7 @@ class Records:
     def body(self, row: RecordRow) -> bytes:
         """The body that was stored as *row*. Raises Unreadable."""
         place, epoch, large, body = row
-        if large is None and self._is_plain:
+        if large is None and self.is_plain:
             return body
         rest = self._cipher.unseal(body, _sealed_for(place, epoch, large))
         if large is None:

@@ -11,6 +11,7 @@ from ..protocol import Owner, SessionFilter, SessionRow
 
 __all__ = [
     "SELECT_ROW",
+    "SEQ_BITS",
     "UNFINISHED",
     "Values",
     "filter_sql",
@@ -25,24 +26,25 @@ __all__ = [
 Values: TypeAlias = "tuple[Any, ...]"
 """A row as SQLite returns it."""
 
-SELECT_ROW = """
+_SELECT = """
 SELECT s.id, s.epoch, s.head, s.created_at, s.touched_at, s.labels, s.parent,
        s.owner, o.pid, o.started, o.host, s.origin_seal, s.head_seal, s.log, o.lease_until
-FROM session AS s LEFT JOIN owner AS o ON o.name = s.owner
 """
+_OWNER = "LEFT JOIN owner AS o ON o.name = s.owner"
+SELECT_ROW = f"{_SELECT} FROM session AS s {_OWNER} "
 
-_SEQ_BITS = 32
+SEQ_BITS = 32
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
 def place_of(log: int, seq: int) -> int:
     """The place of record *seq* of *log* in the table."""
-    return log << _SEQ_BITS | seq
+    return log << SEQ_BITS | seq
 
 
 def seq_at(place: int) -> int:
     """The seq of the record at *place*."""
-    return place & ((1 << _SEQ_BITS) - 1)
+    return place & ((1 << SEQ_BITS) - 1)
 
 
 def snapshot_place(log: int, seq: int) -> bytes:
@@ -87,16 +89,28 @@ Condition: TypeAlias = tuple[str, list[Any]]
 def filter_sql(
     after: str, limit: int, filter: SessionFilter, more: Sequence[Condition] = ()
 ) -> tuple[str, list[Any]]:
-    """The query for the matching rows, and the values bound to it."""
-    conditions: list[Condition] = [("s.id > ?", [after]), *more]
+    """The query for the matching rows, and the values bound to it.
+
+    It begins at *after* and ends with the page, however many sessions match: by the index of a
+    label with its value, or else by the ids. Only a label without a value is looked up for all.
+    """
+    values = [(name, value) for name, value in filter.labels.items() if value is not None]
+    source, at = "session AS s", "s.id"
+    conditions: list[Condition] = list(more)
+    if values:
+        # CROSS JOIN: SQLite keeps the order of the tables.
+        source, at = "label AS l CROSS JOIN session AS s ON s.id = l.session", "l.session"
+        conditions.append(("l.name = ? AND l.value = ?", [*values[0]]))
+    conditions.append((f"{at} > ?", [after]))
+    for pair in values[1:]:
+        query = "EXISTS (SELECT 1 FROM label WHERE name = ? AND value = ? AND session = s.id)"
+        conditions.append((query, [*pair]))
     for name, value in filter.labels.items():
         if value is None:
             conditions.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))
-        else:
-            query = "s.id IN (SELECT session FROM label WHERE name = ? AND value = ?)"
-            conditions.append((query, [name, value]))
     for name in filter.without:
-        conditions.append(("s.id NOT IN (SELECT session FROM label WHERE name = ?)", [name]))
+        query = "NOT EXISTS (SELECT 1 FROM json_each(s.labels) WHERE key = ?)"
+        conditions.append((query, [name]))
     for condition, time in (
         ("s.created_at >= ?", filter.created_after),
         ("s.created_at < ?", filter.created_before),
@@ -107,4 +121,7 @@ def filter_sql(
             conditions.append((condition, [time]))
     where = " AND ".join(condition for condition, _ in conditions)
     bound = [value for _, values in conditions for value in values]
-    return f"{SELECT_ROW} WHERE {where} ORDER BY s.id LIMIT ?", [*bound, max(0, limit)]
+    return (
+        f"{_SELECT} FROM {source} {_OWNER} WHERE {where} ORDER BY {at} LIMIT ?",
+        [*bound, max(0, limit)],
+    )

@@ -86,6 +86,13 @@ ALTER TABLE session ADD COLUMN unfinished INTEGER;
 CREATE INDEX session_unfinished ON session (id) WHERE unfinished IS NOT 0;
 """
 
+# The word index of this version knows which logs are behind. An earlier program would not note its
+# appends there, so it must not open the file. The next search makes the index anew.
+_NOTED_LOGS = """
+DROP TABLE IF EXISTS word;
+DROP TABLE IF EXISTS indexed;
+"""
+
 # A snapshot may only be saved if it covers ``least`` records. The body is NULL if there is none.
 # Earlier programs must not write to a file with snapshots: they would leave in it what they erase.
 _SNAPSHOTS = """
@@ -94,7 +101,7 @@ CREATE TABLE snapshot (log INTEGER PRIMARY KEY, least INTEGER NOT NULL, body BLO
 
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED, _SNAPSHOTS)
+STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED, _NOTED_LOGS, _SNAPSHOTS)
 """The first step makes a file of ``FIRST_VERSION``. Each later one upgrades it to the next version.
 A step that was released never changes.
 """

@@ -274,6 +274,7 @@ class SessionTables:
         for source, first in replaced.items():
             self.words.remove_from(source, first)
         if apart is not None:
+            self.words.note([apart])
             segments = stored(moved(segments, copied, apart), log)
             self._put_segments(log, segments)
             self.db.execute(

@@ -149,14 +149,22 @@ class SqliteStore:
         """
         if self._is_encrypted:
             return await self.rows(after=after, limit=limit, filter=filter)
-        behind = await self._readers.run(lambda look: look.logs_behind())
-        if behind is None:
-            await self._writer.run(lambda do: do.words.make())
-            behind = await self._readers.run(lambda look: look.logs_behind())
-        left: Sequence[Behind] = behind or ()
-        while left:
-            left = await self._writer.run(partial(_index_next, left, words_of))
+        await self._bring_words_up_to_date(words_of)
         return await self._readers.run(lambda look: look.rows(after, limit, filter, words))
+
+    async def _bring_words_up_to_date(self, words_of: Callable[[bytes], Iterable[str]]) -> None:
+        last = 0
+        while True:
+            behind = await self._readers.run(partial(_logs_behind, last))
+            if behind is None:
+                await self._writer.run(lambda do: do.words.make())
+                continue
+            if not behind:
+                return
+            last = behind[-1][0]
+            left: Sequence[Behind] = behind
+            while left:
+                left = await self._writer.run(partial(_index_next, left, words_of))
 
     async def begin_count(
         self, account: str, labels: Mapping[str, str], *, limit: int
@@ -233,6 +241,10 @@ class SqliteStore:
         await self._readers.close()
         await self._writer.close()
         self._file.release()
+
+
+def _logs_behind(after: int, reading: Reading) -> Sequence[Behind] | None:
+    return reading.logs_behind(after)
 
 
 def _index_next(

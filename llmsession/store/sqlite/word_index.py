@@ -1,8 +1,9 @@
 """The word index of a SQLite store: FTS5, without the texts themselves. The first search makes it.
 
-Appends do not touch it. A search first brings it up to date (``index_next``), in short transactions
-of the writer. Rewriting and deleting remove records from it in their own transactions, so a word
-leaves the index when it leaves the log. A vacuum frees the space, as it does for records.
+Appends only note their logs, and only in a file that has an index. A search first brings it up to
+date (``index_next``), in short transactions of the writer; it looks at no other log. Rewriting and
+deleting remove records from it in their own transactions, so a word leaves the index when it leaves
+the log. A vacuum frees the space, as it does for records.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["WORDS_FOUND", "Behind", "WordTables", "fts_query", "logs_behind"]
 Behind = tuple[int, int]
 """A log, and the last of its records that must be indexed."""
 
+PAGE = 1_000
+"""Logs that are looked for at a time."""
 SLICE_BYTES = 256 * 1024
 SLICE_RECORDS = 200
 """The size of one transaction. Appends of that time wait for it."""
@@ -33,12 +36,14 @@ CREATE VIRTUAL TABLE word USING fts5(
     words, content='', contentless_delete=1, detail=none, tokenize="ascii tokenchars '_'"
 );
 CREATE TABLE indexed (log INTEGER PRIMARY KEY, upto INTEGER NOT NULL) STRICT;
+CREATE TABLE unindexed (log INTEGER PRIMARY KEY) STRICT;
+INSERT INTO unindexed SELECT log FROM session WHERE head > 0 UNION SELECT source FROM segment;
 """
-_UPTO = """
-SELECT log, max(upto) AS upto FROM (
-    SELECT log, head AS upto FROM session UNION ALL SELECT source, upto FROM segment
-) GROUP BY log
-"""
+_UPTO = """max(
+    coalesce((SELECT head FROM session WHERE log = u.log), 0),
+    coalesce((SELECT max(upto) FROM segment WHERE source = u.log), 0)
+)"""
+"""The last record of the log that a session has."""
 WORDS_FOUND = f"""s.id IN (
     SELECT t.id FROM word JOIN session AS t ON t.log = word.rowid >> 32 WHERE word MATCH ?
     UNION
@@ -61,13 +66,14 @@ def _exists(db: apsw.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'indexed'").get is not None
 
 
-def logs_behind(db: apsw.Connection) -> list[Behind] | None:
-    """The logs with records that are not indexed yet; None if there is no index."""
+def logs_behind(db: apsw.Connection, after: int) -> list[Behind] | None:
+    """The first PAGE logs above *after* with records that are not indexed yet; None if there is no
+    index.
+    """
     if not _exists(db):
         return None
     rows: list[Values] = db.execute(
-        f"SELECT u.log, u.upto FROM ({_UPTO}) AS u LEFT JOIN indexed AS i ON i.log = u.log"
-        " WHERE u.upto > coalesce(i.upto, 0)"
+        f"SELECT log, {_UPTO} FROM unindexed AS u WHERE log > ? ORDER BY log LIMIT {PAGE}", (after,)
     ).fetchall()
     return [(log, upto) for log, upto in rows]
 
@@ -83,6 +89,13 @@ class WordTables:
         """Make the tables, unless they exist."""
         if not _exists(self._db):
             self._db.execute(_TABLES).fetchall()
+
+    def note(self, logs: Iterable[int]) -> None:
+        """Records of *logs* are new or were changed: the next search indexes them."""
+        if _exists(self._db):
+            self._db.executemany(
+                "INSERT OR IGNORE INTO unindexed VALUES (?)", [(log,) for log in logs]
+            )
 
     def index_next(
         self, behind: Sequence[Behind], words_of: Callable[[bytes], Iterable[str]]
@@ -107,6 +120,9 @@ class WordTables:
             # The log may have fewer records than its session, whose other records are in other
             # logs.
             self._set_mark(log, upto)
+            self._db.execute(  # unless it has grown since *behind* was read
+                f"DELETE FROM unindexed AS u WHERE log = ? AND {_UPTO} <= ?", (log, upto)
+            )
         return ()
 
     def _add(self, place: int, words: Iterable[str]) -> None:
@@ -125,6 +141,7 @@ class WordTables:
         """The records of *log* from *seq* on have changed, so a search indexes them anew."""
         self.remove(log, seq, LAST_SEQ)
         if _exists(self._db):
+            self.note([log])
             self._db.execute("UPDATE indexed SET upto = min(upto, ?) WHERE log = ?", (seq - 1, log))
 
     def remove(self, log: int, first: int, upto: int) -> None:
@@ -136,6 +153,7 @@ class WordTables:
             )
             if (first, upto) == (1, LAST_SEQ):
                 self._db.execute("DELETE FROM indexed WHERE log = ?", (log,))
+                self._db.execute("DELETE FROM unindexed WHERE log = ?", (log,))
 
     def erase_removed(self) -> None:
         """Write the index anew without removed entries. Call it outside of any transaction."""

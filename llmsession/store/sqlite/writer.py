@@ -21,7 +21,7 @@ from ..protocol import AppendResult, Batch, Owner
 from ..writer_thread import BatchingThread, CallbackBatch, QueuedCall
 from .checkpoints import Checkpoints
 from .file import SqliteFile, surely_unwritten
-from .jobs import ITEM_ERRORS, Append, Item, Job, LoneJob, Outcome
+from .jobs import ITEM_ERRORS, Append, Item, Job, LoneJob, Outcome, next_group
 from .session_tables import SessionTables
 
 __all__ = ["SqliteWriter"]
@@ -58,6 +58,7 @@ class SqliteWriter:
             idle_s=self._idle_s,
             on_end=self._end,
             reject=self._reject,
+            choose=next_group,
         )
 
     # Called in event loops.
@@ -117,10 +118,10 @@ class SqliteWriter:
 
     def _answer(self, items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
         answers = CallbackBatch()
-        for item, (callback, value, owner) in zip(items, outcomes, strict=True):
-            answers.add(item.caller, callback, value)
-            if owner is not None:
-                self._note_owner(owner)
+        for item, outcome in zip(items, outcomes, strict=True):
+            answers.add(item.caller, outcome.callback, outcome.value)
+            if outcome.owner is not None:
+                self._note_owner(outcome.owner)
         answers.deliver()
 
     def _write(self, items: Sequence[Item]) -> list[Outcome]:
@@ -144,8 +145,9 @@ class SqliteWriter:
         outcomes: list[Outcome] = []
         try:
             db.execute("BEGIN IMMEDIATE")
-            for perform, same in groupby(items, key=lambda item: item.perform):
-                outcomes += perform(sessions, list(same))
+            for _, same in groupby(items, key=type):
+                run = list(same)
+                outcomes += run[0].perform(sessions, run)
         except Exception as error:
             if isinstance(error, apsw.Error) and not isinstance(error, ITEM_ERRORS):
                 raise self._give_up(error, committed=False) from error

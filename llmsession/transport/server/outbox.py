@@ -125,8 +125,7 @@ class Outbox:
 
     def put(self, frame: bytes) -> None:
         """Add an answer or another frame that must be delivered."""
-        self.bytes += len(frame)
-        self._append(frame)
+        self._append(frame, len(frame))
 
     def offer(self, subscription: int, seq: int, frame: bytes) -> bool:
         """Add a durable event. Returns false, and adds nothing, if it does not fit."""
@@ -134,7 +133,7 @@ class Outbox:
             return False
         place = self._place(subscription)
         place.last = None
-        self._append_of(place, _Frame(place, seq, frame))
+        self._append(_Frame(place, seq, frame), len(frame), place)
         return True
 
     def offer_preview(self, subscription: int, session: str, preview: Preview, offset: int) -> None:
@@ -153,7 +152,7 @@ class Outbox:
             self.bytes += chars
             return
         place.last = _Pieces(place, session, preview, offset)
-        self._append_of(place, place.last)
+        self._append(place.last, chars, place)
 
     def offer_restart(self, subscription: int, session: str, restart: StepRestarted) -> None:
         """Add the notice that earlier previews of a step are void. It is always accepted, because a
@@ -174,14 +173,13 @@ class Outbox:
             place = self._places[subscription] = _Place(subscription, 0)
         return place
 
-    def _append_of(self, place: _Place, item: _Frame | _Pieces) -> None:
-        size = item.size
-        place.waiting += 1
-        place.bytes += size
+    def _append(
+        self, item: bytes | _Frame | _Pieces, size: int, place: _Place | None = None
+    ) -> None:
+        if place is not None:
+            place.waiting += 1
+            place.bytes += size
         self.bytes += size
-        self._append(item)
-
-    def _append(self, item: bytes | _Frame | _Pieces) -> None:
         self._waiting += 1
         self._items.append(item)
         if not self._woken:
@@ -230,16 +228,21 @@ class Outbox:
     def _next(self) -> bytes:
         """Take the next frame. At least one must be waiting."""
         item = self._items.popleft()
-        while _is_skipped(item):
+        while not isinstance(item, bytes):
+            if not item.place.ended:
+                return self._taken(item)
             item = self._items.popleft()
         self._waiting -= 1
-        if isinstance(item, bytes):
-            self.bytes -= len(item)
-            return item
-        place = item.place
+        self.bytes -= len(item)
+        return item
+
+    def _taken(self, item: _Frame | _Pieces) -> bytes:
+        """The frame of *item*, which waits no more."""
+        place, size = item.place, item.size
+        self._waiting -= 1
+        self.bytes -= size
         place.waiting -= 1
-        place.bytes -= item.size
-        self.bytes -= item.size
+        place.bytes -= size
         if isinstance(item, _Frame):
             place.sent = item.seq
             return item.frame

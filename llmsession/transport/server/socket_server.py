@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -97,6 +98,7 @@ class SocketServer:
         self._accept_tasks: list[asyncio.Task[None]] = []
         self._file: tuple[int, int] | None = None
         self._stopped = False
+        self._writes = _Writes()
 
     @property
     def address(self) -> str:
@@ -177,7 +179,7 @@ class SocketServer:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = _Peer(self._service, reader, writer)
+        peer = _Peer(self._service, reader, writer, self._writes)
         if await peer.admitted():
             self._peers.add(peer)
             try:
@@ -260,18 +262,48 @@ async def _listeners_at(host: str, port: int) -> tuple[socket.socket, ...]:
     return tuple(listeners)
 
 
+class _Writes:
+    """Writes to all connections that have frames, once in each pass of the event loop.
+
+    What one connection gets during a pass is written at once, so under load the frames of many
+    deltas share a write. A frame waits for the next pass, and no longer.
+    """
+
+    def __init__(self) -> None:
+        self._peers: list[_Peer] = []
+        self._context = contextvars.copy_context()
+        """Used for all passes, because each call_soon would copy the context otherwise."""
+
+    def add(self, peer: _Peer) -> None:
+        """Flush *peer* in the next pass of the event loop."""
+        if not self._peers:
+            asyncio.get_running_loop().call_soon(self._flush, context=self._context)
+        self._peers.append(peer)
+
+    def _flush(self) -> None:
+        peers, self._peers = self._peers, []
+        for peer in peers:
+            try:
+                peer.flush()
+            except Exception as error:  # a bug of ours ends this connection, but no other
+                peer.crashed(error)
+
+
 class _Peer:
     """One accepted socket: passes its lines to a Connection, and writes what that wants to send."""
 
     def __init__(
-        self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        service: Service,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        writes: _Writes,
     ) -> None:
         self._service = service
+        self._writes = writes
         self._reader = reader
         self._writer = writer
         self._transport = writer.transport
-        self._context = contextvars.copy_context()
-        """Shared by all flushes, because each call_soon would copy the context otherwise."""
         self._loop = asyncio.get_running_loop()
         self._lines = LineReader()
         self._connection: Connection
@@ -284,7 +316,7 @@ class _Peer:
         """Whether the service accepts the client. If not, the client is sent the error."""
         try:
             self._connection = self._service.connect(
-                _peer_name(self._writer.get_extra_info("peername")), self._wake
+                _peer_name(self._writer.get_extra_info("peername")), partial(self._writes.add, self)
             )
         except Overloaded as error:
             self._writer.write(lines_of((encode(to_wire(error)),)))
@@ -359,13 +391,11 @@ class _Peer:
         async with asyncio.timeout(LINGER_S):
             await self._finished.wait()
 
-    # Writing: frames are written at once, in the same iteration of the loop. A task exists only
-    # while the peer does not keep up: it waits until the peer has read.
+    # Writing: frames are written in the next pass of the loop. A task exists only while the peer
+    # does not keep up: it waits until the peer has read.
 
-    def _wake(self) -> None:
-        self._loop.call_soon(self._flush, context=self._context)
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits, as much as the transport takes."""
         if self._drain_task is not None or self.closed.is_set():
             return
         transport = self._transport
@@ -373,12 +403,18 @@ class _Peer:
             self._finished.set()
             return
         outbox = self._connection.outbox
-        while len(outbox) and transport.get_write_buffer_size() <= WRITE_BYTES:
+        while len(outbox):
+            if transport.get_write_buffer_size() > WRITE_BYTES:
+                self._drain_task = self._loop.create_task(self._drain())
+                return
             transport.write(lines_of(outbox.take_batch(WRITE_BYTES)))
-        if len(outbox):
-            self._drain_task = self._loop.create_task(self._drain())
-        elif self._connection.is_closed:
+        if self._connection.is_closed:
             self._finished.set()
+
+    def crashed(self, error: Exception) -> None:
+        """Drop the connection, because of a bug of ours."""
+        self._service.admission.log.error("connection.crashed", exc_info=error)
+        self.abort()
 
     async def _drain(self) -> None:
         try:
@@ -387,7 +423,7 @@ class _Peer:
             self._finished.set()
             return
         self._drain_task = None
-        self._flush()
+        self.flush()
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -177,7 +177,7 @@ def decode_from_server(frame: bytes) -> w.FromServer:
 def lines_of(frames: Sequence[bytes]) -> bytes:
     """*frames* as lines. A newline in JSON can only be between tokens, so a space may replace
     it."""
-    lines = b"\n".join((*frames, b""))
+    lines = frames[0] + b"\n" if len(frames) == 1 else b"\n".join((*frames, b""))
     if lines.count(b"\n") > len(frames):
         lines = b"\n".join((*(frame.replace(b"\n", b" ") for frame in frames), b""))
     return lines

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from llmsession.store import Store, this_process
+from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.testing.store_contract.actions import written
 from tests.cli.stores import DEAD, ask, held_by, make_store, run
 
@@ -241,9 +242,8 @@ def test_rules_that_say_nothing_are_refused(
 def test_a_file_that_is_cut_in_half_is_a_broken_promise_in_one_line(
     path: Path, capsys: Capture
 ) -> None:
-    page = 4096
     with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2 // page * page)
+        file.truncate(path.stat().st_size // 2 // PAGE_BYTES * PAGE_BYTES)
     ran = run(capsys, "integrity", "--store", f"sqlite:{path}")
     assert ran.code == 1
     assert ran.err.splitlines() == [

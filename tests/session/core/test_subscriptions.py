@@ -240,6 +240,27 @@ async def test_a_cancelled_wait_loses_no_event() -> None:
     assert events == log.records
 
 
+async def test_an_event_in_the_same_moment_as_the_cancellation_is_not_lost() -> None:
+    log, subscription = listening()
+    got: list[Event] = []
+
+    async def read_on() -> None:
+        while True:
+            got.append(await anext(subscription))
+
+    for turn in range(1, 11):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read_on)
+            await anyio.wait_all_tasks_blocked()
+            if turn % 2:
+                group.cancel_scope.cancel()
+            log.write(accepted(turn))
+            log.preview(said("more"))
+            group.cancel_scope.cancel()
+    got += await read(subscription, 20 - len(got))
+    assert got == [event for record in log.records for event in (record, said("more"))]
+
+
 async def test_a_wait_that_is_cancelled_during_the_replay_loses_no_event() -> None:
     log = Log(page=2)
     log.write_turns(1, 5)

@@ -57,6 +57,15 @@ def test_a_group_ends_with_the_batch_that_makes_it_large_enough() -> None:
     assert len(formed(deque([entry("s", 0, b"x" * 100)]), max_bytes=1)) == 1
 
 
+def test_small_batches_overtake_the_large_ones_that_a_group_has_no_room_for() -> None:
+    hot = [entry(f"hot {at}", 0, bytes(700_000)) for at in range(3)]
+    quiet = [entry(f"quiet {at}", 0) for at in range(3)]
+    waiting = deque([hot[0], quiet[0], hot[1], quiet[1], hot[2], quiet[2]])
+    assert formed(waiting) == [[hot[0]], [quiet[0]], [quiet[1]], [quiet[2]]]
+    assert list(waiting) == [hot[1], hot[2]]
+    assert [formed(waiting), formed(waiting)] == [[[hot[1]]], [[hot[2]]]]
+
+
 def test_units_are_in_the_order_of_their_sessions() -> None:
     waiting = deque([entry(name, 0) for name in "cab"])
     assert [unit.first.session for unit in form_group(waiting)] == ["a", "b", "c"]

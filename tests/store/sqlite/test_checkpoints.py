@@ -12,14 +12,15 @@ import pytest
 from llmsession.store import SqliteStore
 from llmsession.store.protocol import Lease
 from llmsession.store.sqlite import checkpoints as module
-from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, PASS_PAGES, Step, next_step
+from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, Step, next_step
+from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.store.sqlite.sync import sync_file
 from llmsession.testing.store_contract.actions import append, bodies_of, written
 from tests.store.faulty_vfs import faulty_disk
 from tests.store.sqlite.stage import ANN, opened
 
 pytestmark = pytest.mark.real_time
-PAGE = 4096
+PASS_PAGES = 1_000
 
 
 @pytest.mark.parametrize(
@@ -40,19 +41,19 @@ PAGE = 4096
 def test_a_few_pages_at_a_time_and_then_the_rest(
     standing: module.Standing, wal_pages: int, copied_pages: int, step: Step
 ) -> None:
-    assert next_step(standing, wal_pages, copied_pages) == step
+    assert next_step(standing, wal_pages, copied_pages, PASS_PAGES) == step
 
 
 async def fill(store: SqliteStore, lease: Lease, pages: int) -> Lease:
     for _ in range(pages):
-        lease = await written(store, lease, b"x" * (PAGE - 200))
+        lease = await written(store, lease, b"x" * (PAGE_BYTES - 200))
     return lease
 
 
 @pytest.fixture
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_PAGES", 40)
-    monkeypatch.setattr(module, "PASS_PAGES", 10)
+    monkeypatch.setattr(module, "PASS_BYTES", 10 * PAGE_BYTES)
 
 
 async def copied(store: SqliteStore) -> None:
@@ -62,7 +63,7 @@ async def copied(store: SqliteStore) -> None:
 
 def files_in(folder: Path) -> dict[str, int]:
     """The files in *folder*, and how many pages each has."""
-    return {file.name: file.stat().st_size // PAGE for file in folder.iterdir()}
+    return {file.name: file.stat().st_size // PAGE_BYTES for file in folder.iterdir()}
 
 
 @pytest.mark.usefixtures("few_pages")
@@ -115,7 +116,7 @@ async def test_a_checkpoint_that_fails_takes_nothing_with_it(tmp_path: Path) -> 
             disk.repair()
             lease = await fill(store, lease, 60)
             assert len(await store.read("s")) == 150
-        assert (tmp_path / "s.db").stat().st_size > 150 * (PAGE - 200)
+        assert (tmp_path / "s.db").stat().st_size > 150 * (PAGE_BYTES - 200)
 
 
 @pytest.mark.usefixtures("few_pages")
@@ -157,7 +158,7 @@ async def test_closing_waits_for_the_copy(tmp_path: Path) -> None:
     async with opened(tmp_path / "s.db") as store:
         lease = await store.create("s", ANN)
         for at in range(200):
-            append(store, lease, b"x" * PAGE, head=at)
+            append(store, lease, b"x" * PAGE_BYTES, head=at)
     assert set(files_in(tmp_path)) == {"s.db"}
     async with opened(tmp_path / "s.db") as store:
         assert len(await store.read("s")) == 200

@@ -19,6 +19,7 @@ from llmsession.errors import (
     StoreError,
 )
 from llmsession.store import Appended, Batch, Conflict, Lost, SqliteStore
+from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.store.sqlite.jobs import Job
 from llmsession.store.sqlite.store import READERS
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
@@ -201,7 +202,7 @@ async def test_a_file_that_is_gone_is_missed_when_a_lease_is_renewed(path: Path)
 def tear(path: Path, page: int) -> bytes:
     """The content of the file, whose *page* is zeros now."""
     content = bytearray(path.read_bytes())
-    content[(page - 1) * 4096 : page * 4096] = bytes(4096)
+    content[(page - 1) * PAGE_BYTES : page * PAGE_BYTES] = bytes(PAGE_BYTES)
     path.write_bytes(content)
     return bytes(content)
 

@@ -15,7 +15,7 @@ import pytest
 from llmsession.errors import InvalidConfig, StoreError
 from llmsession.store import Lease, SqliteStore, StoredRecord
 from llmsession.store.sqlite import file as module
-from llmsession.store.sqlite.file import check_sqlite, has_wal_reset_fault
+from llmsession.store.sqlite.file import PAGE_BYTES, check_sqlite, has_wal_reset_fault
 from llmsession.store.sqlite.rows import UNFINISHED
 from llmsession.store.sqlite.schema import (
     APPLICATION_ID,
@@ -458,3 +458,37 @@ def test_an_older_file_is_brought_up_step_by_step_in_one_transaction(path: Path)
     with pytest.raises(Newer):
         migrate(db, steps[:2])
     db.close()
+
+
+# What a turn writes.
+
+
+async def test_a_turn_of_a_kilobyte_writes_less_than_ten(path: Path) -> None:
+    turns = 20
+    async with opened(path) as store:
+        lease = await written(store, await store.create("s", ANN), b"1")
+        before = wal_bytes(path)
+        for _ in range(turns):
+            lease = await written(store, lease, b"a question" * 30)
+            lease = await written(store, lease, b"an answer " * 90)
+        turn_bytes = (wal_bytes(path) - before) / turns
+    # Two commits, each of the session's row and its last page, and the pages that are new.
+    assert 4 * PAGE_BYTES < turn_bytes < 10_000
+
+
+async def test_an_older_file_keeps_its_large_pages(path: Path) -> None:
+    with raw(path) as db:
+        db.pragma("page_size", 4096)
+        db.pragma("journal_mode", "wal")
+        with db:
+            migrate(db)
+    async with opened(path) as store:
+        await written(store, await store.create("s", ANN), b"1")
+        await store.vacuum()
+        assert await bodies_of(store, "s") == [b"1"]
+    with raw(path) as db:
+        assert db.pragma("page_size") == 4096
+
+
+def wal_bytes(path: Path) -> int:
+    return Path(f"{path}-wal").stat().st_size

@@ -1,0 +1,93 @@
+"""Which logs a search of a SQLite store looks at: those that have changed since the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from llmsession.store import SqliteStore
+from llmsession.store.protocol import Word
+from llmsession.store.sqlite import word_index
+from llmsession.store.sqlite.schema import FIRST_VERSION, STEPS
+from llmsession.testing.store_contract.actions import written
+from tests.store.sqlite.stage import ANN, opened, raw
+
+pytestmark = pytest.mark.real_time
+
+
+class Search:
+    """Searches *store*, and notes which records are read for it."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.read: list[str] = []
+
+    def _words_of(self, body: bytes) -> Iterable[str]:
+        self.read.append(body.decode())
+        return body.decode().split()
+
+    async def find(self, word: str) -> list[str]:
+        self.read.clear()
+        rows = await self._store.rows_with([Word(word)], self._words_of)
+        return [row.session for row in rows]
+
+
+async def test_a_search_reads_only_what_is_new(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        search = Search(store)
+        leases = {
+            name: await written(store, await store.create(name, ANN), b"old") for name in "abc"
+        }
+        assert await search.find("old") == ["a", "b", "c"]
+        assert search.read == ["old"] * 3
+        await written(store, leases["b"], b"new")
+        assert await search.find("new") == ["b"]
+        assert search.read == ["new"]
+        assert await search.find("new") == ["b"]
+        assert not search.read
+
+
+async def test_more_logs_than_a_page_are_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_index, "PAGE", 2)
+    async with opened(tmp_path / "s.db") as store:
+        search = Search(store)
+        for name in "abcde":
+            await written(store, await store.create(name, ANN), b"old")
+        assert await search.find("old") == [*"abcde"]
+
+
+async def test_what_a_fork_and_a_rewriting_leave_is_indexed_though_its_session_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        search = Search(store)
+        assert not await search.find("x")
+        lease = await written(store, await store.create("a", ANN), b"one", b"two")
+        fork = await store.fork("a", 2, "f", ANN)
+        await store.rewrite(fork, {2: b"three"})
+        await store.delete("a")
+        assert await search.find("one") == ["f"]
+        assert await search.find("three") == ["f"]
+        assert not await search.find("two")
+        assert lease.head == 2
+
+
+async def test_the_index_of_an_earlier_version_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with opened(path) as store:
+        await written(store, await store.create("a", ANN), b"one")
+        assert await Search(store).find("one") == ["a"]
+    with raw(path) as db:
+        db.execute("DROP TABLE unindexed; DELETE FROM word; DELETE FROM indexed").fetchall()
+        db.pragma("user_version", FIRST_VERSION + STEPS.index(word_index_step()) - 1)
+    async with opened(path) as store:
+        assert await Search(store).find("one") == ["a"]
+
+
+def word_index_step() -> str:
+    [step] = [step for step in STEPS if "DROP TABLE IF EXISTS indexed" in step]
+    return step
