@@ -26,6 +26,7 @@ from ..log.reported_usage import Calibrations
 from ..log.state import SessionState
 from ..tasks.owner_lease import OwnerLease
 from ..tasks.silence import SilenceWatch
+from ..tasks.task_host import LoopCalls
 from ..tasks.timers import Timers
 from ..tasks.tool_threads import ToolThreads
 from ..tasks.worker_thread import off_loop
@@ -52,9 +53,9 @@ class Services:
     """What all sessions of one manager share: provider, clock, works, prices, and so on."""
 
     __slots__ = (
-        "_frame", "_shared", "calibrations", "clock", "counter", "lease", "logger", "observers",
-        "prices", "provider", "retention", "silence", "subscriptions", "summariser", "tenants",
-        "timers", "tool_threads", "works",
+        "_frame", "_shared", "calibrations", "clock", "counter", "lease", "logger", "loop_calls",
+        "observers", "prices", "provider", "retention", "silence", "subscriptions", "summariser",
+        "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Services:
         *,
         provider: Provider,
         works: Works,
+        loop_calls: LoopCalls,
         timers: Timers,
         subscriptions: Subscriptions,
         clock: Callable[[], float],
@@ -84,6 +86,7 @@ class Services:
         self.prices = prices
         self.tenants = tenants
         self.works = works
+        self.loop_calls = loop_calls
         self.timers = timers
         self.silence = SilenceWatch(timers)
         self.subscriptions = subscriptions
