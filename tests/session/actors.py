@@ -142,7 +142,7 @@ class Stage:
 
 def contents(state: SessionState) -> dict[str, Any]:
     """A state as plain values, for comparing."""
-    held = dict(vars(state))
+    held = {name: getattr(state, name) for name in SessionState.__slots__}
     held["counter"] = state.counter.last
     held["config"] = bytes(state.config)
     held["open"] = {

@@ -187,20 +187,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if type(value).__module__.startswith("llmsession"):
-        return {name: _plain(item) for name, item in sorted(_attributes(value).items())}
+        return {name: _plain(item) for name, item in sorted(attributes(value).items())}
     return value
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes(value: Any) -> dict[str, Any]:
     slots = getattr(type(value), "__slots__", ())
     return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
 
 
 def differences(left: SessionState, right: SessionState) -> list[str]:
     """The fields in which two states differ, every field compared by value."""
-    assert vars(left).keys() == vars(right).keys()
     return [
         f"{name}: {_plain(mine)} != {_plain(theirs)}"
-        for (name, mine), theirs in zip(vars(left).items(), vars(right).values(), strict=True)
+        for (name, mine), theirs in zip(
+            attributes(left).items(), attributes(right).values(), strict=True
+        )
         if _plain(mine) != _plain(theirs)
     ]

@@ -255,6 +255,8 @@ class FactsCache:
     request.
     """
 
+    __slots__ = ("_messages", "_thoughts", "facts", "thinking_at")
+
     def __init__(self) -> None:
         self._messages: tuple[RequestMessage | Message, ...] = ()
         self.facts: list[MessageFacts] = []
@@ -311,6 +313,8 @@ class ToolCache:
     """The tool definitions of the last request, read once, because a session's tools rarely
     change.
     """
+
+    __slots__ = ("raws", "tools")
 
     def __init__(self) -> None:
         self.raws: tuple[msgspec.Raw, ...] = ()

@@ -30,7 +30,7 @@ from llmsession.turns.reply import (
 from llmsession.turns.spending.spending import Charged, with_unrecorded
 from llmsession.turns.usage import Usage, cleared_tokens
 
-from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
+from ..values.history_limits import NOTHING_FORGOTTEN
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .joined import Joined, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
@@ -92,6 +92,10 @@ class OpenTurn(msgspec.Struct):
         return tuple(call for call in self.calls if call.id not in self.answers)
 
 
+_NO_TURNS: frozenset[int] = frozenset()
+"""One object for all states: an empty set has 216 bytes."""
+
+
 class SessionState:
     """The fold of the log. Only the actor changes it, with ``apply``, one durable record at a time.
 
@@ -99,15 +103,19 @@ class SessionState:
     every old message. So a reference to it is a snapshot that stays valid for ever.
     """
 
-    forgotten: Forgotten = NOTHING_FORGOTTEN
-    """How much was forgotten so far; in a fork, also what its parent had forgotten before."""
+    # Python shares the names of at most 30 attributes between objects. With more, each state had a
+    # dict of its own, of 1.8 KB.
+    __slots__ = (
+        "_committed_report", "_handed_over_at", "_history", "_unjoined", "accepted_at",
+        "accepted_time", "call_turns", "charged", "commands", "committed_at", "config", "counter",
+        "ended", "epoch", "erased", "forgotten", "generation", "head", "head_turn", "id_ranges",
+        "labels", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
+        "receipts_by_turn", "reported", "requests", "seed", "session", "source",
+        "suggests_new_session", "summaries", "summary_requests", "summary_usage", "turn_count",
+        "turn_usage", "usage", "view",
+    )  # fmt: skip
 
-    turn_count: int = 0
-    """The number of turns in the history."""
-    summary_usage: Usage = _NOTHING_USED
-    """The part of ``usage`` that summaries used."""
-
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str) -> None:  # noqa: PLR0915  # a field is one statement
         self.session = session
         """The session id of new messages. In a fork it is the parent's, up to the first record of
         its own.
@@ -122,6 +130,10 @@ class SessionState:
         self.head = self.epoch = self._handed_over_at = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
+        self.turn_count = 0
+        """The number of turns in the history."""
+        self.forgotten = NOTHING_FORGOTTEN
+        """How much was forgotten so far; in a fork, also what its parent had forgotten before."""
         self._history: tuple[Message, ...] = ()
         self._unjoined: list[Message] | None = None
         """Committed messages that are not in ``_history`` yet, while a whole log is folded."""
@@ -158,12 +170,14 @@ class SessionState:
         # Turns whose content is already erased from the log, although no record read so far says
         # that they were forgotten. That record comes later in the log, or it is in the log of the
         # parent that this session was forked from.
-        self.erased: frozenset[int] = frozenset()
+        self.erased = _NO_TURNS
         self.pending_redaction: Redaction | None = None
         """Forgotten content that is still in the log and must be erased."""
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
         self.usage = Usage()
+        self.summary_usage = _NOTHING_USED
+        """The part of ``usage`` that summaries used."""
         self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
         """The requests of each ended turn, in order."""
         self.summary_requests: list[r.ModelRequest] = []
@@ -402,6 +416,8 @@ class SessionState:
         self._end(turn, how, record)
 
     def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
+        if not self.open:
+            self.open.clear()  # an emptied dict keeps its table, of 160 bytes
         self.ended[turn.number] = how
         self.turn_usage[turn.number] = record.usage
         requests = turn.requests
