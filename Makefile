@@ -46,7 +46,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup remake run run-cluster test test-quick test-long mutants model check docs docs-tables pictures coverage release release-check bench soak live vocabulary lock stubs clean
+.PHONY: help setup remake run run-cluster test test-quick test-long mutants model check docs docs-tables pictures coverage release release-check bench bench-diff soak live vocabulary lock stubs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,8 +104,11 @@ release: setup ## make and check the release VERSION=1.2.3; publishes nothing (A
 release-check: setup ## rehearse a release on the tree as it is (ARGS=--no-tests: without the tests)
 	@$(UV_ENV) $(BIN)/python -m tools.release --rehearse $(ARGS)
 
-bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone)
+bench: setup ## the benchmarks beside their bare baselines, then the peers (ARGS=peers: those alone; ARGS=--save: for the docs)
 	@$(UV_ENV) $(BIN)/python -m benchmarks $(ARGS)
+
+bench-diff: setup ## two commits side by side; fails if one row became slower: make bench-diff BASE=main
+	@$(BIN)/python -m benchmarks.diff $(or $(BASE),main) $(ARGS)
 
 soak: setup ## an hour of mixed load with faults: does anything grow? (ARGS="--minutes 20")
 	@$(BIN)/python -m benchmarks.soak $(ARGS)

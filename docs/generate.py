@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.tables import commands, configuration, errors, events, logs, metrics
+from docs.tables import benchmarks, commands, configuration, errors, events, logs, metrics
 from llmsession.compaction.policies import registry
 from llmsession.providers import counters_markdown
 from llmsession.session.compacting import machine as compaction_machine
@@ -23,6 +23,9 @@ from llmsession.turns import machine as turn_machine
 ROOT = Path(__file__).resolve().parents[1]
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "benchmark figures": benchmarks.figures,
+    "cluster figures": benchmarks.cluster,
+    "benchmark runs": benchmarks.taken,
     "turn": turn_machine.table_markdown,
     "compaction": compaction_machine.table_markdown,
     "environment": environment.table_markdown,

@@ -73,11 +73,11 @@ async def talk(address: str) -> None:
                 command_id=uuid.uuid4().hex,
                 body=body(config={"model": "scripted-model"}),
             ),
-            timeout=10,
+            timeout=60,
         )
         sent = await service.Send(
             Command(session=made.session, command_id=uuid.uuid4().hex, body=body(content="hello?")),
-            timeout=10,
+            timeout=60,
         )
         print(f"turn {sent.turn} was accepted")
 

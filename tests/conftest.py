@@ -13,7 +13,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from tests.steady_time import steady_backend
-from tests.virtual_time import SETTLE_S, virtual_backend
+from tests.virtual_time import virtual_backend
 
 pytest.register_assert_rewrite("llmsession.testing.store_contract")
 
@@ -107,7 +107,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     if request.node.get_closest_marker("real_time"):
         return steady_backend(request.param)
     sockets = request.node.get_closest_marker("sockets") is not None
-    return virtual_backend(request.param, SETTLE_S if sockets else 0.0)
+    return virtual_backend(request.param, sockets=sockets)
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ def pids_in(shown: str) -> list[int]:
     return [int(pid) for pid in re.findall(r"\(pid (\d+)\)", shown)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("postgres_server")  # skips where there is none
 def test_sessions_go_on_while_hosts_die_leave_and_come_and_nothing_is_lost() -> None:
     with started("--quick") as tour:
@@ -58,7 +58,7 @@ def test_sessions_go_on_while_hosts_die_leave_and_come_and_nothing_is_lost() -> 
     assert not any(map(is_there, pids_in(shown)))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("postgres_server")
 def test_ctrl_c_leaves_no_host_behind() -> None:
     with started("--quick") as tour:

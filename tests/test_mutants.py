@@ -173,7 +173,7 @@ def mutant_of_ids(name: str, line: str, test: str = NUMBERS) -> Mutant:
     return Mutant(name, "rule 1", "turns/ids.py", old, line, "turns/test_ids.py", test)
 
 
-@pytest.mark.timeout(300)  # it starts five processes, on a machine that does other things
+@pytest.mark.timeout(600)  # it starts five processes, on a machine that does other things
 def test_what_becomes_of_a_mutant_is_told_apart(tmp_path: Path) -> None:
     tree = small_tree(tmp_path)
     mutants = (

@@ -218,7 +218,7 @@ def test_the_readme_names_every_extra_and_no_other() -> None:
 # What is installed.
 
 
-@pytest.mark.timeout(300)  # the registry may be slow the first time
+@pytest.mark.timeout(600)  # the registry may be slow the first time
 def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
     environment: Environment,
 ) -> None:
@@ -243,7 +243,7 @@ def test_bare_it_runs_the_quickstart_and_names_the_extra_of_the_command(
     assert unknown == set(), "imported, and in no extra"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "extra",
     [extra if extra in ("cli", "all") else pytest.param(extra, marks=LONG) for extra in EXTRAS],
@@ -268,7 +268,7 @@ def installed_by(page: Path) -> tuple[set[str], set[str]]:
     return extras, others
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_each_tutorial_does_what_it_prints_with_what_it_installs(
     environment: Environment, tmp_path: Path
 ) -> None:
@@ -277,7 +277,7 @@ def test_each_tutorial_does_what_it_prints_with_what_it_installs(
     walk_each(TUTORIALS, environment, tmp_path)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_bare_our_side_of_each_migration_page_does_what_it_prints(
     environment: Environment, tmp_path: Path
 ) -> None:

@@ -55,12 +55,12 @@ def test_every_file_is_formatted() -> None:
     run("ruff", "format", "--check", ".")
 
 
-@pytest.mark.timeout(300)  # without a cache it reads every dependency
+@pytest.mark.timeout(600)  # without a cache it reads every dependency
 def test_the_strict_type_checker_finds_nothing() -> None:
     run("mypy")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_code_of_a_user_is_checked_against_the_installed_package(tmp_path: Path) -> None:
     # From elsewhere and without our settings: the types are found through py.typed or not at all.
     cache = ROOT / ".mypy_cache" / "user"

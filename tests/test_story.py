@@ -18,7 +18,7 @@ from tests.testing.conversations import call, recording, result, text
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples" / "recordings").glob("*.jsonl"))
-WAIT_S = 150
+WAIT_S = 280
 
 
 def tell(*files: Path) -> int:

@@ -13,15 +13,24 @@ are marked ``real_time`` and get a backend with the real clock.
 Bytes between two sockets of one loop are seen, but the kernel may need a moment for them: with
 none of them ready the clock could jump over an answer that is on its way (seen with bodies larger
 than a socket's buffer). Tests that use sockets are marked ``sockets``: the clock then jumps only
-when nothing has come for ``SETTLE_S`` of real time.
+when nothing has come for some looks of a millisecond each. Looks are counted, and not the time,
+because a machine that stands still would use up any time with a single look. While bytes that were
+sent have not arrived, there are many more looks: they arrive, unless nobody reads them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
+import os
 import selectors
+import socket
+import stat
+import struct
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVarTuple
@@ -30,21 +39,64 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-__all__ = ["SETTLE_S", "VirtualTimeLoop", "loop_turns", "virtual_backend"]
+__all__ = ["VirtualTimeLoop", "loop_turns", "virtual_backend"]
 
 Ts = TypeVarTuple("Ts")
 
 BUSY_TURNS = 1000
 TURN_S = 200e-6
-SETTLE_S = 20e-3
+LOOK_S = 1e-3
+LOOKS = 20
+LOOKS_FOR_BYTES = 400
+
+
+def _bytes_are_on_their_way() -> bool:
+    """Has a TCP socket of this process sent what has not arrived at its peer? False where the
+    system does not tell."""
+    with suppress(OSError):
+        return any(_unacknowledged(int(name)) for name in os.listdir("/proc/self/fd"))
+    return False
+
+
+def _unacknowledged(descriptor: int) -> int:
+    """How many bytes were sent by the TCP socket *descriptor* and not acknowledged; 0 if it is
+    something else."""
+    with suppress(OSError):
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return 0
+        with socket.socket(fileno=os.dup(descriptor)) as found:
+            if found.family in (socket.AF_INET, socket.AF_INET6):
+                told = fcntl.ioctl(found, termios.TIOCOUTQ, bytes(4))
+                return int(struct.unpack("i", told)[0])
+    return 0
+
+
+class _Looks:
+    """Counts the looks at sockets that found nothing."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def found_nothing(self) -> bool:
+        """Is it time to jump?"""
+        self._count += 1
+        is_over = self._count >= LOOKS_FOR_BYTES or (
+            self._count >= LOOKS and self._count % LOOKS == 0 and not _bytes_are_on_their_way()
+        )
+        if is_over:
+            self._count = 0
+        return is_over
+
+    def found_something(self) -> None:
+        self._count = 0
 
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Where an event loop waits; here it does not wait, the clock moves instead."""
 
-    def __init__(self, settle_s: float, turn_s: float) -> None:
+    def __init__(self, sockets: bool, turn_s: float) -> None:
         super().__init__()
-        self._settle_s = settle_s
+        self._looks = _Looks() if sockets else None
         self._turn_s = turn_s
         self.now = 0.0
         self.turns = 0
@@ -54,14 +106,18 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.turns += 1
         ready = super().select(0)
         if ready:
+            if self._looks is not None:
+                self._looks.found_something()
             return ready
         if timeout is None:  # no deadline: only a thread or a socket can go on
             self._busy = 0
             return super().select(None)
         if timeout > 0:
             self._busy = 0
-            if self._settle_s and (ready := super().select(self._settle_s)):
-                return ready
+            if self._looks is not None:
+                ready = super().select(LOOK_S)
+                if ready or not self._looks.found_nothing():
+                    return ready
             self.now += timeout
         else:
             self._busy += 1
@@ -73,8 +129,8 @@ class _JumpingSelector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop in virtual time. It starts at 0."""
 
-    def __init__(self, settle_s: float = 0.0, turn_s: float = TURN_S) -> None:
-        self._jumping = _JumpingSelector(settle_s, turn_s)
+    def __init__(self, sockets: bool = False, turn_s: float = TURN_S) -> None:
+        self._jumping = _JumpingSelector(sockets, turn_s)
         super().__init__(self._jumping)
 
     @property
@@ -104,10 +160,40 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
 
-class _BusyTime(trio.abc.Instrument):
-    """Moves trio's mock clock while the loop never rests."""
+class _LookingClock(trio.abc.Clock, trio.abc.Instrument):
+    """What ``MockClock`` is to trio, where sockets are used: its threshold is a time."""
 
-    def __init__(self, clock: trio.testing.MockClock, turn_s: float) -> None:
+    def __init__(self) -> None:
+        self._looks = _Looks()
+        self._now = 0.0
+        self._next = math.inf
+        """The next deadline, while trio waits for nothing else."""
+
+    def start_clock(self) -> None: ...
+
+    def current_time(self) -> float:
+        return self._now
+
+    def jump(self, seconds: float) -> None:
+        self._now += seconds
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        self._next = deadline
+        return min(LOOK_S, deadline - self._now) if deadline < math.inf else deadline
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self._looks.found_something()
+        self._next = math.inf
+
+    def after_io_wait(self, timeout: float) -> None:
+        if self._now < self._next < math.inf and self._looks.found_nothing():
+            self._now = self._next
+
+
+class _BusyTime(trio.abc.Instrument):
+    """Moves the clock of a trio run while its loop never rests."""
+
+    def __init__(self, clock: trio.testing.MockClock | _LookingClock, turn_s: float) -> None:
         self._clock = clock
         self._turn_s = turn_s
         self._seen = 0.0
@@ -116,7 +202,7 @@ class _BusyTime(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         self.turns += 1
-        if self._clock.current_time() != self._seen:
+        if timeout > 0 or self._clock.current_time() != self._seen:
             self._busy = 0
         self._busy += 1
         if self._busy > BUSY_TURNS:
@@ -125,16 +211,19 @@ class _BusyTime(trio.abc.Instrument):
 
 
 def virtual_backend(
-    name: str, settle_s: float = 0.0, turn_s: float = TURN_S
+    name: str, *, sockets: bool = False, turn_s: float = TURN_S
 ) -> tuple[str, dict[str, Any]]:
-    """What anyio's pytest plugin takes as ``anyio_backend``. Good for one test. Before each jump
-    *settle_s* pass for real; a turn of a loop that never rests takes *turn_s*."""
+    """What anyio's pytest plugin takes as ``anyio_backend``. Good for one test. With *sockets* the
+    clock waits for bytes; a turn of a loop that never rests takes *turn_s*."""
     if name == "asyncio":
-        return name, {"loop_factory": partial(VirtualTimeLoop, settle_s, turn_s)}
+        return name, {"loop_factory": partial(VirtualTimeLoop, sockets, turn_s)}
     # Trio's own switch for such suites: a run is like the one before, here and elsewhere.
     vars(trio_run)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     trio_run._r.seed(0)
-    clock = trio.testing.MockClock(autojump_threshold=settle_s)
+    if sockets:
+        looking = _LookingClock()
+        return name, {"clock": looking, "instruments": [_BusyTime(looking, turn_s), looking]}
+    clock = trio.testing.MockClock(autojump_threshold=0)
     return name, {"clock": clock, "instruments": [_BusyTime(clock, turn_s)]}
 
 

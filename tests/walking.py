@@ -31,7 +31,7 @@ from llmsession.testing.local_service import free_port
 
 __all__ = ["Step", "Terminal", "reader_environment", "steps", "walk"]
 
-WAIT_S = 60.0
+WAIT_S = 150.0
 """For one output, on a machine that has much to do."""
 PORT = "8000"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -31,7 +31,6 @@ __all__ = [
     "cpu_s",
     "following",
     "is_unseen_possible",
-    "machine_cpu",
     "staged",
     "until_hosts",
 ]
@@ -239,10 +238,3 @@ def _children_of(pid: int) -> list[int]:
 def _child_of(pid: int) -> int:
     [child] = _children_of(pid)
     return child
-
-
-def machine_cpu() -> tuple[float, float]:
-    """The CPU seconds that all programs have used since the machine started, and the time."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text("utf-8").split("\n")[0].split()[1:]]
-    idle = ticks[3] + ticks[4]
-    return (sum(ticks[:8]) - idle) / os.sysconf("SC_CLK_TCK"), time.monotonic()

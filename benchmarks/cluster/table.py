@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -13,7 +10,8 @@ from typing import TypeAlias
 import msgspec
 
 from benchmarks.cluster import at_owner, failures, many, moves, throughput
-from benchmarks.cluster.processes import Stage, machine_cpu, staged
+from benchmarks.cluster.processes import Stage, staged
+from benchmarks.machine import Others
 from benchmarks.report import Row, settled
 from tests.store.postgres.server import NoServer
 
@@ -48,7 +46,7 @@ GROUPS: dict[str, Group] = {
 def run(plan: Plan | None = None) -> list[Row]:
     """All rows. A group is measured once more where one of its rows is over its bound. Prints the
     table in Markdown, too, with the machine and how busy others kept it."""
-    busy, plan = _Busy(), plan or Plan()
+    others, plan = Others(), plan or Plan()
     try:
         with staged() as stage:
             rows = [
@@ -56,7 +54,7 @@ def run(plan: Plan | None = None) -> list[Row]:
             ]
     except NoServer as error:
         raise SystemExit(f"no PostgreSQL can be run here: {error}") from error
-    print(as_markdown(rows, busy.told()))
+    print(as_markdown(rows, others.told()))
     return rows
 
 
@@ -77,34 +75,3 @@ def as_markdown(rows: Sequence[Row], machine: str) -> str:
             f" {row.ratio:.2f}{spread} | {bound} |"
         )
     return "\n".join(lines)
-
-
-class _Busy:
-    """How much of the machine's CPU went to others since this was made."""
-
-    def __init__(self) -> None:
-        self._all_s, self._now_s = machine_cpu()
-        self._own_s = _own_cpu()
-
-    def told(self) -> str:
-        """The machine, the commit, and its load, in a line."""
-        all_s, now_s = machine_cpu()
-        took_s = now_s - self._now_s
-        others = (all_s - self._all_s - (_own_cpu() - self._own_s)) / took_s
-        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-        return (
-            f"Python {platform.python_version()}, {os.cpu_count()} cores, commit {_commit()},"
-            f" {took_s:.0f} s; others used {max(0.0, others):.2f} cores, load {load} at the end"
-        )
-
-
-def _own_cpu() -> float:
-    """The CPU seconds of this process and of those that it started and waited for."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from docs.pictures.canvas import BACKGROUND, COLOURS
 
+from .rounds import Figure
+
 __all__ = ["Bar", "bars"]
 
 WIDTH, LEFT, RIGHT = 640, 150, 120
@@ -24,20 +26,18 @@ STYLE = (
 
 
 class Bar(NamedTuple):
-    """A peer's figure, None if it has none; ``most`` is drawn as a thin line beyond it, and
-    ``told`` stands behind it."""
+    """A peer's figure, None if it has none: its median is the bar, and a thin line goes from its
+    least to its most. ``told`` stands behind it."""
 
     name: str
-    value: float | None
+    value: Figure | None
     told: str
-    most: float | None = None
     ours: bool = False
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
     """The chart of *rows*, in their order."""
-    known = [value for row in rows for value in (row.value, row.most) if value is not None]
-    positive = [value for value in known if value > 0]
+    positive = [value for row in rows for value in row.value or () if value > 0]
     logarithmic = bool(positive) and max(positive) / min(positive) > MANY_TIMES
     least = min(positive, default=1.0) / 2
     most = max(positive, default=1.0)
@@ -55,17 +55,17 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
         drawn.append(_text(LEFT - 8, y, row.name, anchor="end"))
         end = LEFT
         if row.value is not None:
-            length = max(reach(row.value), 1.0)
+            length = max(reach(row.value.median), 1.0)
             end = LEFT + round(length)
             whose = OURS if row.ours else THEIRS
             drawn.append(
                 f'<rect class="{whose}" x="{LEFT}" y="{y}" width="{length:.1f}" height="{THICK}"/>'
             )
-        if row.value is not None and row.most is not None and row.most > row.value:
-            tip = LEFT + reach(row.most)
+        if row.value is not None and row.value.least < row.value.most:
+            first, last = LEFT + reach(row.value.least), LEFT + reach(row.value.most)
             middle = y + THICK / 2
-            drawn.append(f'<line x1="{end}" y1="{middle}" x2="{tip:.1f}" y2="{middle}"/>')
-            end = round(tip)
+            drawn.append(f'<line x1="{first:.1f}" y1="{middle}" x2="{last:.1f}" y2="{middle}"/>')
+            end = max(end, round(last))
         drawn.append(_text(end + 6, y, row.told))
     scale = ", logarithmic" if logarithmic else ""
     height = TOP + len(rows) * STEP + 6

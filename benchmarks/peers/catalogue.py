@@ -57,6 +57,11 @@ PEERS: dict[str, Peer] = {
             requirements=("pydantic-ai-slim[openai]", "pydantic-ai-harness"),
         ),
         Peer(
+            name="pydantic-ai-harness",
+            adapter="pydantic_ai_harness.py",
+            requirements=("pydantic-ai-harness", "pydantic-ai-slim[openai]"),
+        ),
+        Peer(
             name="autogen-core",
             adapter="autogen_core.py",
             requirements=("autogen-core", "autogen-agentchat", "autogen-ext[openai]"),
@@ -81,6 +86,12 @@ PEERS: dict[str, Peer] = {
             adapter="openhands_sdk.py",
             requirements=("openhands-sdk",),
             least_python=(3, 12),
+        ),
+        Peer(
+            name="claude-agent-sdk",
+            adapter="claude_agent_sdk.py",
+            requirements=("claude-agent-sdk",),
+            protocol="anthropic",
         ),
     )
 }

@@ -24,7 +24,13 @@ __all__ = ["MODELS", "SMALL_WINDOW_TOKENS", "Asked", "main", "read_log"]
 
 SMALL_WINDOW_TOKENS = 16_000
 MODELS = {
-    "small-window": ModelRules(context_tokens=SMALL_WINDOW_TOKENS, max_output_tokens=4_000),
+    "small-window": ModelRules(
+        context_tokens=SMALL_WINDOW_TOKENS,
+        max_output_tokens=4_000,
+        adaptive_thinking=True,
+        system_messages=True,
+        window_holds_output=True,
+    ),
 }
 """Beside ``test-model``, whose window is 128,000 tokens."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .adapters.common import percentile
 from .bars import Bar, bars
 from .catalogue import BARE, OURS, PEERS
-from .results import Found, Results, figure
+from .results import Found, Results, Round
+from .rounds import Figure, figure, said
 from .works import WORKS, Measure, Work
 
 __all__ = ["ahead", "plot", "table", "write_page"]
@@ -40,19 +40,39 @@ def write_page(results: Results, root: Path) -> None:
 
 
 def _figures(results: Results) -> Iterator[str]:
-    yield f"\nTaken on {results.machine}; seed {results.seed}.\n"
-    yield "| who | versions | taken | running tasks meanwhile |"
-    yield "| --- | --- | --- | --- |"
+    everything = [found for peers in results.found.values() for found in peers.values()]
+    rounds = [each for found in everything for each in found.rounds]
+    commits = ", ".join(f"`{name}`" for name in sorted({each.commit for each in rounds} - {""}))
+    at = f"; llmsession at {commits}" if commits else ""
+    yield f"\nTaken on {results.machine}; seed {results.seed} in the first round{at}.\n"
+    yield "| who | versions | taken | rounds | quiet before | cores of others meanwhile |"
+    yield "| --- | --- | --- | --- | --- | --- |"
     for name in PEERS:
-        rows = [peers[name] for peers in results.found.values() if name in peers]
-        if rows:
-            versions = ", ".join(f"{one} {number}" for one, number in rows[0].versions.items())
-            loads = [row.load for row in rows]
-            span = f"{min(loads):.0f} to {max(loads):.0f}"
-            yield f"| {name} | {versions} | {rows[-1].taken} | {span} |"
+        of = [peers[name] for peers in results.found.values() if name in peers]
+        if of:
+            yield _taken(name, of)
     for work in WORKS.values():
         if work.name in results.found:
             yield from _section(work, results)
+
+
+def _taken(name: str, of: Sequence[Found]) -> str:
+    """The row that says with what, when and beside what the figures of a peer were taken."""
+    rounds = [each for found in of for each in found.rounds]
+    versions = ", ".join(f"{one} {number}" for one, number in of[-1].versions.items())
+    days = sorted({each.day for each in rounds})
+    taken = " to ".join(dict.fromkeys((days[0], days[-1])))
+    counts = [len(found.rounds) for found in of if not found.unsupported] or [0]
+    number = " to ".join(f"{count}" for count in dict.fromkeys((min(counts), max(counts))))
+    quiet = f"{sum(each.quiet for each in rounds)} of {len(rounds)}"
+    return f"| {name} | {versions} | {taken} | {number} | {quiet} | {_others(rounds)} |"
+
+
+def _others(rounds: Sequence[Round]) -> str:
+    cores = sorted(each.others for each in rounds if each.others is not None)
+    if not cores:
+        return "not measured"
+    return f"{cores[len(cores) // 2]:.2f} ({cores[0]:.2f} to {cores[-1]:.2f})"
 
 
 def _section(work: Work, results: Results) -> Iterator[str]:
@@ -68,7 +88,8 @@ def _section(work: Work, results: Results) -> Iterator[str]:
 
 
 def table(work: Work, results: Results) -> str:
-    """A row for each peer, a column for each measure; the last is theirs divided by ours."""
+    """A row for each peer, a column for each measure: the median of the rounds and their range. The
+    last column is theirs divided by ours."""
     shown = [measure for measure in work.measures if _is_shown(measure, work, results)]
     plotted = next(measure for measure in work.measures if measure.name == work.plotted)
     head = [_headed(measure) for measure in shown]
@@ -76,17 +97,21 @@ def table(work: Work, results: Results) -> str:
         f"| | {' | '.join(head)} | {plotted.name}, divided by ours |",
         "| --- " * (len(shown) + 2) + "|",
     ]
-    ours = results.found[work.name].get(OURS, Found()).ran.measured
+    ours = figure(results.found[work.name].get(OURS, Found()).measured, plotted.name)
     for name in PEERS:
-        if (row := results.found[work.name].get(name)) is None:
+        if (found := results.found[work.name].get(name)) is None:
             continue
-        ran = row.ran
-        if reason := ran.unsupported or ran.failed:
-            said = "not measured: " if ran.failed else "not offered: "
-            lines.append(f"| {name} | {_short(said + reason)} {'| ' * (len(shown) - 1)}| |")
+        failures = found.failures
+        if not found.measured:
+            reason = found.unsupported or failures[0]
+            told = "not offered: " if found.unsupported else "not measured: "
+            lines.append(f"| {name} | {_short(told + reason)} {'| ' * (len(shown) - 1)}| |")
             continue
-        cells = [shown_value(measure, ran.measured) for measure in shown]
-        ratio = _ratio(figure(ran.measured, plotted.name), figure(ours, plotted.name))
+        cells = [shown_value(measure, found.measured) for measure in shown]
+        ratio = _ratio(figure(found.measured, plotted.name), ours)
+        if failures:
+            rounds = f"{len(failures)} of {len(found.rounds)} rounds"
+            name += f" (no figures of {rounds}: {_short(failures[0])})"
         lines.append(f"| {name} | {' | '.join(cells)} | {ratio} |")
     legend = "; ".join(f"`{measure.name}`: {measure.says}" for measure in shown)
     return "\n".join(lines) + f"\n\n{legend}."
@@ -94,7 +119,7 @@ def table(work: Work, results: Results) -> str:
 
 def _is_shown(measure: Measure, work: Work, results: Results) -> bool:
     """A measure that no row has anything to say of is left out."""
-    rows = [row.ran.measured for row in results.found[work.name].values()]
+    rows = [each for found in results.found[work.name].values() for each in found.measured]
     return any(row.get(measure.name) not in (None, "", {}) for row in rows)
 
 
@@ -102,22 +127,33 @@ def _headed(measure: Measure) -> str:
     return measure.name + (f", {measure.unit}" if measure.unit else "")
 
 
-def shown_value(measure: Measure, measured: Mapping[str, Any]) -> str:
-    """A measure as the table shows it."""
-    value = measured.get(measure.name)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        if not value:
-            return "never"
-        return f"{_number(figure(measured, measure.name))} (p99 {_number(percentile(value, 0.99))})"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {count}" for name, count in value.items()) or "-"
-    if isinstance(value, str):
-        return _short(value)
-    if value is None:
-        return "never" if measured.get("hangs") and measure.better == "less" else "-"
-    return _number(float(value))
+def shown_value(measure: Measure, rounds: Sequence[dict[str, Any]]) -> str:
+    """A measure as the table shows it: the median of *rounds*, with their range."""
+    values = [measured.get(measure.name) for measured in rounds]
+    there = [value for value in values if value not in (None, [])]
+    if not there:
+        hangs = any(measured.get("hangs") for measured in rounds)
+        return "never" if [] in values or (hangs and measure.better == "less") else "-"
+    found = figure(rounds, measure.name)
+    if isinstance(there[0], bool):
+        yes = there.count(True)
+        return {0: "no", len(there): "yes"}.get(yes, f"yes in {yes} of {len(there)}")
+    if found is None:
+        told = said(rounds, measure.name)
+        if isinstance(told, dict):
+            return ", ".join(f"{name} {count}" for name, count in told.items()) or "-"
+        return _short(str(told))
+    notes = [f"{_number(found.least)} to {_number(found.most)}"] if _spread(found) else []
+    if isinstance(there[0], list):
+        notes.append(f"p99 {_number(said(rounds, measure.name))}")
+    if len(there) < len(values):
+        notes.append(f"never in {len(values) - len(there)} of {len(values)}")
+    return _number(found.median) + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _spread(found: Figure) -> bool:
+    """Do the rounds differ, as far as is shown?"""
+    return _number(found.least) != _number(found.most)
 
 
 def _short(text: str) -> str:
@@ -133,42 +169,41 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _ratio(theirs: float | None, ours: float | None) -> str:
-    return f"{theirs / ours:.2g}" if theirs is not None and ours else "-"
+def _ratio(theirs: Figure | None, ours: Figure | None) -> str:
+    return f"{theirs.median / ours.median:.2g}" if theirs and ours and ours.median else "-"
 
 
 def ahead(work: Work, results: Results) -> Iterator[str]:
-    """Each figure in which a peer is clearly better than we are, in words."""
-    ours = results.found[work.name].get(OURS, Found()).ran.measured
+    """Each figure in which a peer is clearly better than we are, by the medians, in words."""
+    ours = results.found[work.name].get(OURS, Found()).measured
     for name, row in results.found[work.name].items():
         if name in (OURS, BARE):
             continue
         for measure in work.measures:
-            mine, other = figure(ours, measure.name), figure(row.ran.measured, measure.name)
+            mine, other = figure(ours, measure.name), figure(row.measured, measure.name)
             if mine is None or other is None or measure.better == "told":
                 continue
-            gain = mine - other if measure.better == "less" else other - mine
-            if gain > CLEARLY * abs(mine) and gain > SMALL.get(measure.unit, 0.0):
+            gain = mine.median - other.median
+            gain = gain if measure.better == "less" else -gain
+            if gain > CLEARLY * abs(mine.median) and gain > SMALL.get(measure.unit, 0.0):
                 unit = f" {measure.unit}" if measure.unit else ""
-                told = f"`{measure.name}` {_number(other)}{unit}, ours {_number(mine)}{unit}"
-                yield f"{name} in {told}"
+                theirs, own = _number(other.median), _number(mine.median)
+                yield f"{name} in `{measure.name}` {theirs}{unit}, ours {own}{unit}"
 
 
 def plot(work: Work, results: Results) -> str:
-    """The plot of a work's chief measure; "" without a row."""
+    """The plot of a work's chief measure, the line from the least to the most of the rounds; ""
+    without a row."""
     measure = next(one for one in work.measures if one.name == work.plotted)
     rows = []
     for name in PEERS:
-        if (row := results.found.get(work.name, {}).get(name)) is None:
+        if (found := results.found.get(work.name, {}).get(name)) is None:
             continue
-        ran = row.ran
-        value = figure(ran.measured, measure.name)
-        listed = ran.measured.get(measure.name)
-        most = percentile(listed, 0.99) if isinstance(listed, list) and listed else None
-        if ran.unsupported or ran.failed:
-            told = "not offered" if ran.unsupported else "not measured"
+        value = figure(found.measured, measure.name)
+        if found.measured:
+            told = _number(value.median) if value else shown_value(measure, found.measured)
         else:
-            told = shown_value(measure, ran.measured)
-        rows.append(Bar(name, value, told, most, name == OURS))
+            told = "not offered" if found.unsupported else "not measured"
+        rows.append(Bar(name, value, told, name == OURS))
     title = f"{work.title}: {measure.says}" + (f", {measure.unit}" if measure.unit else "")
     return bars(title, rows) if rows else ""

@@ -13,7 +13,16 @@ from typing import Any
 
 import msgspec
 
-from .markers import REPLY_WORDS, is_marked, marked_text, tag_of, texts_of
+from .markers import (
+    REPLY_WORDS,
+    called_tag,
+    is_marked,
+    is_said_by_user,
+    marked_text,
+    tag_of,
+    tags_called,
+    texts_of,
+)
 from .model_server import Asked
 
 __all__ = ["Act", "acts_of", "asked_tag", "measured_by_server", "read_kill"]
@@ -23,6 +32,7 @@ _DENIED = re.compile(
     r"cancel|abort|reject|denied|interrupt\w* before|not (?:been )?(?:run|executed|performed)",
     re.IGNORECASE,
 )
+_UNSURE = re.compile(r"may have (?:run|finished|completed)|outcome (?:is )?unknown", re.IGNORECASE)
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -37,7 +47,8 @@ class Act(msgspec.Struct, frozen=True):
 
 
 def acts_of(messages: Sequence[Any]) -> list[Act]:
-    """What was said and done, in order; system messages are left out."""
+    """What was said and done, in order; system messages are left out, unless one holds what the
+    user said."""
     return [act for message in messages for act in _acts(message)]
 
 
@@ -49,6 +60,8 @@ def _acts(message: Any) -> Iterable[Act]:
         yield from _user_acts(content)
     elif role == "assistant":
         yield from _assistant_acts(message, content)
+    elif (said := marked_text(message)) is not None:
+        yield Act("user", tag_of(said), said)
 
 
 def _user_acts(content: Any) -> Iterable[Act]:
@@ -72,22 +85,20 @@ def _assistant_acts(message: Any, content: Any) -> Iterable[Act]:
             yield Act("answer", found[1], text, words=len(found[2].split()))
         elif text.strip():
             yield Act("text", text=text)
-    for call in message.get("tool_calls") or ():
-        arguments = str(call.get("function", {}).get("arguments"))
-        found = re.search(r'"tag": ?"([\w.]+)"', arguments)
-        yield Act("call", found[1] if found else "", key=call.get("id", ""))
+    calls = [call.get("id", "") for call in message.get("tool_calls") or ()]
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type") == "tool_use":
-            given = part.get("input") or {}
-            yield Act("call", str(given.get("tag", "")), key=part.get("id", ""))
+            calls.append(part.get("id", ""))
+    for tag, key in zip(tags_called(message), calls, strict=True):
+        yield Act("call", tag, key=key)
 
 
 def asked_tag(asked: Asked) -> str | None:
     """The tag of the turn that a request is of; None if it is no turn's."""
     for message in reversed(asked.messages):
-        if message.get("role") == "user" and any(True for _ in texts_of(message.get("content"))):
+        if is_said_by_user(message):
             text = marked_text(message)
-            return tag_of(text) if text is not None else None
+            return tag_of(text) if text is not None else called_tag(asked.messages)
     return None
 
 
@@ -126,10 +137,7 @@ def _two_sends(log: Sequence[Asked]) -> dict[str, Any]:
     answered = {act.tag for act in acts if act.kind == "answer"}
     order = [act.tag for act in acts]
     changes = sum(one != other for one, other in pairwise(order))
-    # A user's message that stands directly before the other's is mixed with it, too.
-    kinds = [act.kind for act in acts]
-    pairs = pairwise(kinds)
-    mixed = changes > 1 or ("user", "user") in pairs
+    mixed = changes > 1 or _is_cut_in_on(acts)
     refused = [asked for asked in log if asked.status != 200]
     return {
         "kept": len(said & answered),
@@ -138,6 +146,19 @@ def _two_sends(log: Sequence[Asked]) -> dict[str, Any]:
         "interleaved": mixed,
         "history_valid": last is not None and not refused,
     }
+
+
+def _is_cut_in_on(acts: Sequence[Act]) -> bool:
+    """Does a turn begin while another one that has begun is not answered?"""
+    begun: set[str] = set()
+    for act in acts:
+        if act.kind == "user":
+            if begun:
+                return True
+            begun.add(act.tag)
+        elif act.kind == "answer":
+            begun.discard(act.tag)
+    return False
 
 
 def _knows(log: Sequence[Asked], tag: str, other: str) -> bool:
@@ -194,11 +215,11 @@ def _stubborn_tool(log: Sequence[Asked]) -> dict[str, Any]:
     start = next((at for at, act in enumerate(acts) if act.tag == "s.0" and act.words), 0)
     news = [act for act in acts[start + 1 :] if act.kind in ("result", "text", "answer")]
     news = [act for act in news if "I call tools" not in act.text]
-    told = " / ".join(" ".join(act.text.split()) for act in news)[:300]
+    told = " / ".join(" ".join(act.text.split()) for act in news)
     is_user_left = any(act.kind == "user" and act.tag == "s.1" for act in acts)
     return {
-        "told": told or ("nothing, the question is left" if is_user_left else "nothing"),
-        "false_outcome": bool(_DENIED.search(told)),
+        "told": told[:300] or ("nothing, the question is left" if is_user_left else "nothing"),
+        "false_outcome": bool(_DENIED.search(told)) and not _UNSURE.search(told),
         "next_refused": asked.status != 200,
     }
 
@@ -215,12 +236,19 @@ def _long_conversation(log: Sequence[Asked], said: dict[str, Any]) -> dict[str, 
 
 
 def _unmarked(value: Any) -> Any:
-    """*value* without the marks of what shall be cached: they move, and nothing is said by them."""
+    """*value* without the marks of what shall be cached: they move, and nothing is said by them.
+    Nor is it another message if a text comes as a list of one block."""
+    if isinstance(value, list) and [_kind(item) for item in value] == ["text"]:
+        return value[0]["text"]
     if isinstance(value, list):
         return [_unmarked(item) for item in value]
     if isinstance(value, dict):
         return {name: _unmarked(item) for name, item in value.items() if name != "cache_control"}
     return value
+
+
+def _kind(item: Any) -> Any:
+    return item.get("type") if isinstance(item, dict) else None
 
 
 def _compaction(log: Sequence[Asked], said: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ __all__ = ["Ran", "run_work"]
 
 ROOT = Path(__file__).resolve().parents[2]
 KILL_AFTER_TURNS = 3
-KILL_LIMIT_S = 60.0
+KILL_LIMIT_S = 300.0
 CHATTER = {
     "DO_NOT_TRACK": "1",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
@@ -137,17 +138,23 @@ class _Run:
         environ = {**os.environ, **CHATTER, "PYTHONPATH": os.pathsep.join(path)}
         with out.open("wb") as stdout, err.open("wb") as stderr:
             child = subprocess.Popen(
-                command, stdout=stdout, stderr=stderr, env=environ, cwd=options["folder"]
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                env=environ,
+                cwd=options["folder"],
+                start_new_session=True,
             )
-            if kill_s is not None:
-                _kill_in_a_turn(child, out, kill_s)
             timed_out = False
             try:
+                if kill_s is not None:
+                    _wait_in_a_turn(out, kill_s)
+                    _kill_all(child)
                 child.wait(self._work.limit_s)
             except subprocess.TimeoutExpired:
                 timed_out = True
-                child.kill()
-                child.wait()
+            finally:
+                _kill_all(child)
         said = _last_line(out)
         if timed_out:
             said = {"crashed": f"it was not done after {self._work.limit_s:g} s"}
@@ -169,16 +176,22 @@ def _model_server(log: Path) -> Iterator[str]:
         yield server.stdout.readline().strip()
     finally:
         server.stdin.close()
-        server.wait(60)
+        server.wait(300)
         server.stdout.close()
 
 
-def _kill_in_a_turn(child: subprocess.Popen[bytes], out: Path, kill_s: float) -> None:
+def _wait_in_a_turn(out: Path, kill_s: float) -> None:
     deadline = time.monotonic() + KILL_LIMIT_S
     while out.read_bytes().count(b"\n") < KILL_AFTER_TURNS and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(kill_s)
-    child.kill()
+
+
+def _kill_all(child: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the adapter and to all processes that it started, and wait for it."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def _last_line(out: Path) -> dict[str, Any]:

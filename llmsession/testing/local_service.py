@@ -19,9 +19,9 @@ from llmsession.errors import InvalidInput
 
 __all__ = ["ServedProgram", "free_port", "serving"]
 
-START_S = 60.0
+START_S = 150.0
 """How long a service may take to become ready, on a busy machine."""
-END_S = 30.0
+END_S = 60.0
 _LISTENING = "listening at "
 
 
@@ -52,7 +52,7 @@ class ServedProgram:
 
     async def start(self) -> None:
         """Start the service, and wait until it is ready. Raises InvalidInput with the last line of
-        the log if the service ends before that, and TimeoutError after a minute."""
+        the log if the service ends before that, and TimeoutError after 150 s."""
         if self._running is not None:
             raise InvalidInput("this service is already running")
         with _opened(self.log) as log:
@@ -98,7 +98,7 @@ class ServedProgram:
         return await self.wait()
 
     async def end(self) -> None:
-        """Shut the service down if it runs. Kill it if that takes longer than half a minute."""
+        """Shut the service down if it runs. Kill it if that takes longer than a minute."""
         if self._running is None:
             return
         with anyio.move_on_after(END_S):

@@ -95,7 +95,7 @@ def test_equal_seeds_cancel_at_equal_moments() -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "work",
     [

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers.markers import called_tag, reply_to
 from benchmarks.peers.reading import acts_of, asked_tag, measured_by_server, read_kill
+from llmsession.testing.strict_server.replies.received import Received
 
 from .requests_sent import answer, asked, calls, result, user
 
@@ -47,6 +49,17 @@ def test_a_question_that_stands_unanswered_before_the_other_is_mixed_with_it() -
     found = two_sends(user("A"), user("B"), answer("B"))
     assert found["interleaved"]
     assert found["kept"] == 1
+
+
+def test_a_turn_that_begins_inside_another_is_mixed_with_it() -> None:
+    meanwhile = {"role": "system", "content": f"The user sent a message:\n{user('B')['content']}"}
+    turn_b = [calls("B", "2"), result("2"), answer("B")]
+    assert two_sends(user("A"), calls("A", "1"), result("1"), meanwhile, *turn_b) == {
+        "kept": 1,
+        "unmixed": 0,
+        "interleaved": True,
+        "history_valid": True,
+    }
 
 
 def test_a_turn_that_is_gone_is_not_kept_and_mixes_nothing() -> None:
@@ -108,6 +121,12 @@ def test_what_a_library_adds_to_the_users_message_is_told_and_unknown_is_not_fal
     assert not told["false_outcome"]
 
 
+def test_who_says_that_it_may_have_run_does_not_say_that_it_did_not() -> None:
+    text = "The tool use was rejected. Correction: it was stopped, and may have run in full."
+    told = stubborn(user("s.1"), calls("s.1", "1"), result("1", text), user("s.2"))
+    assert not told["false_outcome"]
+
+
 def test_a_dropped_turn_tells_nothing_and_a_question_that_is_left_is_said() -> None:
     assert stubborn(user("s.2"))["told"] == "nothing"
     assert stubborn(user("s.1"), user("s.2"))["told"] == "nothing, the question is left"
@@ -124,6 +143,14 @@ def test_a_request_that_does_not_begin_with_the_one_before_rewrites_the_prefix()
     assert found["valid_after"]
 
 
+def test_a_text_that_comes_as_a_block_or_with_a_mark_is_the_same_text() -> None:
+    block = {"type": "text", "text": user("c.0")["content"], "cache_control": {"type": "ephemeral"}}
+    first = asked({"role": "user", "content": [block]}, number=0)
+    grown = asked(user("c.0"), answer("c.0"), user("c.1"), number=1)
+    found = measured_by_server("compaction", [first, grown], {"failed": 0})
+    assert found["prefix_rewrites"] == 0
+
+
 def test_a_build_is_the_time_from_the_send_to_the_first_arrival_of_its_request() -> None:
     log = [asked(user("l.0"), number=5), asked(user("l.0"), number=9)]
     said = {"sent_s": [4.5, 100.0]}
@@ -138,6 +165,35 @@ def test_after_a_kill_an_answered_turn_that_is_gone_is_lost_and_a_part_is_half()
     half = asked(*whole, user("k.1"), again)
     assert read_kill([half], 0) == {"lost": 0, "half": 1, "recovers": 1}
     assert read_kill([], 0)["recovers"] == 0
+
+
+def replied(*messages: dict[str, Any], tools: list[Any] | None = None) -> str:
+    """The events of what the model answers."""
+    body = {"messages": list(messages), "tools": tools or []}
+    path = "/v1/messages"
+    received = Received(number=3, method="POST", path=path, headers={}, body=body, conversation="")
+    return str(reply_to(received).blocks)
+
+
+def test_the_model_calls_a_tool_by_the_name_under_which_it_is_offered() -> None:
+    tools = [{"name": "mcp__works__quick"}, {"name": "mcp__works__slow"}]
+    assert "mcp__works__slow" in replied(user("A"), tools=tools)
+    assert "mcp__works__slow" not in replied(user("A"))
+
+
+def test_a_result_is_answered_for_its_turn_also_when_the_question_is_in_a_summary() -> None:
+    messages = [user("x", "Summary: [tool slow]"), calls("A", "1"), result("1")]
+    notes = {"role": "system", "content": "notes"}
+    assert called_tag(messages) == called_tag([*messages, notes]) == "A"
+    assert asked_tag(asked(*messages, notes)) == "A"
+    assert "answer to #A" in replied(*messages, notes)
+    assert called_tag([*messages, answer("A")]) is None
+
+
+def test_a_summary_is_written_in_the_tags_that_the_request_asks_for() -> None:
+    asks = {"role": "user", "content": "Write it inside <summary></summary> tags."}
+    assert "<summary>" in replied(user("A"), answer("A"), asks)
+    assert "<summary>" not in replied(user("A"), answer("A"), user("x", "Sum up"))
 
 
 def test_messages_of_both_apis_say_the_same() -> None:

@@ -26,7 +26,7 @@ async def opened(
 ) -> AsyncIterator[list[Directory]]:
     """Directories of one cluster, which poll so seldom that only notifications count."""
     settings = {"lease_s": LONG_S, "settle_s": LONG_S, "poll_s": LONG_S, **options}
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(150), AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
                 Directory(database.dsn, "c", schema=database.schema, **settings)

@@ -222,7 +222,7 @@ async def test_a_supervisor_is_told_of_another_wanted_number_until_it_is_0(
 ) -> None:
     notes = Notes()
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(150),
         Directory(database.dsn, "c", schema=database.schema, poll_s=1000.0) as here,
         Directory(database.dsn, "c", schema=database.schema, poll_s=1000.0) as operator,
     ):
@@ -246,7 +246,7 @@ async def test_a_supervisor_is_told_of_another_wanted_number_until_it_is_0(
 async def test_the_hosts_of_a_lost_node_are_declared_dead_once(database: Database) -> None:
     notes = Notes()
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(150),
         Directory(database.dsn, "c", schema=database.schema, poll_s=1000.0) as here,
     ):
         database.sql(

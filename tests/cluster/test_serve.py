@@ -29,7 +29,7 @@ async def test_sessions_go_on_at_another_host_after_a_kill_and_after_an_orderly_
     (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
     hosts: list[Process] = []
     try:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(150):
             for name in "ab":
                 hosts.append(await started_host(database, tmp_path, name, *GRACE))
             addresses = [f"unix:{tmp_path}/{name}.sock" for name in "ab"]
@@ -69,7 +69,7 @@ async def test_the_command_shows_hosts_moves_a_session_and_drains_a_host(
     (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
     hosts: list[Process] = []
     try:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(150):
             for name in ("x", "y"):
                 hosts.append(await started_host(database, tmp_path, name, *GRACE))
             address = f"unix:{tmp_path}/x.sock"
@@ -95,7 +95,7 @@ async def test_top_shows_all_hosts_and_one_that_is_stopped_holds_nobody_up(
     (tmp_path / "talk.jsonl").write_bytes(write_own(recording([[text("hi")], [text("hello")]])))
     hosts: list[Process] = []
     try:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(150):
             for name in ("p", "q"):
                 hosts.append(await started_host(database, tmp_path, name, *GRACE))
             address = f"unix:{tmp_path}/p.sock"

@@ -75,7 +75,7 @@ async def all_committed(database: Database, sessions: Sequence[str]) -> None:
 async def test_the_turns_of_a_host_that_is_killed_go_on_at_others_without_a_client(
     database: Database, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(90), three_hosts(database, tmp_path) as hosts:
+    async with asyncio.timeout(150), three_hosts(database, tmp_path) as hosts:
         sessions = await turns_begun(tmp_path, "a", 6)
         hosts["a"].kill()
         await all_committed(database, sessions)
@@ -88,7 +88,7 @@ async def test_the_turns_of_a_host_that_is_killed_go_on_at_others_without_a_clie
 async def test_a_host_that_is_stopped_loses_its_sessions_and_comes_back_without_them(
     database: Database, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(90), three_hosts(database, tmp_path) as hosts:
+    async with asyncio.timeout(150), three_hosts(database, tmp_path) as hosts:
         async with Directory(database.dsn, "c", poll_s=1000.0) as directory:
             await until_view(directory, all_up)
             sessions = await turns_begun(tmp_path, "a", 3)

@@ -36,7 +36,7 @@ KEY = bytes(range(32))
 """Of the encrypted stores. It is public, as the stores are."""
 KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(r.Record))
 SEARCHES = ("heron", "answered", "nobody wrote this")
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
 LOOK = Tool(name="look", input_schema={"type": "object", "properties": {"path": {}}})
 PLAIN = SessionConfig(model="m", system="Be brief.", tools=(LOOK,), recovery="drop")

@@ -95,7 +95,7 @@ def test_every_recorded_frame_is_read(release: Path) -> None:
             assert r.decode_record(bytes(answer.body)).seq == answer.seq
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_a_client_of_an_earlier_release_reads_the_answers_of_this_one(
     release: Path, tmp_path: Path
 ) -> None:

@@ -89,7 +89,7 @@ def skip_without_a_checker() -> None:
         pytest.skip(wanting)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_hosts_keep_every_promise_while_a_session_is_handed_over(tmp_path: Path) -> None:
     skip_without_a_checker()
     result = check(QUICK_SCOPE, tmp_path)

@@ -496,7 +496,7 @@ async def test_a_stream_reset_at_many_bytes_fails_its_turn_and_nothing_else(api:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @over_both
 @pytest.mark.parametrize("make", [WireFault.cut, WireFault.reset])
 async def test_a_stream_broken_at_every_byte_fails_its_turn_and_nothing_else(

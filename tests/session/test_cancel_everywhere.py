@@ -210,7 +210,7 @@ class Run:
         assert (status.phase, status.queued, status.still_running) == ("idle", 0, ())
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stubborn", [False, True], ids=["obedient", "stubborn"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("backend", BACKENDS)

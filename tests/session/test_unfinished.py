@@ -37,7 +37,7 @@ def only_some_hang(request: Request, tag: StepTag) -> ScriptedReply:
 
 @asynccontextmanager
 async def manager_of(store: Store, reply: str = "again") -> AsyncIterator[SessionManager]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(100):
         provider = ScriptedProvider(lambda request, tag: say(reply))
         async with SessionManager(provider=provider, store=store) as manager:
             yield manager
@@ -54,7 +54,7 @@ async def left_open(**sessions: Recovery) -> MemoryStore:
 async def fill(store: S, **sessions: Recovery) -> S:
     """A store whose sessions were released, each in the middle of its second turn; and two with
     nothing open, ``done`` and ``new``."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(100):
         provider = ScriptedProvider(only_some_hang)
         async with SessionManager(provider=provider, store=store) as manager:
             for name, recovery in sessions.items():

@@ -22,6 +22,6 @@ async def test_a_call_can_start_a_task_of_a_group_as_if_a_task_had_made_it() -> 
         caller = Caller()
         thread = threading.Thread(target=caller.call, args=[lambda: group.start_soon(body)])
         thread.start()
-        with anyio.fail_after(10):
+        with anyio.fail_after(100):
             await is_over.wait()
         thread.join()

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from common import (
+    TIMEOUT_S,
     AsyncTools,
     Options,
     long_conversation,
@@ -42,7 +43,8 @@ class Bare:
 
     def __init__(self, options: Options, said: list[tuple[str, str]]) -> None:
         self._client = CLIENTS.setdefault(
-            options.chat_url, AsyncOpenAI(base_url=options.chat_url, api_key="none")
+            options.chat_url,
+            AsyncOpenAI(base_url=options.chat_url, api_key="none", timeout=TIMEOUT_S),
         )
         self._model = options.model
         system = {"role": "system", "content": "You are a helpful assistant."}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common import (
+    TIMEOUT_S,
     AsyncTools,
     Options,
     compaction,
@@ -73,7 +74,7 @@ class Adk:
 
 
 def runner_of(options: Options, service: BaseSessionService, **app: Any) -> Runner:
-    client = AsyncOpenAI(base_url=options.chat_url, api_key="none")
+    client = AsyncOpenAI(base_url=options.chat_url, api_key="none", timeout=TIMEOUT_S)
     agent = LlmAgent(
         name="assistant",
         model=OpenAILlm(model=options.model, max_tokens=1_000, client=client),

@@ -24,6 +24,7 @@ from agents import (
 )
 from agents.extensions import ToolOutputTrimmer
 from common import (
+    TIMEOUT_S,
     AsyncTools,
     Options,
     compaction,
@@ -49,7 +50,8 @@ class OpenAIAgents:
 
     def __init__(self, options: Options, session: SQLiteSession, **run: Any) -> None:
         client = CLIENTS.setdefault(
-            options.chat_url, AsyncOpenAI(base_url=options.chat_url, api_key="none")
+            options.chat_url,
+            AsyncOpenAI(base_url=options.chat_url, api_key="none", timeout=TIMEOUT_S),
         )
         model = OpenAIChatCompletionsModel(model=options.model, openai_client=client)
         self._agent = Agent(

@@ -16,6 +16,7 @@ import asyncio
 from typing import Any
 
 from common import (
+    TIMEOUT_S,
     AsyncTools,
     Options,
     compaction,
@@ -66,7 +67,7 @@ class Strands:
 
 def model_of(options: Options) -> Model:
     client = CLIENTS.setdefault(
-        options.chat_url, AsyncOpenAI(base_url=options.chat_url, api_key="none")
+        options.chat_url, AsyncOpenAI(base_url=options.chat_url, api_key="none", timeout=TIMEOUT_S)
     )
     return OpenAIModel(client=client, model_id=options.model)
 

@@ -67,6 +67,7 @@ class Owners:
         self._releases = Grouped(self._release)
         self._due = asyncio.Event()
         """Set when something has to be done before the next renewal."""
+        self._ending = False
 
     def watch(self, owner: Owner, listener: OwnerListener) -> None:
         """See ``LeasingStore.watch_owner``. Called in the listener's loop, as is the next."""
@@ -88,7 +89,7 @@ class Owners:
             self._due.set()  # to listen
 
     async def renew(self) -> None:
-        """Renew the leases for ever, on a connection of their own.
+        """Renew the leases until ``end``, on a connection of their own.
 
         The shared connections may all be waiting for a long vacuum. After an error it is tried
         again soon.
@@ -98,7 +99,7 @@ class Owners:
         listening: set[str] = set()
         try:
             await self._due.wait()  # for the first owner
-            while True:
+            while not self._ending:
                 pause_s = self._lease_s / 3
                 self._due.clear()
                 try:
@@ -181,8 +182,15 @@ class Owners:
 
         await self._connections.run(act)
 
-    async def end(self) -> None:
-        """Give up the leases, so that the sessions that these owners still hold are free."""
+    async def end(self, renewing: asyncio.Task[None]) -> None:
+        """Give up the leases, so that the sessions that these owners still hold are free.
+
+        *renewing* runs ``renew``, and ends first. A renewal that was sent, and cancelled, may still
+        reach the tables after what is sent on another connection: it would begin the leases again.
+        """
+        self._ending = True
+        self._due.set()
+        await asyncio.wait([renewing])
         if names := sorted(self._leases.owners):
             with suppress(StoreError):  # then the leases run out by themselves
                 await self._connections.execute(self._statements.end_leases, names)

@@ -309,8 +309,7 @@ class PostgresStore:
     async def _end(self) -> None:
         await self._writer.end()
         if self._renewing is not None:
-            self._renewing.cancel()
-            await self._owners.end()
+            await self._owners.end(self._renewing)
         await self._connections.close()
 
     async def _fork(

@@ -16,6 +16,10 @@ __all__ = ["LINGER_S", "keep_alive", "serve_peer"]
 
 LINGER_S = 5.0
 """How long a peer may take to read what is left when its connection ends, in seconds."""
+HELLO_STEPS = 10
+"""The time for a hello passes in so many steps. A process that stood still, because its machine
+did, then has the steps that are left to read a hello that came meanwhile. Its clients would take
+the error for one that does not pass."""
 
 
 async def keep_alive(
@@ -35,7 +39,8 @@ async def keep_alive(
     *heard_time* returns when the last complete frame came, in the event loop's time. Only complete
     frames count, so a peer cannot stay connected by sending a byte now and then."""
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(limits.hello_s)
+    for _ in range(HELLO_STEPS):
+        await asyncio.sleep(limits.hello_s / HELLO_STEPS)
     if not connection.authenticated:
         connection.fail(ProtocolError(f"no hello in {limits.hello_s:g} s"))
         await asyncio.sleep(LINGER_S)

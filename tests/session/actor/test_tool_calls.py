@@ -132,7 +132,7 @@ async def test_an_interrupt_leaves_a_blocking_thread_behind_and_answers() -> Non
         while not started.is_set():  # noqa: ASYNC110  # as above
             await anyio.sleep(0.001)
         try:
-            with anyio.fail_after(50):
+            with anyio.fail_after(100):
                 await on.session.interrupt()
                 assert await on.say("again") == "ok"
         finally:

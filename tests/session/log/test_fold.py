@@ -65,7 +65,6 @@ def _settled(status: SessionStatus) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in NOT_KEPT}
 
 
-@pytest.mark.timeout(120)
 def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_rest() -> None:
     seen: Counter[str] = Counter()
     for seed in SEEDS:
@@ -193,7 +192,6 @@ def _calls_of(pairs: list[tuple[str, list[dict[str, Any]]]]) -> tuple[list[str],
     return asked, answered
 
 
-@pytest.mark.timeout(120)
 def test_a_log_cut_after_any_record_is_recovered_by_ending_its_open_turns_and_no_more() -> None:
     cuts = _Cuts()
     for seed in range(100, 112):

@@ -211,7 +211,6 @@ class _Forgetting:
         assert not {message.turn for message in told.history} & pending_redaction.turns
 
 
-@pytest.mark.timeout(240)
 def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> None:
     forgetting = _Forgetting()
     for seed in range(200, 228):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -28,6 +30,9 @@ from llmsession.store import (
 )
 from llmsession.store.held_leases import HeldLeases
 from llmsession.store.liveness import lease_clock, our_start, this_host
+from llmsession.store.postgres.connections import Connections
+from llmsession.store.postgres.owners import Owners
+from llmsession.store.postgres.sql import Statements
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
@@ -118,6 +123,58 @@ async def test_a_store_that_closes_gives_up_what_its_owners_still_hold(database:
     async with database.store() as here:
         assert (await here.acquire("far's", BOB)).epoch == 2
         assert (await here.acquire("ann's", BOB)).epoch == 2
+
+
+class LateRenewals:
+    """Stands for the connections to a database with leases. A renewal gets there when ``arrives``
+    is set, whoever still waits for its answer."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        self.leases: set[str] = set()
+        self.arrives = asyncio.Event()
+        self.sent: list[asyncio.Task[None]] = []
+
+    async def open(self) -> LateRenewals:
+        return self
+
+    async def fetch(self, _statement: str, names: list[str], _lease_s: float) -> list[object]:
+        self.sent.append(asyncio.create_task(self._arrive(names)))
+        await asyncio.shield(self.sent[-1])
+        return []
+
+    async def _arrive(self, names: list[str]) -> None:
+        await self.arrives.wait()
+        self.leases.update(names)
+
+    async def execute(self, statement: str, *values: object) -> None:
+        if statement == self._statements.end_leases:
+            self.leases.clear()
+
+    async def add_listener(self, *_: object) -> None: ...
+
+    def add_termination_listener(self, _: object) -> None: ...
+
+    def is_closed(self) -> bool:
+        return False
+
+    def terminate(self) -> None: ...
+
+
+async def test_a_renewal_that_arrives_late_does_not_undo_what_closing_a_store_did() -> None:
+    statements = Statements("s")
+    database = LateRenewals(statements)
+    owners = Owners(cast(Connections, database), statements, "s", lease_s=3600.0)
+    renewing = asyncio.create_task(owners.renew())
+    await owners.lease(FAR)
+    await until(lambda: database.sent)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(owners.end(renewing))
+        await anyio.wait_all_tasks_blocked()
+        database.arrives.set()
+    await database.sent[0]
+    assert renewing.done()
+    assert not database.leases
 
 
 async def test_a_process_that_is_seen_to_live_keeps_its_sessions_when_its_lease_is_late(

@@ -53,7 +53,7 @@ def test_faults_come_with_the_rate_that_was_asked_for() -> None:
     ask: Any = {"model": "test-model", "max_tokens": 10}
     with (
         served("--fault-rate", "1", "--seed", "3") as (_, url),
-        anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=5) as client,
+        anthropic.Anthropic(base_url=url, api_key="k", max_retries=0, timeout=60) as client,
         pytest.raises(anthropic.AnthropicError),
     ):
         for _ in range(5):

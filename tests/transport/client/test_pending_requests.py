@@ -24,7 +24,7 @@ TEXT = msgspec.Raw(b'"hi"')
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return virtual_backend("asyncio", 0.0)
+    return virtual_backend("asyncio")
 
 
 class Client:

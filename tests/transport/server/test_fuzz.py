@@ -222,7 +222,7 @@ async def test_a_peer_that_leaves_at_once_is_done_as_it_said(tmp_path: Path) -> 
             await runtime_of(on.service.manager).evict_idle()
             await peer.say(b'{"type":"send","id":1,"session":"s","content":"bye"}\n')
         session = await on.service.manager.open("s")
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(100):
             await until(lambda: len(session.conversation()) == 2)
 
 

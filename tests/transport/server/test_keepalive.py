@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ LIMITS = Limits(keepalive_s=0.02, hello_s=0.01)
 class Peer:
     """Answers each of its first *answers* pings at once."""
 
-    authenticated = True
     is_closing = False
 
     def __init__(self, answers: int) -> None:
+        self.authenticated = True
+        self.refused: Exception | None = None
         self._answers = answers
         self._loop = asyncio.get_running_loop()
         self.heard_time = self._loop.time()
@@ -32,19 +34,22 @@ class Peer:
         if self.asked <= self._answers:
             self.heard_time = self._loop.time()
 
-    async def dropped(self) -> None:
+    def fail(self, error: Exception) -> None:
+        self.refused = error
+
+    async def dropped(self, limits: Limits = LIMITS) -> None:
         over = asyncio.Event()
         connection: Any = self
         watching = asyncio.ensure_future(
             keep_alive(
                 connection,
-                LIMITS,
+                limits,
                 heard_time=lambda: self.heard_time,
                 close=over.set,
                 abort=over.set,
             )
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await over.wait()
             await watching
 
@@ -58,3 +63,18 @@ async def test_an_answer_in_the_same_moment_as_the_question_is_one() -> None:
     peer = Peer(answers=5)
     await peer.dropped()
     assert peer.asked == 6
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
+async def test_a_service_that_stood_still_reads_what_came_before_it_misses_a_hello() -> None:
+    peer = Peer(answers=0)
+    peer.authenticated = False
+    async with asyncio.TaskGroup() as group:
+        group.create_task(peer.dropped(Limits(keepalive_s=0.02, hello_s=0.1)))
+        for _ in range(3):  # it waits
+            await asyncio.sleep(0)
+        time.sleep(0.2)  # noqa: ASYNC251  # the whole process stands still
+        for _ in range(5):  # it reads, and decodes
+            await asyncio.sleep(0)
+        peer.authenticated = True
+    assert peer.refused is None
