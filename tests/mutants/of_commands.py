@@ -249,8 +249,8 @@ work that is stopped gets no grace (invariant 8)
     +             return
     test_an_interrupt_during_the_grace_gets_the_answer_of_the_first
 the grace is twice as long as it was asked to be (invariant 8)
-    - until = since + GRACE_STEPS[step] * self._core.config.grace_s
-    + until = since + 2 * GRACE_STEPS[step] * self._core.config.grace_s
+    - run.grace = self._core.timers.after(grace_s, over)
+    + run.grace = self._core.timers.after(2 * grace_s, over)
     test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_grace_only
 a turn that is stopped does not cancel its work (invariant 8)
     -         for work in run.works.values():

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import anyio
-
 from llmsession.turns.machine import Phase
 
 from ..core.core import Core, Report
@@ -17,14 +15,6 @@ from ..core.turn_run import Run
 from ..tasks.works import Work
 
 __all__ = ["RunWorks"]
-
-GRACE_STEPS = (0.05, 0.2, 0.5, 1.0)
-"""The parts of the grace period after which a work that ignores its cancellation is looked at.
-
-After the first one the event loop stops delivering the cancellation on every iteration, which costs
-a whole core. At the next ones it is delivered once more. After the last one the turn ends without
-the work.
-"""
 
 
 class RunWorks:
@@ -77,22 +67,9 @@ class RunWorks:
         if not run.works:
             self._over(run)
             return
-        self._wait(run, anyio.current_time(), 0)
-
-    def _wait(self, run: Run, since: float, step: int) -> None:
-        until = since + GRACE_STEPS[step] * self._core.config.grace_s
-        waited = partial(self._core.report, partial(self._waited, run, since, step))
-        run.grace = self._core.timers.after(until - anyio.current_time(), waited)
-
-    def _waited(self, run: Run, since: float, step: int) -> None:
-        if run.turn.phase is not Phase.STOPPING:
-            return
-        if GRACE_STEPS[step] == 1:
-            self._grace_over(run)
-            return
-        for work in run.works.values():
-            work.remind() if step else work.abandon()
-        self._wait(run, since, step + 1)
+        grace_s = self._core.config.grace_s
+        over = partial(self._core.report, partial(self._grace_over, run))
+        run.grace = self._core.timers.after(grace_s, over)
 
     def _ended(self, run: Run, work: Work) -> None:
         if callable(work.result):
@@ -104,6 +81,8 @@ class RunWorks:
             self._over(run)
 
     def _grace_over(self, run: Run) -> None:
+        if run.turn.phase is not Phase.STOPPING:
+            return
         for work in run.works.values():
             work.abandon()
         run.still_running = tuple(run.works)

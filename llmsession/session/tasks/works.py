@@ -44,11 +44,6 @@ class Work:
         """
         self._inner.shield = True
 
-    def remind(self) -> None:
-        """Deliver the cancellation once more to a work that was abandoned."""
-        self._inner.shield = False
-        self.abandon()
-
     async def run(
         self,
         body: Callable[[], Awaitable[object]],

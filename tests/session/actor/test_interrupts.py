@@ -420,44 +420,6 @@ async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
         await tool.ended.wait()
 
 
-async def test_a_tool_that_swallows_cancellation_costs_few_turns_of_the_loop_in_its_grace(
-    anyio_backend: tuple[str, dict[str, Any]],
-) -> None:
-    async with in_tool(SwallowingCancellation(2), grace_s=1.0) as (on, _):
-        before = loop_turns(anyio_backend)
-        with lasting(1.0, abs=0.02):
-            await on.session.interrupt()
-        # The clock stands still for the first 1,000. A grace that is busy to its end has 6,000.
-        assert loop_turns(anyio_backend) - before < 1_500
-
-
-class SwallowingTwice:
-    """A tool that swallows two cancellations, and is cancelled by the third."""
-
-    def __init__(self) -> None:
-        self.started = anyio.Event()
-        self.swallowed = 0
-
-    async def __call__(self, **arguments: Any) -> None:
-        self.started.set()
-        for _ in range(2):
-            try:
-                await anyio.sleep(100)
-            except anyio.get_cancelled_exc_class():  # the misbehaviour
-                self.swallowed += 1
-                with anyio.CancelScope(shield=True):
-                    await anyio.sleep(0.1)  # until the cancellation is no longer delivered
-        await anyio.sleep(100)
-
-
-async def test_a_tool_that_swallows_its_cancellation_is_cancelled_again_in_its_grace() -> None:
-    tool = SwallowingTwice()
-    async with in_tool(tool, grace_s=1.0) as (on, _):
-        with lasting(0.5, abs=0.05):
-            outcome = await on.session.interrupt()
-        assert (tool.swallowed, outcome.turns[0].still_running) == (2, ())
-
-
 async def test_the_grace_is_configurable() -> None:
     async with in_tool(SwallowingCancellation(50), grace_s=0.3) as (on, _):
         with lasting(0.3, abs=0.02):
