@@ -275,8 +275,11 @@ class Actor:
         self._read_mailbox()
 
     def _read_mailbox(self) -> None:
-        """Read until the mailbox is empty, unless it is being read already."""
-        if self._is_reading:
+        """Read until the mailbox is empty, unless it is being read already.
+
+        Nothing is read while the lease is released: a record that followed would have no reader.
+        """
+        if self._is_reading or self._is_releasing:
             return
         if self._context is None:
             self._context = self.core.services.loop_calls.new_context()
@@ -315,7 +318,7 @@ class Actor:
         # The append may have failed or ended at once and put its report into the mailbox.
         if not self.mailbox.is_empty:
             return True
-        if self.status == "closing" and self.is_idle and not self._is_releasing:
+        if self.status == "closing" and self.is_idle:
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
                 self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
@@ -578,6 +581,8 @@ class Actor:
         self._end("moved" if has_handed_over else "closed")
         self.core.subscriptions.end(self.session, moved=has_handed_over)
         self._answer_ends()
+        self._is_releasing = False
+        self._read_mailbox()
 
     def _answer_ends(self) -> None:
         for command in (self._close, self._hand_over):
