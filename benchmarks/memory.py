@@ -1,4 +1,4 @@
-"""Memory of evicted and of live sessions, beside an anyio task with a stream.
+"""Memory of evicted, of live and of idle sessions, beside an anyio task with a stream.
 
 Each case runs in a process of its own; what counts is the growth of its resident set.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -15,15 +16,17 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from benchmarks.recorded import Replays, recorded_message
 from benchmarks.report import Row
-from llmsession import MemoryStore, SessionConfig, SessionManager
+from llmsession import MemoryStore, SessionConfig, SessionManager, SqliteStore
 from llmsession.session.handles.session import LLMSession
 from llmsession.session.manager import runtime_of
-from llmsession.store import Batch
+from llmsession.store import Batch, Store
 
 __all__ = ["run"]
 
 EVICTED = 100_000
 LIVE = 10_000
+IDLE = 20_000
+MAX_IDLE_BYTES = 16 * 1024
 TASKS = 10_000
 MAX_EVICTED, MAX_LIVE = 0.5, 4.0
 PROVIDER = Replays((recorded_message(1, "assistant", "a short answer"),))
@@ -93,6 +96,30 @@ async def _live() -> float:
         return (_resident_bytes() - before) / LIVE
 
 
+async def _idle(store: Store) -> float:
+    """Bytes for each of 20,000 held sessions that have made one turn, *store* included."""
+    async with SessionManager(provider=PROVIDER, store=store) as manager:
+        config = SessionConfig(model="m")
+        held = [await manager.create(config)]
+        await (await held[0].send("a short question")).outcome()
+        before = _resident_bytes()
+        for _ in range(IDLE):
+            session = await manager.create(config)
+            await (await session.send("a short question")).outcome()
+            held.append(session)
+        assert all(len(session.conversation()) == 2 for session in held)
+        return (_resident_bytes() - before) / IDLE
+
+
+async def _idle_in_memory() -> float:
+    return await _idle(MemoryStore())
+
+
+async def _idle_in_sqlite() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return await _idle(SqliteStore(f"{folder}/sessions.db"))
+
+
 async def _tasks() -> float:
     """Bytes for each of 10,000 anyio tasks that wait on a stream of their own."""
     async with anyio.create_task_group() as group:
@@ -120,6 +147,8 @@ CASES: dict[str, Callable[[], Awaitable[float]]] = {
     "evicted": _evicted,
     "stored": _stored,
     "live": _live,
+    "idle in memory": _idle_in_memory,
+    "idle in sqlite": _idle_in_sqlite,
     "tasks": _tasks,
 }
 
@@ -152,6 +181,20 @@ def run() -> list[Row]:
             unit="bytes",
             bound=MAX_LIVE,
             note="its log in the store in memory included",
+        ),
+        *(
+            Row(
+                name=f"an idle session of {IDLE:,} with one turn, {store}",
+                ours=_measure(case),
+                bare=MAX_IDLE_BYTES,
+                unit="bytes",
+                bound=1.0,
+                note="bare here: 16 KiB",
+            )
+            for case, store in (
+                ("idle in memory", "its log in the store in memory included"),
+                ("idle in sqlite", "its log in SQLite"),
+            )
         ),
     ]
 

@@ -43,7 +43,7 @@ CALL: tuple[StreamEvent, ...] = (
     BlockStopped(0),
     ReplyEnded("tool_use", None),
 )
-MAX_TRIVIAL, MAX_CALLS = 9.0, 9.0
+MAX_TRIVIAL, MAX_CALLS = 6.0, 7.0
 Measured: TypeAlias = Callable[[], Awaitable[float]]
 
 

@@ -47,9 +47,9 @@ another turn starts before a session is handed over (docs/how-to/keep-sessions.m
     test_a_session_is_handed_over_between_two_turns_when_the_first_has_ended
 sends that wait are forgotten where a session is handed over (docs/how-to/keep-sessions.md)
     -                 self._waiting.append(run)
-    -         if self._waiting
+    -         # Last, because
     +                 pass
-    +         if self._waiting
+    +         # Last, because
     test_sends_that_wait_go_along_in_their_order
 
 in session/actor/turn_runner.py, by session/registry/test_hand_over.py

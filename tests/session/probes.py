@@ -188,18 +188,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if type(value).__module__.startswith("llmsession"):
-        return {name: _plain(item) for name, item in sorted(_attributes(value).items())}
+        return {name: _plain(item) for name, item in sorted(attributes(value).items())}
     return value
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes(value: Any) -> dict[str, Any]:
     slots = getattr(type(value), "__slots__", ())
     return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
 
 
 STATE_FIELDS = (
-    (vars(SessionState("")).keys() | {"forgotten", "summary_usage", "turn_count"} | {"history"})
+    {*SessionState.__slots__, "history"}
     - {"_history", "_stored", "_unjoined"}  # where the messages of the history are
+    - {"checksum", "snapshot_head", "sums"}
     - {"runners"}  # a redacted log does not say what tools a forgotten turn called
 )
 """All that a state says of its session; not what it knows of the store."""

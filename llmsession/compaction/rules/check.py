@@ -80,6 +80,8 @@ class Checker:
     the identity of their bodies, so only new messages are parsed. Not safe for two threads at once.
     """
 
+    __slots__ = ("_dialogue", "_history", "_sent", "_tools", "profile")
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self._sent = FactsCache()

@@ -14,7 +14,7 @@ import msgspec
 
 from .block_fields import BlockFields, Fault, is_server_call, is_server_result
 
-__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults"]
+__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults", "find_text_faults"]
 
 MessageRule: TypeAlias = Callable[[str, Sequence[BlockFields]], Iterator[Fault]]
 
@@ -131,3 +131,9 @@ MESSAGE_RULES: dict[str, MessageRule] = {
 def find_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
     """The violations of one message by itself, rule by rule."""
     return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))
+
+
+def find_text_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
+    """The same for a message of texts without breakpoints: the other rules are about other
+    blocks, and about breakpoints."""
+    return tuple(v5_no_text_is_empty(role, blocks))

@@ -21,7 +21,7 @@ from .block_fields import (
     read_block,
     read_blocks,
 )
-from .message import THINKING, find_faults
+from .message import THINKING, find_faults, find_text_faults
 
 __all__ = [
     "FactsCache",
@@ -96,9 +96,9 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     if blocks is None:
         fault = Fault("V1", "content", "Input should be a valid list of content blocks")
         return MessageFacts(role=role, body=body, size=1, faults=(fault,), notable=True)
-    faults = find_faults(role, blocks)
     if all(block.type == "text" and block.cache_control is None for block in blocks):
-        return _read_texts(role, body, blocks, faults)
+        return _read_texts(role, body, blocks, find_text_faults(role, blocks))
+    faults = find_faults(role, blocks)
     calls = tuple(_marks(blocks, "tool_use"))
     results = tuple(_marks(blocks, "tool_result"))
     server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
@@ -255,6 +255,8 @@ class FactsCache:
     request.
     """
 
+    __slots__ = ("_messages", "_thoughts", "facts", "thinking_at")
+
     def __init__(self) -> None:
         self._messages: tuple[RequestMessage | Message, ...] = ()
         self.facts: list[MessageFacts] = []
@@ -266,6 +268,8 @@ class FactsCache:
         self, messages: Sequence[RequestMessage | Message], beside: FactsCache | None = None
     ) -> list[MessageFacts]:
         """The facts of each message, in order. *beside* is another cache that is searched, too."""
+        if messages is self._messages:
+            return self.facts
         messages = tuple(messages)
         known = shared_prefix(self._messages, messages)
         if known < len(messages) or known < len(self.facts):
@@ -309,6 +313,8 @@ class ToolCache:
     """The tool definitions of the last request, read once, because a session's tools rarely
     change.
     """
+
+    __slots__ = ("raws", "tools")
 
     def __init__(self) -> None:
         self.raws: tuple[msgspec.Raw, ...] = ()

@@ -7,7 +7,7 @@ price.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from llmsession.turns.blocks import (
 )
 from llmsession.turns.messages import Message
 
-__all__ = ["ContentCost", "content_cost"]
+__all__ = ["ContentCost", "blocks_cost", "content_cost"]
 
 _FLAT_TYPES = frozenset({"image", "image_url", "input_image", "base64"})
 
@@ -136,6 +136,14 @@ class ContentCost(msgspec.Struct, gc=False):
                 pending.extend(item)
             else:
                 self.texts.append(str(item))
+
+
+def blocks_cost(blocks: Iterable[Block]) -> ContentCost:
+    """What a message of *blocks* costs."""
+    cost = ContentCost()
+    for block in blocks:
+        cost.add_block(block)
+    return cost
 
 
 def content_cost(

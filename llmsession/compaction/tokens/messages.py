@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from llmsession.turns.blocks import parse_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import Frame, Profile
 
 from ..view.view import View, text_key
 from .characters import FAMILIES, text_tokens
-from .content import ContentCost, content_cost
+from .content import ContentCost, blocks_cost, content_cost
 
 __all__ = [
     "MESSAGE_OVERHEAD_TOKENS",
+    "body_tokens",
     "content_weight",
     "context_tokens",
     "cost_tokens",
@@ -83,6 +85,11 @@ def message_tokens(
     out. The result is remembered with the message.
     """
     return _remembered(message, profile, _Shown(thinking, tuple((texts or {}).items())))
+
+
+def body_tokens(body: msgspec.Raw, profile: Profile) -> int:
+    """The estimated tokens of a message with *body*, of which nothing is replaced."""
+    return cost_tokens(blocks_cost(parse_blocks(body)), profile)
 
 
 class _Shown(NamedTuple):

@@ -93,6 +93,8 @@ class BlockFacts(NamedTuple):
     call_ids: tuple[str, ...]
     """The calls that its results answer, in order."""
     has_thinking: bool
+    is_text: bool
+    """Is each of its blocks a text that is sent?"""
 
 
 def block_facts(message: Message) -> BlockFacts:
@@ -100,7 +102,13 @@ def block_facts(message: Message) -> BlockFacts:
     # Parse the body instead of reading ``content``: the message would keep ``content``, which is
     # the text of the conversation once more.
     blocks = parse_blocks(message.body)
-    return BlockFacts(tuple(filter(None, map(_call_id, blocks))), any(map(is_thinking, blocks)))
+    if blocks and all(isinstance(block, TextBlock) and block.text.strip() for block in blocks):
+        return _TEXT
+    call_ids = tuple(filter(None, map(_call_id, blocks)))
+    return BlockFacts(call_ids, any(map(is_thinking, blocks)), is_text=False)
+
+
+_TEXT = BlockFacts((), has_thinking=False, is_text=True)
 
 
 class Form(NamedTuple):
@@ -145,6 +153,8 @@ def _other_blocks(message: Message, first: int, view: View) -> tuple[bytes | Non
 
 def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | None:
     """*message* in *form*; None if nothing of it is left."""
+    if facts.is_text and not form.others:
+        return RequestMessage(message.role, message.body)
     swaps = {
         call_id: text
         for call_id, text in zip(facts.call_ids, form.results, strict=False)

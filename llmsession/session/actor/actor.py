@@ -1,21 +1,27 @@
 """The actor of one session: it reads a mailbox, changes the session's state, and answers callers.
 
-The actor waits in one place only, for its mailbox. Between two waits nothing else can change its
-state, so it needs no lock. It reads reports of its own work first, then control commands
-(interrupt, close), then work commands. Every command gets its ingress number when it is called,
-before any await, so the order of calls is the order of effects.
+The actor has no task, and it never waits. Its mailbox is read until it is empty: by whoever brings
+a report (a work that has ended, the store with its answer), or, if a command has come, by a
+callback of the event loop. No await is in between, so nothing else can change the state meanwhile,
+and no lock is needed. Reports of its own work are read first, then control commands (interrupt,
+close), then work commands. Every command gets its ingress number when it is called, before any
+await, so the order of calls is the order of effects.
 
 A durable change always has this order: append to the store, fold into the state, publish to
 subscribers, answer the caller. Nothing becomes visible before it is durable.
 
-A task exists only while there is work: ``serve`` ends when nothing is open, and the next command
-starts it again. If the actor cannot continue (another owner has the session, the store failed, or
-there is a bug), every caller that still waits gets a named error. No caller waits for ever.
+Commands are not read in the call itself: those that are called in one go are read together, so
+interrupts are merged, and what a burst writes goes to the store in one append. A report is read at
+once, because whoever brings it has nothing else to do.
+
+If the actor cannot continue (another owner has the session, the store failed, or there is a bug),
+every caller that still waits gets a named error. No caller waits for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context
 from typing import Literal, TypeAlias, get_args
 
 import anyio
@@ -30,6 +36,7 @@ from llmsession.errors import (
     StoreError,
     TurnNotOpen,
     UnknownToolCall,
+    contained,
     contained_in_task,
     error_text,
 )
@@ -72,8 +79,7 @@ it was evicted or lost its store; the session is loaded again when it is next us
 class Actor:
     """One live session.
 
-    ``spawn`` starts ``serve`` in the manager's task group. ``gone`` is called when this actor
-    accepts no more commands.
+    ``gone`` is called when this actor accepts no more commands.
     """
 
     def __init__(
@@ -84,7 +90,6 @@ class Actor:
         store: CheckedStore,
         lease: Lease,
         services: Services,
-        spawn: Callable[[Actor], None],
         gone: Callable[[Actor], None],
     ) -> None:
         self.mailbox: Mailbox[c.ControlCommand, c.WorkCommand, Report] = Mailbox(
@@ -122,9 +127,12 @@ class Actor:
         self.pins = 0
         """How many handles refer to this session. It is not evicted while there is one."""
         self._store = store
-        self._spawn = spawn
         self._gone = gone
-        self._serving = False
+        self._is_woken = False
+        self._is_reading = False
+        self._is_releasing = False
+        self._context: Context | None = None
+        """The context variables of whoever woke the idle actor: its streams and tools have them."""
         self._close: c.Close | None = None
         self._hand_over: c.HandOver | None = None
         self._error: SessionError | None = None
@@ -176,9 +184,9 @@ class Actor:
             raise self._error or SessionClosed(f"session {self.session!r} was closed")
 
     def report(self, report: Report) -> None:
-        """Put a report of the actor's own work into the mailbox. It is never refused."""
+        """Let the actor read a report of its own work. It is never refused."""
         self.mailbox.report(report)
-        self._wake()
+        self._read_mailbox()
 
     def put(self, command: c.WorkCommand) -> None:
         """Put a command on the work lane. Raises Overloaded, and the errors of ``check_open``."""
@@ -257,62 +265,72 @@ class Actor:
             self.report(lambda: None)  # look whether it can be now
         return self._hand_over.promise
 
+    # Reading.
+
     def _wake(self) -> None:
-        if not self._serving:
-            self._serving = True
-            self._spawn(self)
+        """Let the event loop have the mailbox read soon."""
+        if not (self._is_woken or self._is_reading):
+            self._is_woken = True
+            self.core.services.loop_calls.call_soon(self._woken)
 
-    # The loop.
+    def _woken(self) -> None:
+        self._is_woken = False
+        self._read_mailbox()
 
-    async def serve(self) -> None:
-        """Read the mailbox until nothing is open."""
+    def _read_mailbox(self) -> None:
+        """Read until the mailbox is empty, unless it is being read already.
+
+        Nothing is read while the lease is released: a record that followed would have no reader.
+        """
+        if self._is_reading or self._is_releasing:
+            return
+        if self._context is None:
+            self._context = self.core.services.loop_calls.new_context()
+        self._is_reading = True
         try:
-            while await self._next():
+            self._context.run(self._read_all)
+        finally:
+            self._is_reading = False
+
+    def _read_all(self) -> None:
+        try:
+            while self._read_next():
                 pass
         except BaseException as raised:  # the top of the actor: from here on nobody else answers
-            try:
-                error = contained_in_task(raised)
-            except BaseException:
-                message = f"session {self.session!r} was closed: its manager was stopped"
-                self._give_up(SessionClosed(message), "closed")
-                raise
-            self.core.log.bug("actor.crashed", error)
             stopped = SessionClosed(
-                f"the actor of session {self.session!r} failed: {error_text(error)}"
+                f"the actor of session {self.session!r} failed: {error_text(raised)}"
             )
-            stopped.__cause__ = error
+            stopped.__cause__ = raised
             self._give_up(stopped, "cold")
-        finally:
-            self._serving = False
+            self.core.log.bug("actor.crashed", contained(raised))
+        if self.is_idle:
+            self._context = None
             # A failed promise refers to the frames of its caller and through them to the session's
             # handle. Dropping it lets the handle be collected.
             self.keys.drop_answered()
 
-    async def _next(self) -> bool:
-        """Read one item, or wait for one. Returns False when nothing is open any more."""
+    def _read_next(self) -> bool:
+        """Read one item, or else write what is queued. Returns False when there is no more."""
         item = self.mailbox.next_nowait()
         if item is not None:
             self._read(item)
             return True
-        # Everything that was read so far goes to the store in one append. Flushing only when the
-        # mailbox is empty groups the records of a burst of commands.
+        # What the items wrote goes to the store in one append. Commands that come while it is under
+        # way go into the next one.
         self.core.journal.flush()
         # The append may have failed or ended at once and put its report into the mailbox.
         if not self.mailbox.is_empty:
             return True
         if self.status == "live":
             self.snapshots.write_if_due()
-        # An actor that has given up does not wait: no report will come that could wake it.
-        if not self.is_idle and self.status in ("live", "closing"):
-            await self.mailbox.wait()
-            return True
-        if self.status == "closing":
+        if self.status == "closing" and self.is_idle:
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
                 self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
                 return True
-            await self._release()
-        return not self.mailbox.is_empty
+            self._is_releasing = True
+            self.core.works.start(f"release of {self.session}", self._release)
+        return False
 
     def _read(self, item: c.ControlCommand | c.WorkCommand | Report) -> None:
         if isinstance(item, c.Interrupt):
@@ -444,7 +462,9 @@ class Actor:
         # An actor that has ended needs no answer. It may come when the manager has ended, too: then
         # no task can read it.
         if self.status in ("live", "closing"):
-            self.report(lambda: self._written(written, written.result))
+            # A store may answer many sessions in one callback, and while it is being asked.
+            self.mailbox.report(lambda: self._written(written, written.result))
+            self._wake()
 
     def _written(self, written: Written, result: Appended | Conflict | Lost) -> None:
         if self.status not in ("live", "closing"):
@@ -567,6 +587,8 @@ class Actor:
         self._end("moved" if has_handed_over else "closed")
         self.core.subscriptions.end(self.session, moved=has_handed_over)
         self._answer_ends()
+        self._is_releasing = False
+        self._read_mailbox()
 
     def _answer_ends(self) -> None:
         for command in (self._close, self._hand_over):
@@ -585,6 +607,12 @@ class Actor:
         """
         self._end("cold")
         return self.core.journal.lease
+
+    def stop(self) -> None:
+        """The manager's tasks were cancelled, so no work will report any more."""
+        if self.status in ("live", "closing"):
+            message = f"session {self.session!r} was closed: its manager was stopped"
+            self._give_up(SessionClosed(message), "closed")
 
     def _end(self, status: ActorStatus) -> None:
         self.status = status

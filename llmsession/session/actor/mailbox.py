@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import anyio
 import msgspec
 
 from llmsession.errors import Overloaded
@@ -49,7 +48,6 @@ class Mailbox(Generic[C, W, R]):
         self._reports: list[R] = []
         self._work_limit = work_limit
         self._control_limit = control_limit
-        self._wake: anyio.Event | None = None
         self._held = False
         self._ingress = 0
         self._refused = 0
@@ -65,13 +63,11 @@ class Mailbox(Generic[C, W, R]):
         """Add a control command. Raises Overloaded if the lane is full."""
         self._refuse_if(len(self._control) >= self._control_limit, "control")
         self._control.append(command)
-        self._notify()
 
     def put_work(self, command: W) -> None:
         """Add a work command. Raises Overloaded if the lane is full."""
         self._refuse_if(len(self._work) >= self._work_limit, "work")
         self._work.append(command)
-        self._notify()
 
     def _refuse_if(self, full: bool, lane: str) -> None:
         if full:
@@ -81,7 +77,6 @@ class Mailbox(Generic[C, W, R]):
     def report(self, report: R) -> None:
         """Add a report of the actor's own work. Never refused."""
         self._reports.append(report)
-        self._notify()
 
     def find_control(self, predicate: Callable[[C], bool]) -> C | None:
         """The first unread control command for which *predicate* is true; None if there is none."""
@@ -101,7 +96,6 @@ class Mailbox(Generic[C, W, R]):
     def release_work(self) -> None:
         """Read the work lane again."""
         self._held = False
-        self._notify()
 
     def drain(self) -> None:
         """Drop everything that is unread, because the actor has ended."""
@@ -115,17 +109,6 @@ class Mailbox(Generic[C, W, R]):
             if lane:
                 return lane.pop(0)
         return self._work.pop(0) if self._work and not self._held else None
-
-    async def wait(self) -> None:
-        """Wait until there is something to read. Cancellable; a cancelled wait loses nothing."""
-        if self.is_empty:
-            self._wake = anyio.Event()
-            await self._wake.wait()
-
-    def _notify(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-            self._wake = None
 
     @property
     def is_empty(self) -> bool:

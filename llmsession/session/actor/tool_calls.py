@@ -18,7 +18,7 @@ from llmsession.turns.machine import ENDED, Phase, tag_of
 from llmsession.turns.receipts import brief_input, settled_answer
 from llmsession.turns.request import StepTag
 
-from ..core.core import Core
+from ..core.core import Core, Report
 from ..core.turn_run import Run
 from ..values.config import Tool, ToolResult
 from .tool_runner import make_answer, make_error, prepare_answers, run_callable, running_tool
@@ -93,7 +93,7 @@ class Toolbox:
     ) -> None:
         core = self._core
 
-        async def work() -> None:
+        async def work() -> Report:
             try:
                 if not core.services.lease.is_valid:
                     await core.services.lease.wait()
@@ -106,7 +106,7 @@ class Toolbox:
                 answers = await prepare_answers((result,), compaction=core.capping)
             except BaseException as error:  # a tool may return anything; the model gets the error
                 answers = (make_error(call.id, error_text(contained_in_task(error))),)
-            core.report(partial(self._tool_ended, run, tag, answers[0]))
+            return partial(self._tool_ended, run, tag, answers[0])
 
         name = f"tool {tool.name} {call.id} in {core.session}"
         run.calls[call.id].work = self._works.start(run, name, work)

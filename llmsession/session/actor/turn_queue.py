@@ -69,10 +69,12 @@ class TurnQueue:
             run = self.runs[turn.number] = resumed_run(turn)
             if turn is running:
                 self.runner.current = run
-                self._core.report(partial(self.runner.resume, run))
             else:  # the session was handed over
                 self._waiting.append(run)
-        if self._waiting and running is None:
+        # Last, because a report may be read at once.
+        if self.runner.current is not None:
+            self._core.report(partial(self.runner.resume, self.runner.current))
+        elif self._waiting:
             self._core.report(self._start_next)
 
     # Sends.
@@ -263,6 +265,8 @@ class TurnQueue:
 
     def _turn_ended(self, run: Run) -> None:
         self.runs.pop(run.number, None)
+        if not self.runs:
+            self.runs.clear()  # an emptied dict keeps its table, of 160 bytes
         outcome = run.ended_as
         if outcome is None:
             return  # fenced, or the store was lost: abandon() has answered the callers

@@ -43,7 +43,7 @@ from llmsession.turns.stop import Follow, stop_rule
 from llmsession.turns.usage import cleared_tokens
 
 from ..compacting.compactor import INLINE_MESSAGES, Compactor
-from ..core.core import Core
+from ..core.core import Core, Report
 from ..core.reply_reader import checked_failure, previews_so_far, read_reply
 from ..core.turn_run import CallTrack, Run
 from ..tasks.works import Work
@@ -202,11 +202,11 @@ class TurnRunner:
             core.session, run.number, request, run.sent_tokens, core.budget_tokens
         )
 
-        async def stream() -> None:
+        async def stream() -> Report:
             try:
                 reply = await self._read(request, tag, builder)
             except ProviderError as error:
-                core.report(partial(self._stream_failed, run, tag, checked_failure(error)))
+                return partial(self._stream_failed, run, tag, checked_failure(error))
             except BaseException as error:  # a provider is foreign code
                 fault = contained_in_task(error)
                 core.log.bug("provider.crashed", fault)
@@ -216,9 +216,8 @@ class TurnRunner:
                     # the cancellation escaped from that scope.
                     said = "cancelled itself"
                 fatal = ProviderError(f"the provider {said}", kind="fatal")
-                core.report(partial(self._stream_failed, run, tag, fatal))
-            else:
-                core.report(partial(self._replied, run, tag, reply))
+                return partial(self._stream_failed, run, tag, fatal)
+            return partial(self._replied, run, tag, reply)
 
         work = self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
         run.silence_s = limit_s = core.config.limits.silence_s

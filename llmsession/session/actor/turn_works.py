@@ -10,7 +10,7 @@ from functools import partial
 
 from llmsession.turns.machine import Phase
 
-from ..core.core import Core
+from ..core.core import Core, Report
 from ..core.turn_run import Run
 from ..tasks.works import Work
 
@@ -28,8 +28,11 @@ class RunWorks:
         self._core = core
         self._stopped = stopped
 
-    def start(self, run: Run, name: str, body: Callable[[], Awaitable[None]]) -> Work:
-        """Run *body* for *run* under *name*. *body* must report its own errors."""
+    def start(self, run: Run, name: str, body: Callable[[], Awaitable[Report]]) -> Work:
+        """Run *body* for *run* under *name*. It returns its report, also of an error of its own.
+
+        The actor reads the report together with the end of the work.
+        """
         core = self._core
         run.works[name] = work = core.works.start(
             name, body, lambda work: core.report(partial(self._ended, run, work))
@@ -69,6 +72,8 @@ class RunWorks:
         run.grace = self._core.timers.after(grace_s, over)
 
     def _ended(self, run: Run, work: Work) -> None:
+        if callable(work.result):
+            work.result()
         self._core.still_running.discard(work.name)
         if run.works.get(work.name) is work:
             del run.works[work.name]

@@ -6,7 +6,6 @@ result with a summary from the caller keeps that one. The model summarises no re
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
@@ -50,8 +49,9 @@ class ResultSummaries:
         self._summarizer = summarizer
         self._pending: dict[str, PendingSummary] = {}
         """Call id -> the summary that is being written."""
-        self._queue: deque[_OldResult] = deque(maxlen=MAX_WAITING)
-        self._seen: set[str] = set()
+        # A list, although the first is taken: an empty deque has 600 bytes, and most are empty.
+        self._queue: list[_OldResult] = []
+        self._seen: dict[str, None] = {}
         """Calls whose results were summarised, are queued, or have a summary from the caller."""
         self._scanned: tuple[int, int] = (0, 0)
         """The generation, and how many of its messages were already searched for old results."""
@@ -78,8 +78,9 @@ class ResultSummaries:
         if config is None or not config.improve_results or compaction.enabled is False:
             return
         for old in self._newly_old():
-            self._seen.add(old.result.tool_use_id)
+            self._seen[old.result.tool_use_id] = None
             self._queue.append(old)
+        del self._queue[:-MAX_WAITING]
         self._start()
 
     def _newly_old(self) -> Iterator[_OldResult]:
@@ -127,7 +128,7 @@ class ResultSummaries:
         while self._queue and not self._closed and config is not None:
             if len(self._pending) >= config.max_concurrent or not self._summarizer.may_request():
                 return
-            old = self._queue.popleft()
+            old = self._queue.pop(0)
             call_id = old.result.tool_use_id
             if not self._is_needed(call_id) or not self._is_unchanged(old):
                 continue
@@ -170,7 +171,7 @@ class ResultSummaries:
     def supersede(self, call_ids: list[str]) -> None:
         """The caller gave summaries for these calls. They replace those of the model."""
         for call_id in call_ids:
-            self._seen.add(call_id)
+            self._seen[call_id] = None
             pending = self._pending.pop(call_id, None)
             if pending is not None:
                 pending.cancel()

@@ -26,6 +26,7 @@ from ..log.reported_usage import Calibrations
 from ..log.state import SessionState
 from ..tasks.owner_lease import OwnerLease
 from ..tasks.silence import SilenceWatch
+from ..tasks.task_host import LoopCalls
 from ..tasks.timers import Timers
 from ..tasks.tool_threads import ToolThreads
 from ..tasks.worker_thread import off_loop
@@ -52,9 +53,9 @@ class Services:
     """What all sessions of one manager share: provider, clock, works, prices, and so on."""
 
     __slots__ = (
-        "_frame", "_shared", "calibrations", "clock", "counter", "lease", "logger", "observers",
-        "prices", "provider", "retention", "silence", "subscriptions", "summariser", "tenants",
-        "timers", "tool_threads", "works",
+        "_capping", "_frame", "_shared", "calibrations", "clock", "counter", "lease", "logger",
+        "loop_calls", "observers", "prices", "provider", "retention", "silence", "subscriptions",
+        "summariser", "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Services:
         *,
         provider: Provider,
         works: Works,
+        loop_calls: LoopCalls,
         timers: Timers,
         subscriptions: Subscriptions,
         clock: Callable[[], float],
@@ -84,6 +86,7 @@ class Services:
         self.prices = prices
         self.tenants = tenants
         self.works = works
+        self.loop_calls = loop_calls
         self.timers = timers
         self.silence = SilenceWatch(timers)
         self.subscriptions = subscriptions
@@ -93,6 +96,7 @@ class Services:
         self.tool_threads = ToolThreads()
         self._shared: tuple[SessionConfig, msgspec.Raw] | None = None
         self._frame: tuple[SessionConfig, Profile, Frame] | None = None
+        self._capping: tuple[CompactionConfig, int, CompactionConfig] | None = None
 
     def shared(self, config: SessionConfig) -> tuple[SessionConfig, msgspec.Raw]:
         """The checked *config* and its logged form.
@@ -119,6 +123,14 @@ class Services:
         known = self._frame
         if known is None or known[0] is not config or known[1] != profile:
             known = self._frame = (config, profile, config.frame(profile))
+        return known[2]
+
+    def capping(self, compaction: CompactionConfig, cap_chars: int) -> CompactionConfig:
+        """*compaction* with *cap_chars*: one object for the sessions that follow each other."""
+        known = self._capping
+        if known is None or known[0] is not compaction or known[1] != cap_chars:
+            capping = msgspec.structs.replace(compaction, cap_chars=cap_chars)
+            known = self._capping = (compaction, cap_chars, capping)
         return known[2]
 
 
@@ -222,7 +234,7 @@ class Core:
         compaction = self.config.compaction
         max_chars = int(self.budget_tokens * self.builder.profile.chars_per_token) // 4
         cap_chars = min(compaction.cap_chars or CAP_CHARS, max(MIN_CAP_CHARS, max_chars))
-        return msgspec.structs.replace(compaction, cap_chars=cap_chars)
+        return self.services.capping(compaction, cap_chars)
 
     @property
     def context_tokens(self) -> int:

@@ -11,9 +11,9 @@ from llmsession.compaction.planning.provider_clearing import clearing_of
 from llmsession.compaction.rules.check import Checker, RuleViolation
 from llmsession.compaction.tokens.calibration import Calibration
 from llmsession.compaction.tokens.messages import (
+    body_tokens,
     context_tokens,
     frame_tokens,
-    message_tokens,
     shown_tokens,
     text_tokens_for,
 )
@@ -255,5 +255,4 @@ class ContextBuilder:
         return 0 if system == own else text_tokens_for(system[len(own) :], self.profile)
 
     def _size(self, message: RequestMessage) -> int:
-        unnamed = Message(id="", session="", turn=0, role=message.role, body=message.body)
-        return message_tokens(unnamed, self.profile)
+        return body_tokens(message.body, self.profile)

@@ -31,8 +31,8 @@ from llmsession.turns.reply import (
 from llmsession.turns.spending.spending import Charged, with_unrecorded
 from llmsession.turns.usage import Usage, cleared_tokens
 
-from ..values.history_limits import NOTHING_FORGOTTEN, Forgotten
-from ..values.sums import NO_SUMS, Sums
+from ..values.history_limits import NOTHING_FORGOTTEN
+from ..values.sums import NO_SUMS
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .joined import Joined, StoredMessages, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
@@ -94,6 +94,10 @@ class OpenTurn(msgspec.Struct):
         return tuple(call for call in self.calls if call.id not in self.answers)
 
 
+_NO_TURNS: frozenset[int] = frozenset()
+"""One object for all states: an empty set has 216 bytes."""
+
+
 class SessionState:
     """The fold of the log. Only the actor changes it, with ``apply``, one durable record at a time.
 
@@ -103,29 +107,21 @@ class SessionState:
     are first used; ``messages`` decodes no others.
     """
 
-    forgotten: Forgotten = NOTHING_FORGOTTEN
-    """How much was forgotten so far; in a fork, also what its parent had forgotten before."""
+    # Python shares the names of at most 30 attributes between objects. With more, each state had a
+    # dict of its own, of 1.8 KB.
+    __slots__ = (
+        "_history", "_stored", "_unjoined", "accepted_at", "accepted_time",
+        "call_turns", "charged", "checksum", "commands", "committed_at",
+        "committed_report", "config", "counter", "ended", "epoch", "erased",
+        "forgotten", "generation", "handed_over_at", "head", "head_turn", "id_ranges",
+        "labels", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
+        "receipts_by_turn", "reported", "requests", "runners", "seed", "session",
+        "snapshot_head", "source", "suggests_new_session", "summaries",
+        "summary_requests", "summary_usage", "sums", "turn_count", "turn_usage",
+        "usage", "view",
+    )  # fmt: skip
 
-    turn_count: int = 0
-    """The number of turns in the history."""
-    summary_usage: Usage = _NOTHING_USED
-    """The part of ``usage`` that summaries used."""
-    checksum: int | None = 0
-    """The CRC-32 of the log's bytes up to ``head``, for a snapshot. Who applies records that were
-    read or appended adds their bytes with ``add_bytes``. None: not known, because records were
-    rewritten.
-    """
-    sums: Sums = NO_SUMS
-    """What the snapshot that this state was read from says of the cost of ``requests``."""
-    snapshot_head: int = 0
-    """The records that the newest snapshot in the store covers, as far as is known."""
-
-    _stored: StoredMessages | None = None
-    """The messages before ``_history``, if they are not all decoded."""
-    _unjoined: list[Message] | None = None
-    """Committed messages that are not in ``_history`` yet, while a whole log is folded."""
-
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str) -> None:  # noqa: PLR0915  # a field is one statement
         self.session = session
         """The session id of new messages. In a fork it is the parent's, up to the first record of
         its own.
@@ -140,7 +136,24 @@ class SessionState:
         self.head = self.epoch = self.handed_over_at = 0
         self.config = msgspec.Raw(b"{}")
         self.generation = 1
+        self.turn_count = 0
+        """The number of turns in the history."""
+        self.forgotten = NOTHING_FORGOTTEN
+        """How much was forgotten so far; in a fork, also what its parent had forgotten before."""
         self._history: tuple[Message, ...] = ()
+        self._stored: StoredMessages | None = None
+        """The messages before ``_history``, if they are not all decoded."""
+        self._unjoined: list[Message] | None = None
+        """Committed messages that are not in ``_history`` yet, while a whole log is folded."""
+        self.checksum: int | None = 0
+        """The CRC-32 of the log's bytes up to ``head``, for a snapshot. Who applies records that
+        were read or appended adds their bytes with ``add_bytes``. None: not known, because records
+        were rewritten.
+        """
+        self.sums = NO_SUMS
+        """What the snapshot that this state was read from says of the cost of ``requests``."""
+        self.snapshot_head = 0
+        """The records that the newest snapshot in the store covers, as far as is known."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
@@ -176,12 +189,14 @@ class SessionState:
         # Turns whose content is already erased from the log, although no record read so far says
         # that they were forgotten. That record comes later in the log, or it is in the log of the
         # parent that this session was forked from.
-        self.erased: frozenset[int] = frozenset()
+        self.erased = _NO_TURNS
         self.pending_redaction: Redaction | None = None
         """Forgotten content that is still in the log and must be erased."""
         self.commands: dict[str, r.CommandAnswer] = {}
         self.turn_usage: dict[int, Usage] = {}
         self.usage = Usage()
+        self.summary_usage = _NOTHING_USED
+        """The part of ``usage`` that summaries used."""
         self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
         """The requests of each ended turn, in order."""
         self.summary_requests: list[r.ModelRequest] = []
@@ -458,6 +473,8 @@ class SessionState:
         self._end(turn, how, record)
 
     def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
+        if not self.open:
+            self.open.clear()  # an emptied dict keeps its table, of 160 bytes
         self.ended[turn.number] = how
         self.turn_usage[turn.number] = record.usage
         requests = turn.requests

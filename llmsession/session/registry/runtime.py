@@ -46,7 +46,7 @@ from ..log.fork_records import Branch
 from ..log.state import SessionState
 from ..tasks.clock import checked_clock
 from ..tasks.owner_lease import OwnerLease
-from ..tasks.task_host import TaskHost
+from ..tasks.task_host import LoopCalls, TaskHost
 from ..tasks.timers import Timers
 from ..tasks.works import Works
 from ..values.commands import ForkPoint, HandOverWhen, Retain
@@ -165,7 +165,9 @@ class Runtime:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered only once; create another one")
         self._entered = self._accepting = True
-        self._host = TaskHost(self._start, self._end, self._close_parts)
+        self._host = TaskHost(
+            self._start, self._end, self._close_parts, cancelled=self._stop_actors
+        )
         await self._host.enter()
 
     async def leave(self) -> None:
@@ -177,7 +179,6 @@ class Runtime:
             raise self._close_error
 
     def _start(self, group: TaskGroup) -> None:
-        self._group = group
         self._timers = Timers(group)
         self._works = Works(group, self._work_failed)
         self.evictor.start(self._timers, self._works)
@@ -185,6 +186,7 @@ class Runtime:
             provider=self.provider,
             summariser=self._summariser,
             works=self._works,
+            loop_calls=LoopCalls(group),
             timers=self._timers,
             subscriptions=self.subscriptions,
             clock=self.clock,
@@ -214,6 +216,11 @@ class Runtime:
         if left:
             log = SessionLog(self._logger, "", content=False)
             log.trouble("threads.left", works=list(left), waited_s=self._thread_wait_s)
+
+    def _stop_actors(self) -> None:
+        self._accepting = False
+        for actor in self.actors:
+            actor.stop()
 
     async def _close_parts(self) -> None:
         self._accepting = False
@@ -482,7 +489,6 @@ class Runtime:
             store=self.store,
             lease=msgspec.structs.replace(lease, head=state.head),
             services=self._services,
-            spawn=self._serve,
             gone=self._table.remove,
         )
         actor.configuration.runners = runners
@@ -492,9 +498,6 @@ class Runtime:
         actor.snapshots.write_if_due()
         self.evictor.activated()
         return actor
-
-    def _serve(self, actor: Actor) -> None:
-        self._group.start_soon(actor.serve, name=f"llmsession {actor.session}")
 
     def reactivation_queue(self, session: str) -> ReactivationQueue:
         """The queue for commands to a cold *session*. All handles of the session share it."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from llmsession.errors import InvalidInput
+from llmsession.store.caller import tell_asyncio
 
-__all__ = ["TaskHost"]
+__all__ = ["LoopCalls", "TaskHost"]
 
 
 class TaskHost:
@@ -21,7 +22,8 @@ class TaskHost:
     It may be left in another task than the one that entered it, as test fixtures and frameworks do.
     *start* gets the task group when it is open. When the host is left, *close* ends what runs in
     the group, and *last* is called when nothing runs any more. If something in the group raises,
-    the group is cancelled (on asyncio also the task that entered), and ``leave`` raises the error.
+    the group is cancelled (on asyncio also the task that entered), *cancelled* is called while its
+    tasks are ending, and ``leave`` raises the error.
     """
 
     def __init__(
@@ -29,10 +31,12 @@ class TaskHost:
         start: Callable[[TaskGroup], None],
         close: Callable[[], Awaitable[None]],
         last: Callable[[], Awaitable[None]],
+        cancelled: Callable[[], None],
     ) -> None:
         self._start = start
         self._close = close
         self._last = last
+        self._cancelled = cancelled
         self._error: BaseException | None = None
         self._has_cancelled = False
 
@@ -104,11 +108,47 @@ class TaskHost:
             async with anyio.create_task_group() as group:
                 self._start(group)
                 ready.set()
-                await self._leave.wait()
-                await self._close()
+                try:
+                    await self._leave.wait()
+                    await self._close()
+                except BaseException:
+                    self._cancelled()
+                    raise
         finally:
             with anyio.CancelScope(shield=True):
                 await self._last()
+
+
+class LoopCalls:
+    """Calls in the running event loop that are not made by a task.
+
+    On asyncio a call is a callback, which costs a tenth of a task. trio has only tasks: each call
+    is one in *group*.
+    """
+
+    __slots__ = ("_group", "_loop")
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._loop = asyncio.get_running_loop() if _is_in_asyncio() else None
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Let the event loop call *function* soon, in a copy of this context."""
+        if self._loop is not None:
+            self._loop.call_soon(function)
+        else:
+            self._group.start_soon(_call, function)
+
+    def new_context(self) -> Context:
+        """A copy of this context, in which anyio can be used in a callback as well."""
+        context = copy_context()
+        if self._loop is not None:
+            context.run(tell_asyncio)
+        return context
+
+
+async def _call(function: Callable[[], None]) -> None:
+    function()
 
 
 def _is_in_asyncio() -> bool:

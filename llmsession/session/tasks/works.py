@@ -19,11 +19,13 @@ __all__ = ["Work", "Works"]
 class Work:
     """One running work, and the two scopes that stop it."""
 
-    __slots__ = ("_inner", "_outer", "_stopping", "is_done", "name")
+    __slots__ = ("_inner", "_outer", "_stopping", "is_done", "name", "result")
 
     def __init__(self, name: str, stopping: set[Work]) -> None:
         self.name = name
         self.is_done = False
+        self.result: object = None
+        """What its body returned; None until then, and if it returned nothing or was stopped."""
         self._stopping = stopping
         self._outer = anyio.CancelScope()
         self._inner = anyio.CancelScope()
@@ -44,14 +46,14 @@ class Work:
 
     async def run(
         self,
-        body: Callable[[], Awaitable[None]],
+        body: Callable[[], Awaitable[object]],
         ended: Callable[[Work], None],
         failed: Callable[[str, Exception], None],
     ) -> None:
         """Run *body* in the two scopes. Then call *ended*, whatever happened."""
         try:
             with self._outer, self._inner:
-                await body()
+                self.result = await body()
         except BaseException as error:  # must not end the works of other sessions
             failed(self.name, contained_in_task(error))
         finally:
@@ -77,7 +79,7 @@ class Works:
     def start(
         self,
         name: str,
-        body: Callable[[], Awaitable[None]],
+        body: Callable[[], Awaitable[object]],
         ended: Callable[[Work], None] | None = None,
     ) -> Work:
         """Run *body* as a task. Call *ended* when it is over, however it ended.

@@ -262,7 +262,7 @@ def checked_when_busy(when_busy: Any) -> WhenBusy:
 def checked_policy(policy: Any) -> InterruptPolicy | None:
     """*policy* of an interrupt; None stands for the configured one. Raises InvalidInput."""
     chosen = None if policy is None else checked_choice(policy, _POLICIES, "policy")
-    return cast(InterruptPolicy | None, chosen)
+    return cast("InterruptPolicy | None", chosen)  # as a text: making the type costs more
 
 
 def checked_recovery(recovery: Any) -> Recovery | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from llmsession.errors import Overloaded
 from llmsession.session.actor.mailbox import Mailbox
@@ -122,68 +120,3 @@ def test_statistics_say_how_full_each_lane_is() -> None:
     assert not box.is_empty
     read_all(box)
     assert box.is_empty
-
-
-@pytest.mark.parametrize("lane", ["report", "put_control", "put_work"])
-async def test_waiting_ends_when_something_comes_in(lane: str) -> None:
-    box = mailbox()
-    seen = []
-
-    async def actor() -> None:
-        await box.wait()
-        seen.append(box.next_nowait())
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(actor)
-            await anyio.sleep(1)
-            assert seen == []
-            getattr(box, lane)("here")
-    assert seen == ["here"]
-
-
-async def test_waiting_returns_at_once_while_something_is_unread() -> None:
-    box = mailbox()
-    box.put_work("w")
-    with anyio.CancelScope() as scope:
-        scope.cancel()  # any wait would raise here
-        await box.wait()
-        await box.wait()
-    assert box.next_nowait() == "w"
-
-
-async def test_a_cancelled_wait_loses_nothing() -> None:
-    box = mailbox(work_limit=100)
-    seen: list[str | None] = []
-
-    async def actor() -> None:
-        while len(seen) < 20:
-            with anyio.move_on_after(0.3):
-                await box.wait()
-            while (item := box.next_nowait()) is not None:
-                seen.append(item)
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            group.start_soon(actor)
-            for at in range(20):
-                await anyio.sleep(0.1 * (at % 7))
-                box.put_work(f"w{at}")
-    assert seen == [f"w{at}" for at in range(20)]
-
-
-async def test_what_comes_in_while_the_waiter_is_being_woken_is_read_too() -> None:
-    box = mailbox()
-    seen: list[list[str]] = []
-
-    async def actor() -> None:
-        await box.wait()
-        seen.append(read_all(box))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(actor)
-        await checkpoint()
-        box.put_work("w")
-        box.put_control("c")
-        box.report("r")
-    assert seen == [["r", "c", "w"]]

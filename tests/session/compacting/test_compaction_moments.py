@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import anyio
@@ -14,6 +13,7 @@ import pytest
 
 from llmsession import CompactionConfig, MemoryStore, Profile
 from llmsession.session.handles.session import live_state
+from llmsession.session.values import commands as c
 from llmsession.testing.scripted import Scripted, ScriptedReply, call, say
 from llmsession.turns import records as r
 from llmsession.turns.request import Request, StepTag
@@ -217,11 +217,12 @@ async def test_what_was_planned_under_another_configuration_is_not_applied() -> 
 async def test_what_was_asked_for_under_another_configuration_is_not_applied() -> None:
     async with caching() as on:
         await until_held(on)
-        other = CompactionConfig(keep_recent_turns=3)
-        async with compacting(on) as outcomes, anyio.create_task_group() as group:
-            # It is read while the plan is made.
-            group.start_soon(partial(on.session.configure, compaction=other))
-        assert [outcome.applied for outcome in outcomes] == [False]
+        actor = on.session.reference.actor
+        asked = c.Compact(actor.mailbox.number(), None)
+        actor.put(asked)
+        # It is read right after that, while the plan is made.
+        await on.session.configure(compaction=CompactionConfig(keep_recent_turns=3))
+        assert not (await asked.promise.wait()).applied
         assert await applied(on) == []
 
 
