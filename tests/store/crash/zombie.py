@@ -81,7 +81,6 @@ class _Zombie:
         self._tell(what="reached")
         while not self._may_go_on.exists():  # noqa: ASYNC110  # another process makes it
             await anyio.sleep(0.001)
-        self._tell(what="continued")
 
     async def _tool(self) -> str:
         await self.stand_still()
