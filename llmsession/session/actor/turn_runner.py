@@ -208,6 +208,10 @@ class TurnRunner:
             except ProviderError as error:
                 return partial(self._stream_failed, run, tag, checked_failure(error))
             except BaseException as error:  # a provider is foreign code
+                if work.is_cancelled and isinstance(error, anyio.get_cancelled_exc_class()):
+                    # On trio it may have been on its way when the work was abandoned, and is no
+                    # longer to be seen as that of this task.
+                    raise
                 fault = contained_in_task(error)
                 core.log.bug("provider.crashed", fault)
                 said = f"raised {error_text(error)}"

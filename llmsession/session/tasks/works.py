@@ -30,6 +30,11 @@ class Work:
         self._outer = anyio.CancelScope()
         self._inner = anyio.CancelScope()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Was it cancelled? True also after it was abandoned."""
+        return self._outer.cancel_called
+
     def cancel(self) -> None:
         """Cancel it. It may swallow the cancellation."""
         if not self.is_done:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncGenerator
 from typing import Any
 
+import anyio
 import pytest
 import structlog
 
 from llmsession import ProviderError, Tool
-from llmsession.testing.scripted import Script, ScriptedReply, call, say, think
+from llmsession.testing.scripted import Script, ScriptedProvider, ScriptedReply, call, say, think
+from llmsession.turns.request import Request, StepTag
+from llmsession.turns.stream import BlockStopped, StreamEvent
 from tests.session.actors import Quick, SwallowingCancellation, in_tool, stage
 
 SECRET = "xyzzy"
@@ -96,6 +100,39 @@ async def test_a_providers_bug_is_logged_with_its_traceback() -> None:
         await on.outcome("go")
     (entry,) = [e for e in entries if e["event"] == "provider.crashed"]
     assert isinstance(entry["exc_info"], ZeroDivisionError)
+
+
+class EndingWithTheGrace(ScriptedProvider):
+    """Its streams swallow a cancellation and are cancelled again at the moment in which the grace
+    period ends."""
+
+    def __init__(self, grace_s: float) -> None:
+        super().__init__(())
+        self.grace_s = grace_s
+        self.started = anyio.Event()
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        self.started.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(self.grace_s)
+        await anyio.sleep(5)
+        yield BlockStopped(0)
+
+
+async def test_a_cancellation_that_comes_with_the_end_of_the_grace_is_no_bug_of_the_provider() -> (
+    None
+):
+    for _ in range(20):  # trio wakes tasks of one moment in a random order
+        logger, entries = recorder()
+        provider = EndingWithTheGrace(0.5)
+        async with stage(provider=provider, logger=logger, grace_s=0.5) as on:
+            await on.session.send("go")
+            await provider.started.wait()
+            await on.session.interrupt()
+        assert [e for e in entries if e["log_level"] == "error"] == []
 
 
 async def test_without_a_logger_entries_go_to_the_standard_librarys_logger(
