@@ -291,6 +291,8 @@ class Actor:
             self._context.run(self._read_all)
         finally:
             self._is_reading = False
+        if not self.mailbox.is_empty and not self._is_releasing:
+            self._wake()  # a finalizer may have sent something after the last look
 
     def _read_all(self) -> None:
         try:
@@ -584,8 +586,11 @@ class Actor:
                 error = contained_in_task(error)
                 self.core.log.trouble("session.not_released", error=error_text(error))
         has_handed_over = self._hand_over is not None and self._hand_over.stage == "written"
-        self._end("moved" if has_handed_over else "closed")
-        self.core.subscriptions.end(self.session, moved=has_handed_over)
+        try:
+            self._end("moved" if has_handed_over else "closed")
+            self.core.subscriptions.end(self.session, moved=has_handed_over)
+        except Exception as error:  # a bug of ours must not keep those waiting who closed it
+            self.core.log.bug("actor.crashed", error)
         self._answer_ends()
         self._is_releasing = False
         self._read_mailbox()

@@ -566,6 +566,9 @@ class SessionState:
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
         """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
+        # Decodes what is left, so that nothing else stays in memory: no message of a part that was
+        # cut off, and no bytes of the log.
+        self.history = self.history
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)

@@ -23,6 +23,8 @@ from .sql import Statements, check_seals, owner_of, owner_values
 
 __all__ = ["Owners", "end_lease"]
 
+END_S = 30.0
+"""How long a store that closes waits for a renewal that the server does not answer."""
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
 TICK_S = 0.25
@@ -190,7 +192,8 @@ class Owners:
         """
         self._ending = True
         self._due.set()
-        await asyncio.wait([renewing])
+        await asyncio.wait([renewing], timeout=END_S)
+        renewing.cancel()
         if names := sorted(self._leases.owners):
             with suppress(StoreError):  # then the leases run out by themselves
                 await self._connections.execute(self._statements.end_leases, names)

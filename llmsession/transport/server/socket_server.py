@@ -423,7 +423,7 @@ class _Peer:
             self._finished.set()
             return
         self._drain_task = None
-        self.flush()
+        self._writes.add(self)
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -4,6 +4,7 @@ from the whole log, whatever the snapshot is like.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -20,6 +21,7 @@ from llmsession.errors import RecordDamaged, StoreError
 from llmsession.session.actor.snapshot_writer import MIN_RECORDS, SHARE, snapshots_every
 from llmsession.session.handles.session import LLMSession, live_state
 from llmsession.session.log import read_state as read_state_module
+from llmsession.session.log.joined import StoredTurns
 from llmsession.session.log.read_state import read_state
 from llmsession.session.snapshots import stored_log
 from llmsession.session.snapshots.format import VERSION
@@ -208,6 +210,23 @@ async def test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other
         assert await on.say("and now") == "more"
         await same_as_its_log(on, session)
     assert await same_as_the_log(store, session.id) == ""
+
+
+def kept_logs() -> int:
+    """How many logs are in memory because messages may have to be decoded from them."""
+    gc.collect()
+    return sum(isinstance(each, StoredTurns) for each in gc.get_objects())
+
+
+async def test_the_log_of_what_was_forgotten_does_not_stay_in_memory() -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    before = kept_logs()
+    async with stage(["more"], store=store, reopen=True) as on:
+        assert kept_logs() == before + 1
+        await on.session.forget(4)
+        assert kept_logs() == before
 
 
 async def test_the_first_usage_after_an_opening_prices_no_request_before_the_snapshot(
