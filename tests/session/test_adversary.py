@@ -35,6 +35,7 @@ from llmsession import (
     Tool,
 )
 from llmsession.compaction.policies import Balanced
+from llmsession.session.core.subscriptions import Subscriptions
 from llmsession.session.manager import runtime_of
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
@@ -483,6 +484,20 @@ async def test_closing_the_manager_closes_what_is_being_opened_too() -> None:
         assert raised == [SessionNotFound]
         assert on.manager.live == ()
         assert (await store.row("s")).owner is None
+
+
+async def test_a_bug_at_the_end_of_a_session_keeps_nobody_waiting_who_closed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise ZeroDivisionError
+
+    async with stage(["hi"]) as on:
+        await on.say("hello")
+        with monkeypatch.context() as broken:
+            broken.setattr(Subscriptions, "end", fail)
+            assert (await on.session.close()).session == "s"
+        assert await on.session.close()
 
 
 async def test_opening_a_session_that_is_being_closed_waits_for_its_end() -> None:
