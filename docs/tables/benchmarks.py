@@ -88,5 +88,5 @@ def _rows(name: str, results: Results) -> str:
 
 
 def _ratio(row: Row) -> str:
-    spread = f" ({min(row.ratios):.2g} to {max(row.ratios):.2g})" if row.ratios else ""
+    spread = f" ({min(row.ratios):.3g} to {max(row.ratios):.3g})" if row.ratios else ""
     return f"{row.ratio:.2f}{spread}"

@@ -59,7 +59,7 @@ def test_the_page_says_what_was_measured_with_its_bound_and_beside_other_pythons
     results = {"3.11": {"turns": TAKEN}, "3.14": {"turns": slower}}
     lines = page.figures(results).splitlines()
     assert lines[0] == "### `turns`"
-    assert lines[-1] == "| a turn | 123.5 us | 2 us | 2.00 (1 to 9.9) | 3 | 3.00 |"
+    assert lines[-1] == "| a turn | 123.5 us | 2 us | 2.00 (1 to 9.88) | 3 | 3.00 |"
     told = "| `turns` | 3.14 | 2026-11-23 | `abc` | 2 cores | quiet before, 0.01 cores meanwhile |"
     assert page.taken(results).splitlines()[-1] == f"{told} 10 s |"
 
