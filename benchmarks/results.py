@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from benchmarks.report import Row
 
-__all__ = ["RESULTS", "Results", "Taken", "read_results", "this_python", "write_results"]
+__all__ = ["RESULTS", "Results", "Taken", "read_results", "rounded", "this_python", "write_results"]
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -52,27 +52,17 @@ def read_results(path: Path = RESULTS) -> Results:
 
 def write_results(results: Results, path: Path = RESULTS) -> None:
     """As JSON that a reader can compare: figures in four digits, by name."""
-    ordered = {
-        python: {name: _rounded(taken) for name, taken in sorted(of.items())}
-        for python, of in sorted(results.items())
-    }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    ordered = {python: dict(sorted(of.items())) for python, of in sorted(results.items())}
+    plain = rounded(msgspec.to_builtins(ordered))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n")
 
 
-def _rounded(taken: Taken) -> Taken:
-    rows = [
-        msgspec.structs.replace(
-            row,
-            ours=_digits(row.ours),
-            bare=_digits(row.bare),
-            ratios=tuple(map(_digits, row.ratios)),
-        )
-        for row in taken.rows
-    ]
-    return msgspec.structs.replace(
-        taken, rows=rows, others=_digits(taken.others), took_s=round(taken.took_s)
-    )
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.4g}")
+def rounded(value: Any) -> Any:
+    """*value*, which is made of what JSON has, with its figures in four digits."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    return value

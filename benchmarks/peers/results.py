@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.machine import this_machine
+from benchmarks.results import rounded
 
 from .running import Ran
 
@@ -96,7 +97,7 @@ def read_results(path: Path) -> Results:
 def write_results(path: Path, results: Results) -> None:
     """As JSON that a reader can compare: figures in four digits, a line for each round."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    plain = _rounded(msgspec.to_builtins(results))
+    plain = rounded(msgspec.to_builtins(results))
     lines: list[bytes] = []
     for peers in plain["found"].values():
         for found in peers.values():
@@ -109,13 +110,3 @@ def write_results(path: Path, results: Results) -> None:
 
 
 _PLACE = re.compile(rb'"round (\d+)"')
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return value
