@@ -33,7 +33,7 @@ from .operations.listing import with_archived, with_titles
 from .operations.retention import RetentionSchedule, apply_retention, checked_interval
 from .operations.search import SearchPage, search_sessions
 from .registry.runtime import Runtime
-from .values.commands import HandOverWhen
+from .values.commands import HandOverWhen, check_repeatable
 from .values.config import Recovery, SessionConfig, Tool, Unbound, tools_with_callables
 from .values.labels import checked_tenant, with_max_age, with_tenant
 from .values.outcome import Closed
@@ -178,11 +178,12 @@ class SessionManager:
           ``llmsession.tenant``, and forks inherit it. At a service, a tenant can use only sessions
           whose ids begin with its name and a slash; random ids do.
         - *command_id* makes the call repeatable: a repeat returns the same session. It needs a
-          *session_id*.
+          *session_id*, and raises InvalidInput without one.
 
         Raises InvalidConfig, InvalidInput, SessionExists, StoreError, and SessionClosed if the
         manager is closing.
         """
+        check_repeatable(command_id, session_id)
         runtime = self._runtime
         runtime.check_accepting()
         if tenant is not None:

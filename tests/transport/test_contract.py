@@ -336,6 +336,13 @@ async def test_a_session_is_created_once_for_one_command_id(at: At) -> None:
             await place.sessions.create(CONFIG, session_id="x", command_id="c")
 
 
+async def test_a_repeatable_creation_without_an_id_of_the_session_is_refused(at: At) -> None:
+    async with at() as place:
+        with pytest.raises(InvalidInput, match="command_id 'c' needs a session_id"):
+            await place.sessions.create(CONFIG, command_id="c")
+        assert not await place.sessions.list()
+
+
 async def test_a_repeated_fork_is_the_same_session(at: At) -> None:
     async with at.session() as session:
         one = await session.fork(command_id="f")

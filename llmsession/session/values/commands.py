@@ -39,6 +39,7 @@ __all__ = [
     "StoreSummaries",
     "Submit",
     "WorkCommand",
+    "check_repeatable",
     "checked_command_id",
     "command_digest",
     "remembered",
@@ -82,6 +83,15 @@ def checked_command_id(command_id: object) -> str | None:
     if 0 < len(plain) <= 200 and plain.isprintable():
         return plain
     raise InvalidInput(f"command_id {command_id!r} must be a text of 1 to 200 printable characters")
+
+
+def check_repeatable(command_id: object, session_id: object) -> None:
+    """Raises InvalidInput for a creation that shall be repeatable, but has no id of a session."""
+    if command_id is not None and session_id is None:
+        raise InvalidInput(
+            f"command_id {command_id!r} needs a session_id: without one, a repeat would create"
+            " another session"
+        )
 
 
 def _digested(name: str, value: Any) -> bytes | str:

@@ -38,7 +38,7 @@ from llmsession.session.handles.reply_text import TextStream
 from llmsession.session.handles.turn import text_or_raise
 from llmsession.session.log.words import parse_query
 from llmsession.session.operations.search import SearchPage
-from llmsession.session.values.commands import IfBusy, checked_command_id
+from llmsession.session.values.commands import IfBusy, check_repeatable, checked_command_id
 from llmsession.session.values.config import Unbound, store_config
 from llmsession.session.values.outcome import USAGE_TURNS
 from llmsession.session.values.validation import (
@@ -157,6 +157,7 @@ class RemoteManager:
         """See ``SessionManager.create``. Raises InvalidConfig for tools with functions, because a
         function cannot be sent. *tenant* is for embedded sessions only: it raises InvalidInput."""
         _check_embedded_only(tenant=tenant)
+        check_repeatable(command_id, session_id)
         if not isinstance(config, SessionConfig):
             raise InvalidConfig(f"a session needs a SessionConfig, not {type(config).__name__}")
         config = config.sent()
