@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import anyio
@@ -64,6 +64,11 @@ class _Counter:
         """By session: the record up to which its log is not counted yet."""
         self.slices: dict[str, tuple[Spending, float]] = {}
         """By owner: how much, and until when by the event loop's clock."""
+
+
+def _those_after(names: Sequence[str], name: str) -> Iterator[str]:
+    """The sorted *names* that come after *name*, without a copy: a page may be of many sessions."""
+    return map(names.__getitem__, range(bisect_right(names, name), len(names)))
 
 
 class MemoryStore:
@@ -175,7 +180,7 @@ class MemoryStore:
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
         matches: list[SessionRow] = []
-        for name in self._names[bisect_right(self._names, after) :]:
+        for name in _those_after(self._names, after):
             if len(matches) >= limit:
                 break
             row = self._logs[name].row
@@ -184,8 +189,7 @@ class MemoryStore:
         return matches
 
     async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
-        names = self._unfinished[bisect_right(self._unfinished, after) :]
-        rows = (self._logs[name].row for name in names)
+        rows = (self._logs[name].row for name in _those_after(self._unfinished, after))
         return list(islice((row for row in rows if row.owner is None), limit))
 
     async def settle(self, row: SessionRow) -> None:
@@ -224,7 +228,7 @@ class MemoryStore:
     async def delete(self, session: str) -> None:
         self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)
         del self._logs[session]
-        self._names.remove(session)
+        del self._names[bisect_left(self._names, session)]
         self._mark(session, False)
         for counter in self._counters.values():
             counter.uncounted.pop(session, None)

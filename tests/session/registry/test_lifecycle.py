@@ -7,9 +7,10 @@ import contextvars
 import gc
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
-import anyio
+import anyio.lowlevel
 import pytest
 
 from llmsession import (
@@ -130,6 +131,24 @@ async def test_a_turn_that_nobody_holds_runs_to_its_end_and_is_evicted_then() ->
         assert len(on.manager.live) == 0
         on.session = await on.manager.open("s", unbound="caller")
         assert on.session.conversation()[-1].text == "a long reply " * 5
+
+
+async def test_while_many_sessions_are_evicted_others_go_on() -> None:
+    async with stage() as on:
+        for _ in range(500):
+            await on.manager.create(SessionConfig(model="m"))
+        gc.collect()
+        live = [len(on.manager.live)]
+
+        async def watch() -> None:
+            while live[-1] > 1:
+                await anyio.lowlevel.checkpoint()
+                live.append(len(on.manager.live))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            assert await runtime_of(on.manager).evict_idle() == 500
+        assert max(before - after for before, after in pairwise(live)) <= 100
 
 
 async def test_an_idle_session_has_no_task() -> None:
