@@ -469,12 +469,9 @@ class SessionManager:
             timeout_s = checked_seconds(timeout_s, "timeout_s")
         self._runtime.stop_accepting()
         with anyio.move_on_after(timeout_s):
-            for actor in self._runtime.actors:
-                for run in tuple(actor.turns.runs.values()):
-                    try:
-                        await run.outcome.wait()
-                    except SessionError:
-                        continue
+            for run in tuple(self._runtime.open_runs):
+                with suppress(SessionError):
+                    await run.outcome.wait()
         return tuple(actor.session for actor in self._runtime.actors if actor.turns.runs)
 
     async def close(self) -> tuple[Closed, ...]:
@@ -531,8 +528,8 @@ class SessionManager:
 
     @property
     def open_turns(self) -> int:
-        """The number of open turns in all sessions in memory. Takes time in proportion to these."""
-        return sum(len(actor.turns.runs) for actor in self._runtime.actors)
+        """The number of open turns in all sessions in memory."""
+        return len(self._runtime.open_runs)
 
 
 def runtime_of(manager: SessionManager) -> Runtime:

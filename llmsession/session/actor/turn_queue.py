@@ -66,7 +66,7 @@ class TurnQueue:
         """Continue the open turns of the log, if there are any. Their next event is a report."""
         running = self._core.state.running()
         for turn in self._core.state.open.values():
-            run = self.runs[turn.number] = resumed_run(turn)
+            run = self._add(resumed_run(turn))
             if turn is running:
                 self.runner.current = run
             else:  # the session was handed over
@@ -76,6 +76,11 @@ class TurnQueue:
             self._core.report(partial(self.runner.resume, self.runner.current))
         elif self._waiting:
             self._core.report(self._start_next)
+
+    def _add(self, run: Run) -> Run:
+        self.runs[run.number] = run
+        self._core.services.open_runs.add(run)
+        return run
 
     # Sends.
 
@@ -124,7 +129,7 @@ class TurnQueue:
         state = self._core.state
         starts = not self.runs
         number = state.counter.next()
-        run = self.runs[number] = Run(number, command.ingress)
+        run = self._add(Run(number, command.ingress))
         command.outcome = run.outcome
         record = r.TurnAccepted(
             turn=number,
@@ -265,6 +270,7 @@ class TurnQueue:
 
     def _turn_ended(self, run: Run) -> None:
         self.runs.pop(run.number, None)
+        self._core.services.open_runs.discard(run)
         if not self.runs:
             self.runs.clear()  # an emptied dict keeps its table, of 160 bytes
         outcome = run.ended_as

@@ -40,6 +40,7 @@ from .request_builder import ContextBuilder, Size
 from .session_log import SessionLog, log_trouble
 from .subscriptions import Subscriptions
 from .tenants import Tenants
+from .turn_run import Run
 
 MIN_CAP_CHARS = 1_000
 
@@ -54,8 +55,8 @@ class Services:
 
     __slots__ = (
         "_capping", "_frame", "_shared", "calibrations", "clock", "counter", "lease", "logger",
-        "loop_calls", "observers", "prices", "provider", "retention", "silence", "subscriptions",
-        "summariser", "tenants", "timers", "tool_threads", "works",
+        "loop_calls", "observers", "open_runs", "prices", "provider", "retention", "silence",
+        "subscriptions", "summariser", "tenants", "timers", "tool_threads", "works",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class Services:
         logger: Any | None,
         prices: PriceTable,
         tenants: Tenants,
+        open_runs: set[Run],
         summariser: Provider | None = None,
         observers: Sequence[SessionObserver] = (),
         retention: Sequence[Retention] = (),
@@ -93,6 +95,8 @@ class Services:
         self.clock = clock
         self.lease = lease
         self.logger = logger
+        self.open_runs = open_runs
+        """The accepted turns of all live sessions that have not ended."""
         self.tool_threads = ToolThreads()
         self._shared: tuple[SessionConfig, msgspec.Raw] | None = None
         self._frame: tuple[SessionConfig, Profile, Frame] | None = None

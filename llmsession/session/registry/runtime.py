@@ -43,6 +43,7 @@ from ..core.observers import SessionObserver
 from ..core.session_log import SessionLog, log_bug, log_trouble
 from ..core.subscriptions import Subscriptions
 from ..core.tenant_logs import TenantLogs, tenants_of
+from ..core.turn_run import Run
 from ..log.fork_records import Branch
 from ..log.state import SessionState
 from ..tasks.clock import checked_clock
@@ -155,6 +156,8 @@ class Runtime:
         self._newest_logged: tuple[bytes, SessionConfig] | None = None
         """The newest configuration that was read in a log, as it was there, and what it is here.
         Many sessions of one kind may be opened after each other."""
+        self.open_runs: set[Run] = set()
+        """The accepted turns of all live sessions that have not ended."""
         self._close_error: Exception | None = None
         self._warned: set[str] = set()
         """The unbound tools that a warning has already named."""
@@ -204,6 +207,7 @@ class Runtime:
             logger=self._logger,
             prices=self._prices,
             tenants=self.tenants,
+            open_runs=self.open_runs,
             observers=self._observers,
             retention=self.retention,
         )

@@ -49,8 +49,6 @@ from .refusals import RefusalLog
 
 __all__ = ["Admission", "Client", "Observer", "Router"]
 
-COUNT_TICKS = 10
-"""In so many ticks, which is a second, the open turns are counted once."""
 MAX_LOGGED_CHARS = 200
 """How much of an error's text is logged. The text may quote the client's frame."""
 TOO_MANY = "too many commands a second"
@@ -150,7 +148,9 @@ class Admission:
         )
         self._refusals = RefusalLog(self.log, time.monotonic)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open_turns = self._ticks = 0
+        self._open_turns = 0
+        """Those that were open at the last tick, and all that were sent since: which of these have
+        begun or ended is not known yet, so the limit may be reached early."""
         self._exporting = asyncio.Lock()
 
     def begin(self, on_tick: Callable[[], None]) -> None:
@@ -179,13 +179,7 @@ class Admission:
         return self._loop.time()
 
     def _tick(self) -> None:
-        # The exact count looks at every live session, so it is read once a second, and where the
-        # limit seems to be reached in each tick. In between every send adds one, and turns that end
-        # are not subtracted, so the limit may be reached early.
-        self._ticks += 1
-        limit = self.limits.open_turns
-        if self._ticks % COUNT_TICKS == 0 or (limit is not None and self._open_turns >= limit):
-            self._open_turns = self.manager.open_turns
+        self._open_turns = self.manager.open_turns
         self._refusals.tick()
         self._share_rates()
         self._on_tick()

@@ -160,6 +160,27 @@ async def test_an_idle_session_has_no_task() -> None:
         assert runtime_of(on.manager).running_works == ()
 
 
+async def test_open_turns_are_counted_until_they_end_or_their_session_leaves() -> None:
+    async with stage([never(), "hi", never(), never()]) as on:
+        manager = on.manager
+        turns = [await on.session.send(f"message {n}") for n in (1, 2)]
+        assert manager.open_turns == 2
+        await on.session.interrupt(turns[0].id)
+        await turns[1].outcome()
+        assert manager.open_turns == 0
+        await on.session.send("is left open")
+        await on.session.send("waits")
+        assert manager.open_turns == 2
+        await manager.hand_over("s", when="now")
+        assert manager.open_turns == 0
+        on.session = await manager.open("s", recovery="resume", unbound="caller")
+        assert manager.open_turns == 2
+        await manager.store.acquire("s", Owner("another"), takeover=True)
+        with pytest.raises(SessionMoved):
+            await on.session.interrupt()
+        assert manager.open_turns == 0
+
+
 async def test_close_interrupts_what_is_open_and_names_what_still_runs() -> None:
     async with in_tool(SwallowingCancellation(50)) as (on, turn):
         queued = await on.session.send("queued")

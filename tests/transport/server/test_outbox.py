@@ -180,7 +180,7 @@ async def test_a_loop_that_is_held_up_is_seen_to_be_late() -> None:
                 pass  # what a slow callback does to all others
             seen = len(ticks)
             await until(lambda: len(ticks) > seen)
-            assert lag.lag_s >= 0.1
+            assert ticks[seen] >= 0.1  # a later one may have halved it since
             await until(lambda: lag.lag_s < 0.05)
     finally:
         lag.stop()
