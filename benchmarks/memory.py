@@ -21,7 +21,7 @@ from llmsession.session.handles.session import LLMSession
 from llmsession.session.manager import runtime_of
 from llmsession.store import Batch, Store
 
-__all__ = ["run"]
+__all__ = ["MAX_IDLE_BYTES", "PROVIDER", "resident_bytes", "run"]
 
 EVICTED = 100_000
 LIVE = 10_000
@@ -32,7 +32,8 @@ MAX_EVICTED, MAX_LIVE = 0.5, 4.0
 PROVIDER = Replays((recorded_message(1, "assistant", "a short answer"),))
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """The resident set of this process, garbage collected."""
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * 4096
@@ -45,14 +46,14 @@ async def _evicted() -> float:
         config = SessionConfig(model="m")
         await manager.create(config)
         await runtime_of(manager).evict_idle()
-        before = _resident_bytes()
+        before = resident_bytes()
         for at in range(EVICTED):
             await manager.create(config)
             if at % 1000 == 999:
                 await runtime_of(manager).evict_idle()
         await runtime_of(manager).evict_idle()
         assert not manager.live
-        return (_resident_bytes() - before) / EVICTED
+        return (resident_bytes() - before) / EVICTED
 
 
 async def _stored() -> float:
@@ -65,12 +66,12 @@ async def _stored() -> float:
         body = record.body
         owner = (await store.row(session.id)).owner
         assert owner is not None
-        before = _resident_bytes()
+        before = resident_bytes()
         for at in range(EVICTED):
             lease = await store.create(f"{at:032x}", owner)
             store.append(_batch(lease.session, bytes(bytearray(body))), lambda result: None)
             await store.release(lease)
-        return (_resident_bytes() - before) / EVICTED
+        return (resident_bytes() - before) / EVICTED
 
 
 def _batch(session: str, body: bytes) -> Batch:
@@ -82,7 +83,7 @@ async def _live() -> float:
     async with SessionManager(provider=PROVIDER) as manager:
         config = SessionConfig(model="m")
         await manager.create(config)
-        before = _resident_bytes()
+        before = resident_bytes()
         held: list[tuple[LLMSession, object]] = []
         for _ in range(LIVE):
             session = await manager.create(config)
@@ -93,7 +94,7 @@ async def _live() -> float:
                 await anext(subscription)
             held.append((session, subscription))
         assert all(len(session.conversation()) == 10 for session, _ in held)
-        return (_resident_bytes() - before) / LIVE
+        return (resident_bytes() - before) / LIVE
 
 
 async def _idle(store: Store) -> float:
@@ -102,13 +103,13 @@ async def _idle(store: Store) -> float:
         config = SessionConfig(model="m")
         held = [await manager.create(config)]
         await (await held[0].send("a short question")).outcome()
-        before = _resident_bytes()
+        before = resident_bytes()
         for _ in range(IDLE):
             session = await manager.create(config)
             await (await session.send("a short question")).outcome()
             held.append(session)
         assert all(len(session.conversation()) == 2 for session in held)
-        return (_resident_bytes() - before) / IDLE
+        return (resident_bytes() - before) / IDLE
 
 
 async def _idle_in_memory() -> float:
@@ -123,7 +124,7 @@ async def _idle_in_sqlite() -> float:
 async def _tasks() -> float:
     """Bytes for each of 10,000 anyio tasks that wait on a stream of their own."""
     async with anyio.create_task_group() as group:
-        before = _resident_bytes()
+        before = resident_bytes()
         kept = []
 
         async def wait(stream: MemoryObjectReceiveStream[object]) -> None:
@@ -135,7 +136,7 @@ async def _tasks() -> float:
             kept.append((send, receive))
             group.start_soon(wait, receive)
         await anyio.sleep(0.1)
-        used = (_resident_bytes() - before) / TASKS
+        used = (resident_bytes() - before) / TASKS
         group.cancel_scope.cancel()
         for send, receive in kept:
             send.close()
