@@ -67,14 +67,6 @@ class Others:
         others = (all_s - self._all_s) - (_own_cpu() - self._own_s)
         return max(0.0, others / max(now_s - self._now_s, 1e-9))
 
-    def told(self) -> str:
-        """The Python, the machine, the commit, and its load, in a line."""
-        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-        return (
-            f"Python {platform.python_version()}, {os.cpu_count()} cores, commit {commit_of()},"
-            f" {self.took_s:.0f} s; others used {self.cores:.2f} cores, load {load} at the end"
-        )
-
 
 def _look() -> float:
     others = Others()

@@ -11,11 +11,10 @@ import msgspec
 
 from benchmarks.cluster import at_owner, failures, many, moves, throughput
 from benchmarks.cluster.processes import Stage, staged
-from benchmarks.machine import Others
 from benchmarks.report import Row, settled
 from tests.store.postgres.server import NoServer
 
-__all__ = ["GROUPS", "Plan", "as_markdown", "run"]
+__all__ = ["GROUPS", "Plan", "run"]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -44,34 +43,12 @@ GROUPS: dict[str, Group] = {
 
 
 def run(plan: Plan | None = None) -> list[Row]:
-    """All rows. A group is measured once more where one of its rows is over its bound. Prints the
-    table in Markdown, too, with the machine and how busy others kept it."""
-    others, plan = Others(), plan or Plan()
+    """All rows. A group is measured once more where one of its rows is over its bound."""
+    plan = plan or Plan()
     try:
         with staged() as stage:
-            rows = [
+            return [
                 row for group in GROUPS.values() for row in settled(partial(group, stage, plan))
             ]
     except NoServer as error:
         raise SystemExit(f"no PostgreSQL can be run here: {error}") from error
-    print(as_markdown(rows, others.told()))
-    return rows
-
-
-def as_markdown(rows: Sequence[Row], machine: str) -> str:
-    """*rows* as the lines of a table in Markdown, below the line *machine*."""
-    lines = [
-        machine,
-        "",
-        "| what | ours | bare | ratio (range) | bound |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        spread = f" ({min(row.ratios):.2f} to {max(row.ratios):.2f})" if row.ratios else ""
-        bound = "none" if row.bound is None else f"{row.bound:g}"
-        what = f"{row.name}; {row.note}" if row.note else row.name
-        lines.append(
-            f"| {what} | {row.ours:.4g} {row.unit} | {row.bare:.4g} {row.unit} |"
-            f" {row.ratio:.2f}{spread} | {bound} |"
-        )
-    return "\n".join(lines)

@@ -12,7 +12,7 @@ from benchmarks.cluster.figures import Measured, absolute, in_turns, paired
 from benchmarks.cluster.many import Placement, StartUp, joined, view_of
 from benchmarks.cluster.moves import Moves
 from benchmarks.cluster.processes import staged
-from benchmarks.cluster.table import GROUPS, Plan, as_markdown
+from benchmarks.cluster.table import GROUPS, Plan
 from benchmarks.cluster.throughput import Throughput
 from llmsession.cluster import host_of
 from tests.store.postgres.server import NoServer
@@ -68,14 +68,3 @@ async def test_sides_take_turns_and_each_is_the_first_one_once() -> None:
 def test_a_figure_that_is_not_reached_in_time_is_over_its_bound() -> None:
     assert absolute("answers", [0.9], 1.0, "s").holds
     assert not absolute("answers", [math.inf], 1.0, "s").holds
-
-
-def test_the_table_can_be_pasted_into_the_page() -> None:
-    rows = [absolute("a hand-over", [10.0], 20.0, "ms", "p90 12 ms")]
-    assert as_markdown(rows, "a machine").splitlines() == [
-        "a machine",
-        "",
-        "| what | ours | bare | ratio (range) | bound |",
-        "| --- | --- | --- | --- | --- |",
-        "| a hand-over; p90 12 ms | 10 ms | 20 ms | 0.50 (0.50 to 0.50) | 1 |",
-    ]
