@@ -53,7 +53,7 @@ __all__ = ["exponent", "long_log", "run"]
 
 SIZES = (100, 1_000, 10_000, 100_000)
 MAX_EXPONENT = 0.1
-MAX_OPENING_EXPONENT, MAX_OPENING_RATIO = 1.1, 3.0
+MAX_OPENING_EXPONENT, MAX_OPENING_RATIO, MIN_OPENING_TURNS = 1.1, 1.5, 1_000
 TURNS_BETWEEN_TOOLS, TURNS_BETWEEN_COMPACTIONS = 10, 20
 WARM_UP, ROUNDS, TURNS, READS = 40, 5, 20, 100
 """Turns before the first measurement, measurements of each work, and how often a measurement does
@@ -244,7 +244,7 @@ async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession],
     return (meter.now() - started) / READS
 
 
-OPENING, READING = "opening a session", "reading its log"
+OPENING, OPENING_EMPTY, READING = "opening a session", "opening an empty session", "reading its log"
 USAGE_AGAIN = "the first usage() after an opening"
 COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
 TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
@@ -305,9 +305,11 @@ class _Watched(SqliteStore):
         self.saved.set()
 
 
-async def _measure_opening(turns: int) -> dict[str, float]:
-    """The CPU seconds of reading the log of a session of *turns* turns, of opening it from its
-    snapshot, and of ``usage`` after that; of the cheapest round, without the collector's passes.
+async def _measure_opening(turns: int) -> tuple[dict[str, float], list[float]]:
+    """The CPU seconds of reading the log of a session of *turns* turns into memory, of opening it
+    from its snapshot, of ``usage`` after that, and of opening an empty session; of the cheapest
+    round, without the collector's passes. And how many times the reading an opening took, in each
+    round.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, provider, least = Path(folder) / "opening.db", Instant(), dict[str, float]()
@@ -320,16 +322,21 @@ async def _measure_opening(turns: int) -> dict[str, float]:
             head = session.status().seq
             if head >= MIN_RECORDS:
                 await first.saved.wait()
-        for _ in range(ROUNDS):
+        ratios: list[float] = []
+        for _ in range(2 * ROUNDS):
             store = SqliteStore(path)
             async with SessionManager(provider=provider, store=store, tools=TOOLS) as manager:
                 assert (await store.row(session.id)).head == head  # opens the file, too
-                after = 0
+                empty = await manager.create(CONFIG)
+                await empty.close()
+                bodies: list[bytes] = []
                 with Meter() as meter:
                     started = meter.now()
-                    while after < head:
-                        after = (await store.read(session.id, after=after, limit=PAGE))[-1].seq
+                    while len(bodies) < head:
+                        page = await store.read(session.id, after=len(bodies), limit=PAGE)
+                        bodies += [record.body for record in page]
                     read = meter.now() - started
+                del bodies, page
                 with Meter() as meter:
                     started = meter.now()
                     again = await manager.open(session.id)
@@ -338,30 +345,44 @@ async def _measure_opening(turns: int) -> dict[str, float]:
                     started = meter.now()
                     again.usage()
                     usage = meter.now() - started
-            least[USAGE_AGAIN] = min(usage, least.get(USAGE_AGAIN, usage))
-            least[READING] = min(read, least.get(READING, read))
-            least[OPENING] = min(opening, least.get(OPENING, opening))
-    return least
+                with Meter() as meter:
+                    started = meter.now()
+                    await manager.open(empty.id)
+                    opening_empty = meter.now() - started
+            costs = {
+                READING: read, OPENING: opening, USAGE_AGAIN: usage, OPENING_EMPTY: opening_empty
+            }  # fmt: skip
+            least = {name: min(cost, least.get(name, cost)) for name, cost in costs.items()}
+            ratios.append(opening / read)
+    return least, ratios
 
 
 def _opening_rows(sizes: Sequence[int]) -> list[Row]:
-    """Of an opening, what comes on top of reading the bytes grows with the tables of the snapshot,
-    which have an entry for each turn: linear, with few nanoseconds of each record.
+    """Opening a session from its snapshot, beside reading its log into memory, page by page, by
+    the same store. On top of that come the parts of the snapshot that are decoded, and what each
+    opening costs, however short the log is.
     """
-    tables = [anyio.run(_measure_opening, size) for size in sizes]
+    measured = [anyio.run(_measure_opening, size) for size in sizes]
+    tables = [table for table, _ in measured]
     beyond = [max(0.0, table[OPENING] - table[READING]) for table in tables]
     law = _law("in SQLite", f"{OPENING}, without reading the bytes", sizes, beyond)
     usage = _law("in SQLite", USAGE_AGAIN, sizes, [table[USAGE_AGAIN] for table in tables])
-    last = tables[-1]
-    ratio = Row(
-        name=f"{OPENING} of {sizes[-1]:,} turns, in SQLite, beside reading the bytes of its log",
-        ours=last[OPENING] * 1e6,
-        bare=last[READING] * 1e6,
-        unit="us",
-        ratios=(last[OPENING] / last[READING],),
-        bound=MAX_OPENING_RATIO,
-    )
-    return [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT), ratio, usage]
+    rows = [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT)]
+    for size, (table, ratios) in zip(sizes, measured, strict=True):
+        if size < MIN_OPENING_TURNS:
+            continue
+        rows.append(
+            Row(
+                name=f"{OPENING} of {size:,} turns, in SQLite, beside reading the bytes of its log",
+                ours=table[OPENING] * 1e6,
+                bare=table[READING] * 1e6,
+                unit="us",
+                ratios=tuple(ratios),
+                bound=MAX_OPENING_RATIO if size > MIN_OPENING_TURNS else None,
+                note=f"opening an empty session: {table[OPENING_EMPTY] * 1e6:.4g} us",
+            )
+        )
+    return [*rows, usage]
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

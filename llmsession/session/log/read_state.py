@@ -124,3 +124,5 @@ def _fold_page(
         if folded is not None:
             folded(state, record)
     state.add_bytes(stored.body for stored in page)
+    if state.head > PAGE:  # a long log will have a snapshot
+        state.split_tables()

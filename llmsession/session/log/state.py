@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -33,12 +33,13 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN
 from ..values.sums import NO_SUMS
+from ..values.tables import Entries, Table, remove
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .joined import Joined, StoredMessages, appended
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
-__all__ = ["OpenTurn", "SessionState", "fold"]
+__all__ = ["TABLES_BY_TEXT", "TABLES_BY_TURN", "OpenTurn", "SessionState", "fold"]
 
 
 _NOTHING_USED = Usage()
@@ -92,6 +93,14 @@ class OpenTurn(msgspec.Struct):
     def unanswered(self) -> tuple[r.PendingCall, ...]:
         """The calls of the incomplete step without a result in the log."""
         return tuple(call for call in self.calls if call.id not in self.answers)
+
+
+TABLES_BY_TURN: Final = (
+    "ended", "accepted_at", "accepted_time", "committed_at", "turn_usage", "requests",
+    "receipts_by_turn",
+)  # fmt: skip
+TABLES_BY_TEXT: Final = ("call_turns", "summaries", "commands")
+"""The names of the tables of a state that grow with its log."""
 
 
 _NO_TURNS: frozenset[int] = frozenset()
@@ -168,23 +177,23 @@ class SessionState:
         """
         self.open: dict[int, OpenTurn] = {}
         self.view = View()
-        self.summaries: dict[str, str] = {}
+        self.summaries: Entries[str, str] = {}
         self.receipts: tuple[PendingReceipt, ...] = ()
-        self.call_turns: dict[str, int] = {}
+        self.call_turns: Entries[str, int] = {}
         """The turn of every call id in the session. Ids are never used again."""
         self.runners: dict[str, r.Runner] = {}
         """Who ran each tool, by its name, when the model called it last."""
-        self.ended: dict[int, str] = {}
+        self.ended: Entries[int, str] = {}
         """How each turn ended: ``committed``, ``aborted`` or ``failed``."""
-        self.accepted_at: dict[int, int] = {}
+        self.accepted_at: Entries[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
-        self.accepted_time: dict[int, float] = {}
+        self.accepted_time: Entries[int, float] = {}
         """When each turn was accepted, in seconds since the epoch. Forgotten turns have no entry.
         For an imported turn it is the time of its first message, if the source has one.
         """
-        self.committed_at: dict[int, int] = {}
+        self.committed_at: Entries[int, int] = {}
         """The seq of each turn's commit. A fork at that turn shares the log up to there."""
-        self.receipts_by_turn: dict[int, tuple[PendingReceipt, ...]] = {}
+        self.receipts_by_turn: Entries[int, tuple[PendingReceipt, ...]] = {}
         """The receipts in a turn's message. They are pending again if the turn is rewound."""
         # Turns whose content is already erased from the log, although no record read so far says
         # that they were forgotten. That record comes later in the log, or it is in the log of the
@@ -192,12 +201,12 @@ class SessionState:
         self.erased = _NO_TURNS
         self.pending_redaction: Redaction | None = None
         """Forgotten content that is still in the log and must be erased."""
-        self.commands: dict[str, r.CommandAnswer] = {}
-        self.turn_usage: dict[int, Usage] = {}
+        self.commands: Entries[str, r.CommandAnswer] = {}
+        self.turn_usage: Entries[int, Usage] = {}
         self.usage = Usage()
         self.summary_usage = _NOTHING_USED
         """The part of ``usage`` that summaries used."""
-        self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
+        self.requests: Entries[int, tuple[r.ModelRequest, ...]] = {}
         """The requests of each ended turn, in order."""
         self.summary_requests: list[r.ModelRequest] = []
         """The requests for summaries, which belong to no turn."""
@@ -266,6 +275,13 @@ class SessionState:
         """The records that were applied last are *bodies* in the log. See ``checksum``."""
         if self.checksum is not None:
             self.checksum = crc32(b"".join(bodies), self.checksum)
+
+    def split_tables(self) -> None:
+        """Make the tables cheap to copy, for a snapshot. Looks at each entry, the first time."""
+        for name in (*TABLES_BY_TURN, *TABLES_BY_TEXT):
+            entries = getattr(self, name)
+            if not isinstance(entries, Table):
+                setattr(self, name, Table.of(entries))
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
@@ -544,8 +560,7 @@ class SessionState:
         self._cut_history(count, self.message_count)
         self._unreport()
         self.view = self.view.without_head(count, self.message_count, calls)
-        for call in calls:
-            self.summaries.pop(call, None)
+        remove(self.summaries, calls)
         if count or not record.before:
             self.seed = None
         self._forget(record.seq, turns)
@@ -573,9 +588,8 @@ class SessionState:
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
         self.erased -= turns
-        for turn in turns:
-            self.committed_at.pop(turn, None)
-            self.accepted_time.pop(turn, None)
+        remove(self.committed_at, turns)
+        remove(self.accepted_time, turns)
         self.commands = {
             name: redact_answer(command, turns) for name, command in self.commands.items()
         }
@@ -591,14 +605,15 @@ class SessionState:
         turn.
         """
         changed: dict[int, str] = {}
-        for turn, receipts in tuple(self.receipts_by_turn.items()):
+        kept: dict[int, tuple[PendingReceipt, ...]] = {}
+        for turn, receipts in self.receipts_by_turn.items():
             left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
-            if turn in turns or not left:
-                del self.receipts_by_turn[turn]
-            else:
-                self.receipts_by_turn[turn] = left
-            if turn not in turns and left != receipts:
-                changed[turn] = receipt_text(left) or ""
+            if turn not in turns:
+                if left:
+                    kept[turn] = left
+                if left != receipts:
+                    changed[turn] = receipt_text(left) or ""
+        self.receipts_by_turn = kept
         if changed:
             history = list(self.history)
             for turn in changed.keys() & {message.turn for message in history}:
