@@ -208,7 +208,7 @@ STATE_FIELDS = (
     {*SessionState.__slots__, "history"}
     - {"_history", "_stored", "_unjoined"}  # where the messages of the history are
     - {"checksum", "snapshot_head", "sums"}
-    - {"runners"}  # a redacted log does not say what tools a forgotten turn called
+    - {"last_calls"}  # a redacted log may have them in another order
 )
 """All that a state says of its session; not what it knows of the store."""
 

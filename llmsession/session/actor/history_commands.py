@@ -29,7 +29,7 @@ from llmsession.turns.request import Profile
 
 from ..core.core import Core, Report
 from ..core.idempotency_keys import IdempotencyKeys
-from ..log.erasing import erase
+from ..log.erasing import Erased, erase
 from ..log.history_cuts import Excess, excess_of, first_since, forgotten_turns, messages_before
 from ..log.state import SessionState
 from ..values import commands as c
@@ -323,7 +323,7 @@ class HistoryCommands:
             return
         # The request builder caches requests that contain the erased content, so it is replaced.
         self._core.renew_builder()
-        self._core.state.checksum = None  # of the rewritten log, until it is read again
+        self._core.state.checksum = None  # until it is known what the rewritten log is
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 
@@ -333,12 +333,13 @@ class HistoryCommands:
 
         async def work() -> None:
             try:
-                await erase(self._store, core.journal.lease, pending_redaction)
+                lease = core.journal.lease
+                erased = await erase(self._store, lease, pending_redaction, lambda: core.state.head)
             except BaseException as error:  # a store is foreign code
                 lost = self._error(contained_in_task(error))
                 core.report(lambda: self._lost(lost))
             else:
-                core.report(lambda: self._erased(command))
+                core.report(lambda: self._erased(command, erased))
 
         return work
 
@@ -353,8 +354,9 @@ class HistoryCommands:
         lost.__cause__ = error
         return lost
 
-    def _erased(self, command: _Change) -> None:
+    def _erased(self, command: _Change, erased: Erased) -> None:
         self._erasing = False
+        self._core.state.rewritten(erased.seq, erased.checksum)
         self._core.journal.write(r.RecordsRedacted(), lambda: self._end(command))
 
     def _end(self, command: _Change) -> None:

@@ -123,8 +123,8 @@ class SessionState:
         "call_turns", "charged", "checksum", "commands", "committed_at",
         "committed_report", "config", "counter", "ended", "epoch", "erased",
         "forgotten", "generation", "handed_over_at", "head", "head_turn", "id_ranges",
-        "labels", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
-        "receipts_by_turn", "reported", "requests", "runners", "seed", "session",
+        "labels", "last_calls", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
+        "receipts_by_turn", "reported", "requests", "seed", "session",
         "snapshot_head", "source", "suggests_new_session", "summaries",
         "summary_requests", "summary_usage", "sums", "turn_count", "turn_usage",
         "usage", "view",
@@ -157,12 +157,12 @@ class SessionState:
         self.checksum: int | None = 0
         """The CRC-32 of the log's bytes up to ``head``, for a snapshot. Who applies records that
         were read or appended adds their bytes with ``add_bytes``. None: not known, because records
-        were rewritten.
+        are being rewritten.
         """
         self.sums = NO_SUMS
         """What the snapshot that this state was read from says of the cost of ``requests``."""
         self.snapshot_head = 0
-        """The records that the newest snapshot in the store covers, as far as is known."""
+        """The records that the newest snapshot in the store covers, or that one was tried for."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
@@ -181,8 +181,8 @@ class SessionState:
         self.receipts: tuple[PendingReceipt, ...] = ()
         self.call_turns: Entries[str, int] = {}
         """The turn of every call id in the session. Ids are never used again."""
-        self.runners: dict[str, r.Runner] = {}
-        """Who ran each tool, by its name, when the model called it last."""
+        self.last_calls: dict[str, tuple[r.Runner, int]] = {}
+        """Who ran each tool, by its name, when the model called it last, and in which turn."""
         self.ended: Entries[int, str] = {}
         """How each turn ended: ``committed``, ``aborted`` or ``failed``."""
         self.accepted_at: Entries[int, int] = {}
@@ -219,6 +219,11 @@ class SessionState:
     def is_handed_over(self) -> bool:
         """Did the last owner give the session up on purpose, with what is open?"""
         return self.handed_over_at == self.head > 0
+
+    @property
+    def runners(self) -> dict[str, r.Runner]:
+        """Who ran each tool, by its name, when the model called it last."""
+        return {name: runner for name, (runner, _) in self.last_calls.items()}
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started; None if there is none."""
@@ -282,6 +287,13 @@ class SessionState:
             entries = getattr(self, name)
             if not isinstance(entries, Table):
                 setattr(self, name, Table.of(entries))
+
+    def rewritten(self, seq: int, checksum: int) -> None:
+        """The log was rewritten: up to the record *seq* its bytes have *checksum* now. See
+        ``checksum``, which stays unknown if *seq* is not the last record.
+        """
+        self.snapshot_head = 0  # a rewrite takes the snapshot along
+        self.checksum = checksum if seq == self.head else None
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
@@ -404,7 +416,8 @@ class SessionState:
         turn.all_calls += record.calls
         for call in record.calls:
             self.call_turns[call.id] = record.turn
-            self.runners[call.name] = call.runner
+            if call.name:  # else the turn was forgotten
+                self.last_calls[call.name] = call.runner, record.turn
         self._stage_reply(turn, record.reply, record.at)
 
     def _answered(self, record: r.ToolsAnswered) -> None:
@@ -588,6 +601,9 @@ class SessionState:
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
         self.erased -= turns
+        # A turn before them that is kept called none of these tools: what is forgotten is older.
+        calls_left = self.last_calls.items()
+        self.last_calls = {name: call for name, call in calls_left if call[1] not in turns}
         remove(self.committed_at, turns)
         remove(self.accepted_time, turns)
         self.commands = {

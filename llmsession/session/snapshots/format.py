@@ -100,7 +100,7 @@ class _Changing(msgspec.Struct, frozen=True, omit_defaults=True):
 
     last_turn: int
     open: tuple[OpenTurn, ...] = ()
-    runners: dict[str, r.Runner] = {}
+    last_calls: dict[str, tuple[r.Runner, int]] = {}
 
 
 class _Slice(msgspec.Struct, frozen=True, array_like=True):
@@ -162,7 +162,7 @@ def encoder_of(
     place = _Place(state.head, state.checksum)
     # An open turn is changed in place, so it is encoded now.
     changing = msgspec.Raw(
-        encode_json(_Changing(state.counter.last, tuple(state.open.values()), state.runners))
+        encode_json(_Changing(state.counter.last, tuple(state.open.values()), state.last_calls))
     )
     small = _Small(**{name: getattr(state, name) for name in _Small.__struct_fields__})
     tables = {name: getattr(state, name).copy() for name in _columns}
@@ -246,7 +246,7 @@ class Snapshot:
         state.head, state.checksum, state.snapshot_head = self.seq, self.checksum, self.seq
         state.counter = TurnCounter(head.changing.last_turn)
         state.sums = head.sums
-        state.runners = head.changing.runners
+        state.last_calls = head.changing.last_calls
         state.open = {turn.number: turn for turn in head.changing.open}
         for name, table in self._tables.items():
             setattr(state, name, table)

@@ -36,7 +36,7 @@ SEEDS = range(300, 306)
 
 def fields_of(state: SessionState) -> dict[str, Any]:
     """Everything that *state* holds, by name, with the whole history."""
-    names = (STATE_FIELDS | {"runners", "checksum"}) - {"counter", "erased"}
+    names = (STATE_FIELDS | {"last_calls", "checksum"}) - {"counter", "erased"}
     # JSON, because an order of entries matters too, and a Raw is equal only to itself.
     fields = {name: encode_plain(getattr(state, name)) for name in sorted(names)}
     return {**fields, "counter": state.counter.last, "erased": state.erased}
