@@ -14,8 +14,8 @@ from .redaction import Redaction
 
 __all__ = ["Erased", "erase"]
 
-PAGE = 256
-"""Records that are read at a time, a few turns, so that the log need not fit into memory."""
+PAGE = 64
+"""Records that are read at a time: that takes a millisecond or two of the event loop."""
 
 
 class Erased(NamedTuple):

@@ -13,7 +13,15 @@ from typing import overload
 
 from llmsession.turns.messages import Message
 
-__all__ = ["Joined", "StoredMessages", "StoredTurns", "appended", "turn_lengths"]
+__all__ = [
+    "Joined",
+    "StoredMessages",
+    "StoredTurns",
+    "appended",
+    "place_of",
+    "turn_lengths",
+    "turns_between",
+]
 
 
 def appended(history: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -33,6 +41,45 @@ def turn_lengths(history: Sequence[Message]) -> tuple[list[int], list[int]]:
         return turns + more_turns, counts + more_counts
     groups = [(turn, len(list(group))) for turn, group in groupby(history, attrgetter("turn"))]
     return [turn for turn, _ in groups], [count for _, count in groups]
+
+
+def turns_between(history: Sequence[Message], first: int, end: int) -> list[int]:
+    """The turns of the messages from position *first* to *end* of *history*, where turns begin, in
+    order. Decodes nothing.
+    """
+    stored, rest = _parts(history)
+    count = len(stored)
+    turns = stored.part(min(first, count), min(end, count)).turns if count else ()
+    others = rest[max(0, first - count) : max(0, end - count)]
+    return [*turns, *dict.fromkeys(message.turn for message in others)]
+
+
+def place_of(history: Sequence[Message], turn: int) -> tuple[int, int]:
+    """The position of the first message of *turn* in *history*, and the position after its last
+    one. Decodes nothing. Raises ValueError if the turn is not in it.
+    """
+    stored, rest = _parts(history)
+    if stored and turn in stored.turns:
+        return stored.place_of(turn)
+    # Nearly always a turn near the end is looked for.
+    end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].turn == turn), 0)
+    if not end:
+        raise ValueError(f"turn {turn} is not in the history")
+    first = end
+    while first and rest[first - 1].turn == turn:
+        first -= 1
+    return len(stored) + first, len(stored) + end
+
+
+def _parts(
+    history: Sequence[Message],
+) -> tuple[StoredMessages | tuple[()], Sequence[Message]]:
+    """The part of *history* that is decoded when it is used, and the rest."""
+    if isinstance(history, StoredMessages):
+        return history, ()
+    if isinstance(history, Joined) and isinstance(history.first, StoredMessages):
+        return history.first, history.second
+    return (), history
 
 
 class Joined(Sequence[Message]):
@@ -142,6 +189,12 @@ class StoredMessages(Sequence[Message]):
         starts = self._stored.starts
         first, end = bisect_left(starts, self._first), bisect_left(starts, self._end)
         return [starts[turn + 1] - starts[turn] for turn in range(first, end)]
+
+    def place_of(self, turn: int) -> tuple[int, int]:
+        """Where the messages of *turn*, which is in it, begin and end. Decodes nothing."""
+        index = self._stored.turns.index(turn)
+        starts = self._stored.starts
+        return starts[index] - self._first, starts[index + 1] - self._first
 
     def __len__(self) -> int:
         return self._end - self._first

@@ -35,7 +35,7 @@ from ..values.history_limits import NOTHING_FORGOTTEN
 from ..values.sums import NO_SUMS
 from ..values.tables import Entries, Table, remove
 from .history_cuts import forgotten_turns, messages_before, messages_through
-from .joined import Joined, StoredMessages, appended
+from .joined import Joined, StoredMessages, appended, turns_between
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
@@ -240,6 +240,11 @@ class SessionState:
             history = self._history = (*self._stored, *history)
             self._stored = None
         return history
+
+    @property
+    def is_decoded(self) -> bool:
+        """Are all messages of the history decoded?"""
+        return self._stored is None
 
     @history.setter
     def history(self, messages: tuple[Message, ...]) -> None:
@@ -545,18 +550,17 @@ class SessionState:
 
     def _rewound(self, record: r.ConversationRewound) -> None:
         count = messages_through(self.messages, record.to)
-        gone = self.messages[count:]
+        gone = turns_between(self.messages, count, self.message_count)
         self.generation = record.generation
         self._cut_history(0, count)
         self.view = self.view.clamped(count)
         self.suggests_new_session = False
         self._unreport()
         if self.summaries:
-            for message in gone:
-                for call in message.tool_calls:
-                    self.summaries.pop(call.id, None)
-        turns = dict.fromkeys(message.turn for message in gone)
-        carried = (self.receipts_by_turn.get(turn, ()) for turn in turns)
+            turns = frozenset(gone)
+            calls = [call for call in self.summaries if self.call_turns.get(call) in turns]
+            remove(self.summaries, calls)
+        carried = (self.receipts_by_turn.get(turn, ()) for turn in gone)
         self.receipts = (*chain.from_iterable(carried), *self.receipts)
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:

@@ -28,17 +28,19 @@ async def read_from_snapshot(
     ignored: Callable[[str], None],
     *,
     head: int | None = None,
+    snapshot_of: str | None = None,
 ) -> SessionState:
     """``read_state``, but only the records after the session's snapshot are decoded.
 
     Of the records before it the bytes are read, and compared with the snapshot's checksum. So the
     state is the same, and a damaged record is found as it is without a snapshot. *ignored* is
-    called with the reason if the snapshot cannot be used: then the whole log is folded. Acquires no
-    lease. Raises the errors of ``read_state``.
+    called with the reason if the snapshot cannot be used: then the whole log is folded. A fork
+    shares records with its parent, so it may use the *snapshot_of* that session. Acquires no lease.
+    Raises the errors of ``read_state``.
     """
     state: SessionState | None = None
     try:
-        raw = await store.snapshot(session)
+        raw = await store.snapshot(session if snapshot_of is None else snapshot_of)
         if raw is not None:
             state = await _covered(store, session, raw, head)
     except Unusable as error:

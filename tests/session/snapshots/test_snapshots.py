@@ -474,3 +474,27 @@ async def test_a_snapshot_is_due_when_an_eighth_of_a_long_log_is_not_covered(tur
     (_, first, _), (_, second, _) = store.saved
     assert first >= MIN_RECORDS
     assert 0 <= second - first - max(MIN_RECORDS, second // SHARE) < 10
+
+
+@pytest.mark.parametrize("turn", [None, 6, 3])
+async def test_a_fork_is_opened_from_its_parents_snapshot_if_that_covers_no_more_than_it_has(
+    monkeypatch: pytest.MonkeyPatch, turn: int | None
+) -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    [*_, (_, seq, _)] = store.saved
+    logger = Logged()
+    async with stage(["more", "other"], store=store, reopen=True, logger=logger) as on:
+        whole = on.session.conversation()
+        with decoded(monkeypatch) as seqs:
+            fork = on.session = await on.session.fork(turn)
+            assert (1 in seqs) == (turn == 3)
+            assert seq + 1 in seqs or turn == 3
+        left = [message for message in whole if turn is None or message.turn <= turn]
+        assert [message.text for message in fork.conversation()] == [each.text for each in left]
+        await same_as_its_log(on, fork)
+        assert await on.say("and now") in ("more", "other")
+        await same_as_its_log(on, fork)
+    assert await same_as_the_log(store, fork.id) == ""
+    assert logger.warnings == []
