@@ -32,6 +32,7 @@ from ..core.idempotency_keys import IdempotencyKeys
 from ..log.erasing import Erased, erase
 from ..log.history_cuts import Excess, excess_of, first_since, forgotten_turns, messages_before
 from ..log.state import SessionState
+from ..tasks.worker_thread import off_loop
 from ..values import commands as c
 from ..values.history_limits import UNLIMITED, HistoryLimits
 from ..values.retention import limits_of
@@ -42,6 +43,8 @@ __all__ = ["HistoryCommands", "HistoryWeight", "state_excess"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
+SHORT_MESSAGES = 500
+"""So many messages are decoded in a few milliseconds: too little for a thread."""
 _PLAIN = Profile()
 """The profile for estimating tokens for retention: a limit means the same for every model."""
 
@@ -333,6 +336,10 @@ class HistoryCommands:
 
         async def work() -> None:
             try:
+                # The state decodes what is left at the end of this. Here it takes no time of the
+                # event loop.
+                if not core.state.is_decoded and core.state.message_count > SHORT_MESSAGES:
+                    await off_loop(tuple, core.state.messages)
                 lease = core.journal.lease
                 erased = await erase(self._store, lease, pending_redaction, lambda: core.state.head)
             except BaseException as error:  # a store is foreign code

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from threading import Lock
-from typing import overload
+from typing import cast, overload
 
 from llmsession.turns.messages import Message
 
@@ -22,6 +22,12 @@ __all__ = [
     "turn_lengths",
     "turns_between",
 ]
+
+
+TOGETHER = 16
+"""So many successive turns are decoded at once, in about a millisecond. The records of a turn that
+waited in a queue have those of other turns between them, which are looked through once for all.
+"""
 
 
 def appended(history: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -48,8 +54,8 @@ def turns_between(history: Sequence[Message], first: int, end: int) -> list[int]
     order. Decodes nothing.
     """
     stored, rest = _parts(history)
-    count = len(stored)
-    turns = stored.part(min(first, count), min(end, count)).turns if count else ()
+    count = len(stored or ())
+    turns = stored.part(min(first, count), min(end, count)).turns if stored else ()
     others = rest[max(0, first - count) : max(0, end - count)]
     return [*turns, *dict.fromkeys(message.turn for message in others)]
 
@@ -68,18 +74,17 @@ def place_of(history: Sequence[Message], turn: int) -> tuple[int, int]:
     first = end
     while first and rest[first - 1].turn == turn:
         first -= 1
-    return len(stored) + first, len(stored) + end
+    count = len(stored or ())
+    return count + first, count + end
 
 
-def _parts(
-    history: Sequence[Message],
-) -> tuple[StoredMessages | tuple[()], Sequence[Message]]:
-    """The part of *history* that is decoded when it is used, and the rest."""
+def _parts(history: Sequence[Message]) -> tuple[StoredMessages | None, Sequence[Message]]:
+    """The part of *history* that is decoded when it is used, if any, and the rest."""
     if isinstance(history, StoredMessages):
         return history, ()
     if isinstance(history, Joined) and isinstance(history.first, StoredMessages):
         return history.first, history.second
-    return (), history
+    return None, history
 
 
 class Joined(Sequence[Message]):
@@ -143,21 +148,34 @@ class StoredTurns:
         self._lock = Lock()
 
     def need(self, first: int, end: int) -> None:
-        """Decode those of the messages from position *first* to *end* that are not decoded yet."""
-        turn, messages, starts = bisect_right(self.starts, first) - 1, self.messages, self.starts
+        """Decode those of the messages from position *first* to *end* that are not decoded yet,
+        and what stands beside them.
+        """
+        if None not in self.messages[first:end]:
+            return
         with self._lock:
-            while self._decode is not None and starts[turn] < end:
+            turn, count = bisect_right(self.starts, first) - 1, len(self.turns)
+            turn -= turn % TOGETHER  # all turns of such a block are decoded, or none
+            while turn < count and self.starts[turn] < end:
                 last = turn
-                while starts[last] < end and messages[starts[last]] is None:
-                    last += 1
+                while last < count and self.starts[last] < end and self._is_missing(last):
+                    last += TOGETHER
                 if last > turn:
-                    made = self._decode(self.turns[turn:last])
-                    assert len(made) == starts[last] - starts[turn]  # the checksum was right
-                    messages[starts[turn] : starts[last]] = made
-                    self._missing -= last - turn
-                    if not self._missing:
-                        self._decode = None  # with it go the bytes of the records
-                turn = max(last, turn + 1)
+                    self._make(turn, min(last, count))
+                turn = max(last, turn + TOGETHER)
+
+    def _is_missing(self, turn: int) -> bool:
+        return self.messages[self.starts[turn]] is None
+
+    def _make(self, turn: int, last: int) -> None:
+        assert self._decode is not None  # a message is missing
+        made = self._decode(self.turns[turn:last])
+        first, end = self.starts[turn], self.starts[last]
+        assert len(made) == end - first  # the checksum was right
+        self.messages[first:end] = made
+        self._missing -= last - turn
+        if not self._missing:
+            self._decode = None  # with it go the bytes of the records
 
 
 class StoredMessages(Sequence[Message]):
@@ -226,4 +244,4 @@ class StoredMessages(Sequence[Message]):
         if first < end:
             self._stored.need(first, end)
         found = self._stored.messages[first:end]
-        return tuple(message for message in found if message is not None)
+        return tuple(cast("list[Message]", found))

@@ -241,16 +241,16 @@ class SessionState:
             self._stored = None
         return history
 
-    @property
-    def is_decoded(self) -> bool:
-        """Are all messages of the history decoded?"""
-        return self._stored is None
-
     @history.setter
     def history(self, messages: tuple[Message, ...]) -> None:
         self._stored, self._history = None, messages
         if self._unjoined is not None:
             self._unjoined.clear()
+
+    @property
+    def is_decoded(self) -> bool:
+        """Are all messages of the history decoded?"""
+        return self._stored is None
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -556,11 +556,10 @@ class SessionState:
         self.view = self.view.clamped(count)
         self.suggests_new_session = False
         self._unreport()
-        if self.summaries:
-            turns = frozenset(gone)
-            calls = [call for call in self.summaries if self.call_turns.get(call) in turns]
-            remove(self.summaries, calls)
-        carried = (self.receipts_by_turn.get(turn, ()) for turn in gone)
+        turns, receipts = frozenset(gone), self.receipts_by_turn.items()
+        calls = [call for call in self.summaries if self.call_turns.get(call) in turns]
+        remove(self.summaries, calls)
+        carried = (found for turn, found in receipts if turn in turns)
         self.receipts = (*chain.from_iterable(carried), *self.receipts)
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
@@ -598,9 +597,6 @@ class SessionState:
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
         """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
-        # Decodes what is left, so that nothing else stays in memory: no message of a part that was
-        # cut off, and no bytes of the log.
-        self.history = self.history
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
@@ -644,6 +640,9 @@ class SessionState:
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
         self.pending_redaction = None
+        # Decodes what is left, so that nothing else stays in memory: no message of a part that was
+        # cut off, and no bytes of the log.
+        self.history = self.history
 
     def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass

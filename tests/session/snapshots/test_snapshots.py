@@ -5,6 +5,7 @@ from the whole log, whatever the snapshot is like.
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -211,6 +212,34 @@ async def test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other
         assert await on.say("and now") == "more"
         await same_as_its_log(on, session)
     assert await same_as_the_log(store, session.id) == ""
+
+
+@pytest.mark.real_time
+async def test_what_is_left_of_a_long_session_that_forgets_is_decoded_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, provider = Snapshots(), Instant()
+    async with SessionManager(provider=provider, store=store) as manager:
+        name = (await opened(manager, store, 400)).id
+    threads: set[int] = set()
+
+    def decoding(raw: bytes) -> r.Record:
+        threads.add(threading.get_ident())
+        return r.decode_record(raw)
+
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.open(name, unbound="caller")
+        left = session.conversation()[-1].turn
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.open(name, unbound="caller")
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_log, "decode_record", decoding)
+            await session.forget(10)
+        assert threads
+        assert threading.get_ident() not in threads
+        messages = session.conversation()
+        assert (messages[0].turn, messages[-1].turn) == (10, left)
+    assert await same_as_the_log(store, name) == ""
 
 
 def kept_logs() -> int:
