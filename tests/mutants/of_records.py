@@ -166,6 +166,7 @@ a change of the model keeps earlier thinking (invariant 4)
 
 in session/registry/loader.py, by session/registry/test_fork.py
 a fork copies the messages of its parent (invariant 1)
+    -             if state.is_decoded and isinstance(messages, tuple):
     -                 state.history = shared_history(state.history, messages)
     test_a_fork_copies_no_message
 """)
