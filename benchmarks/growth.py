@@ -485,7 +485,7 @@ def _whole_rows(sizes: Sequence[int]) -> list[Row]:
             bound=1.0 if name in UNNOTICED else None,
             note=f"bare here: {MAX_STALL_MS:g} ms; ms of CPU: {by_size}",
         )
-        # An export folds the log, and each compaction in it copies what the view holds.
+        # An export folds the log, and each compaction in it copies a part of the view.
         most = None if name == EXPORT else MAX_OPENING_EXPONENT
         rows += [msgspec.structs.replace(law, bound=most), stall]
     return rows

@@ -322,6 +322,12 @@ class SessionState:
             return self.messages
         return Joined(self.messages, running.staged)
 
+    @property
+    def _context_count(self) -> int:
+        """How many ``context_messages`` there are. Joins nothing."""
+        running = self.running()
+        return self.message_count + (len(running.staged) if running is not None else 0)
+
     def apply(self, record: r.Record) -> None:
         """Apply one durable record.
 
@@ -376,7 +382,7 @@ class SessionState:
     def _configured(self, record: r.SessionConfigured) -> None:
         self.config = record.config
         if record.voids_thinking:
-            self.view = self.view.voided(len(self.context_messages()))
+            self.view = self.view.voided(self._context_count)
             self._unreport()
             self.prefix_broken = True
 
@@ -527,7 +533,7 @@ class SessionState:
             self.charged = self.charged.beside(record.requests)
 
     def _compacted(self, record: r.CompactionApplied) -> None:
-        self.view = self.view.applied(plan_of(record), len(self.context_messages()))
+        self.view = self.view.applied(plan_of(record), self._context_count)
         self._unreport()
         if record.figures.get("suggest_new_session"):
             self.suggests_new_session = True
