@@ -160,7 +160,7 @@ the summaries of a dropped turn stay (invariant 3)
     session/compacting/test_compaction.py
     test_what_a_dropped_turn_had_summarised_goes_with_it
 a change of the model keeps earlier thinking (invariant 4)
-    -             self.view = self.view.voided(len(self.context_messages()))
+    -             self.view = self.view.voided(self._context_count)
     session/actor/test_configure_and_clear.py
     test_a_change_of_model_system_or_tools_voids_earlier_thinking
 
