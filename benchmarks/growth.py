@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from benchmarks.report import Row
@@ -38,7 +40,7 @@ from llmsession import (
     Tool,
 )
 from llmsession.session.actor.snapshot_writer import MIN_RECORDS
-from llmsession.session.handles.session import LLMSession
+from llmsession.session.handles.session import LLMSession, live_state
 from llmsession.session.log import joined, state
 from llmsession.session.log.read_state import PAGE
 from llmsession.store import Batch, Lease, Store, this_process
@@ -53,7 +55,8 @@ __all__ = ["exponent", "long_log", "run"]
 
 SIZES = (100, 1_000, 10_000, 100_000)
 MAX_EXPONENT = 0.1
-MAX_OPENING_EXPONENT, MAX_OPENING_RATIO = 1.1, 3.0
+MAX_OPENING_EXPONENT, MAX_OPENING_RATIO, MIN_OPENING_TURNS = 1.1, 1.5, 1_000
+MAX_STALL_MS = 10.0
 TURNS_BETWEEN_TOOLS, TURNS_BETWEEN_COMPACTIONS = 10, 20
 WARM_UP, ROUNDS, TURNS, READS = 40, 5, 20, 100
 """Turns before the first measurement, measurements of each work, and how often a measurement does
@@ -244,7 +247,7 @@ async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession],
     return (meter.now() - started) / READS
 
 
-OPENING, READING = "opening a session", "reading its log"
+OPENING, OPENING_EMPTY, READING = "opening a session", "opening an empty session", "reading its log"
 USAGE_AGAIN = "the first usage() after an opening"
 COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
 TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
@@ -305,63 +308,187 @@ class _Watched(SqliteStore):
         self.saved.set()
 
 
-async def _measure_opening(turns: int) -> dict[str, float]:
-    """The CPU seconds of reading the log of a session of *turns* turns, of opening it from its
-    snapshot, and of ``usage`` after that; of the cheapest round, without the collector's passes.
+async def _write_with_snapshot(path: Path, turns: int) -> tuple[str, int]:
+    """Write a session of *turns* turns with its snapshot. Returns its id and its head."""
+    store = _Watched(path)
+    async with SessionManager(provider=Instant(), store=store) as manager:
+        session = await manager.create(CONFIG)
+        await session.close()
+        await write_log(manager.store, session.id, long_log(turns))
+        session = await manager.open(session.id, tools=TOOLS)
+        head = session.status().seq
+        if head >= MIN_RECORDS:
+            await store.saved.wait()
+        return session.id, head
+
+
+async def _measure_opening(turns: int) -> tuple[dict[str, float], list[float]]:
+    """The CPU seconds of reading the log of a session of *turns* turns into memory, of opening it
+    from its snapshot, of ``usage`` after that, and of opening an empty session; of the cheapest
+    round, without the collector's passes. And how many times the reading an opening took, in each
+    round.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, provider, least = Path(folder) / "opening.db", Instant(), dict[str, float]()
-        first = _Watched(path)
-        async with SessionManager(provider=provider, store=first) as manager:
-            session = await manager.create(CONFIG)
-            await session.close()
-            await write_log(manager.store, session.id, long_log(turns))
-            session = await manager.open(session.id, tools=TOOLS)
-            head = session.status().seq
-            if head >= MIN_RECORDS:
-                await first.saved.wait()
-        for _ in range(ROUNDS):
+        session_id, head = await _write_with_snapshot(path, turns)
+        ratios: list[float] = []
+        for _ in range(2 * ROUNDS):
             store = SqliteStore(path)
             async with SessionManager(provider=provider, store=store, tools=TOOLS) as manager:
-                assert (await store.row(session.id)).head == head  # opens the file, too
-                after = 0
+                assert (await store.row(session_id)).head == head  # opens the file, too
+                empty = await manager.create(CONFIG)
+                await empty.close()
+                bodies: list[bytes] = []
                 with Meter() as meter:
                     started = meter.now()
-                    while after < head:
-                        after = (await store.read(session.id, after=after, limit=PAGE))[-1].seq
+                    while len(bodies) < head:
+                        page = await store.read(session_id, after=len(bodies), limit=PAGE)
+                        bodies += [record.body for record in page]
                     read = meter.now() - started
+                del bodies, page
                 with Meter() as meter:
                     started = meter.now()
-                    again = await manager.open(session.id)
+                    again = await manager.open(session_id)
                     opening = meter.now() - started
                 with Meter() as meter:
                     started = meter.now()
                     again.usage()
                     usage = meter.now() - started
-            least[USAGE_AGAIN] = min(usage, least.get(USAGE_AGAIN, usage))
-            least[READING] = min(read, least.get(READING, read))
-            least[OPENING] = min(opening, least.get(OPENING, opening))
-    return least
+                with Meter() as meter:
+                    started = meter.now()
+                    await manager.open(empty.id)
+                    opening_empty = meter.now() - started
+            costs = {
+                READING: read, OPENING: opening, USAGE_AGAIN: usage, OPENING_EMPTY: opening_empty
+            }  # fmt: skip
+            least = {name: min(cost, least.get(name, cost)) for name, cost in costs.items()}
+            ratios.append(opening / read)
+    return least, ratios
 
 
 def _opening_rows(sizes: Sequence[int]) -> list[Row]:
-    """Of an opening, what comes on top of reading the bytes grows with the tables of the snapshot,
-    which have an entry for each turn: linear, with few nanoseconds of each record.
+    """Opening a session from its snapshot, beside reading its log into memory, page by page, by
+    the same store. On top of that come the parts of the snapshot that are decoded, and what each
+    opening costs, however short the log is.
     """
-    tables = [anyio.run(_measure_opening, size) for size in sizes]
+    measured = [anyio.run(_measure_opening, size) for size in sizes]
+    tables = [table for table, _ in measured]
     beyond = [max(0.0, table[OPENING] - table[READING]) for table in tables]
     law = _law("in SQLite", f"{OPENING}, without reading the bytes", sizes, beyond)
     usage = _law("in SQLite", USAGE_AGAIN, sizes, [table[USAGE_AGAIN] for table in tables])
-    last = tables[-1]
-    ratio = Row(
-        name=f"{OPENING} of {sizes[-1]:,} turns, in SQLite, beside reading the bytes of its log",
-        ours=last[OPENING] * 1e6,
-        bare=last[READING] * 1e6,
-        unit="us",
-        ratios=(last[OPENING] / last[READING],),
-        bound=MAX_OPENING_RATIO,
-    )
-    return [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT), ratio, usage]
+    rows = [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT)]
+    for size, (table, ratios) in zip(sizes, measured, strict=True):
+        if size < MIN_OPENING_TURNS:
+            continue
+        rows.append(
+            Row(
+                name=f"{OPENING} of {size:,} turns, in SQLite, beside reading the bytes of its log",
+                ours=table[OPENING] * 1e6,
+                bare=table[READING] * 1e6,
+                unit="us",
+                ratios=tuple(ratios),
+                bound=MAX_OPENING_RATIO if size > MIN_OPENING_TURNS else None,
+                note=f"opening an empty session: {table[OPENING_EMPTY] * 1e6:.4g} us",
+            )
+        )
+    return [*rows, usage]
+
+
+EXPORT = "export"
+WHOLE: Mapping[str, Callable[[SessionManager, LLMSession], Awaitable[object]]] = {
+    "fork": lambda _, session: session.fork(),
+    "rewind by half of the turns": lambda _, session: session.rewind(_half(session)),
+    "forget half of the turns": lambda _, session: session.forget(_half(session)),
+    "subscribe(after=0), to the last record": lambda _, session: _all_events(session),
+    EXPORT: lambda manager, session: manager.export_conversation(session.id),
+}
+"""What works on a whole history. Each begins with a session that was opened from its snapshot."""
+UNNOTICED = ("fork", "rewind by half of the turns", "subscribe(after=0), to the last record")
+"""Those that must not hold up other sessions."""
+
+
+def _half(session: LLMSession) -> int:
+    return live_state(session).turn_count // 2
+
+
+async def _all_events(session: LLMSession) -> None:
+    head = session.status().seq
+    async for event in session.subscribe(after=0):
+        if getattr(event, "seq", 0) == head:
+            return
+
+
+async def _cpu_of(work: Awaitable[object]) -> float:
+    started = time.process_time()
+    await work
+    return time.process_time() - started
+
+
+async def _longest_stall(work: Awaitable[object]) -> float:
+    """The longest time that another task waits for the event loop during *work*, in CPU seconds of
+    its thread.
+    """
+    stalls: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            before = time.thread_time()
+            await anyio.lowlevel.checkpoint()
+            stalls.append(time.thread_time() - before)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await anyio.lowlevel.checkpoint()
+        await work
+        await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    return max(stalls)
+
+
+async def _measure_whole(turns: int) -> dict[str, list[float]]:
+    """For each of ``WHOLE``, its CPU seconds and its longest stall, without the collector."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "whole.db"
+        session_id, _ = await _write_with_snapshot(path, turns)
+        for name, work in WHOLE.items():
+            found[name] = []
+            for measure in (_cpu_of, _longest_stall):
+                with tempfile.TemporaryDirectory() as other:
+                    store = SqliteStore(shutil.copy(path, other))
+                    manager = SessionManager(provider=Instant(), store=store, tools=TOOLS)
+                    async with manager:
+                        session = await manager.open(session_id)
+                        gc.collect()
+                        gc.disable()
+                        try:
+                            found[name].append(await measure(work(manager, session)))
+                        finally:
+                            gc.enable()
+    return found
+
+
+def _whole_rows(sizes: Sequence[int]) -> list[Row]:
+    """The CPU of what works on a whole history may grow with it."""
+    tables = [anyio.run(_measure_whole, size) for size in sizes]
+    rows = []
+    for name in WHOLE:
+        law = _law("in SQLite", name, sizes, [table[name][0] for table in tables])
+        stalls = [table[name][1] * 1e3 for table in tables]
+        by_size = ", ".join(f"{ms:.3g} at {n:,}" for n, ms in zip(sizes, stalls, strict=True))
+        stall = Row(
+            name=f"{name}, in SQLite: the longest stall of the event loop at {sizes[-1]:,} turns",
+            ours=stalls[-1],
+            bare=MAX_STALL_MS,
+            unit="ms",
+            ratios=(stalls[-1] / MAX_STALL_MS,),
+            bound=1.0 if name in UNNOTICED else None,
+            note=f"bare here: {MAX_STALL_MS:g} ms; ms of CPU: {by_size}",
+        )
+        # An export folds the log, and each compaction in it copies a part of the view.
+        most = None if name == EXPORT else MAX_OPENING_EXPONENT
+        rows += [msgspec.structs.replace(law, bound=most), stall]
+    return rows
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -409,5 +536,6 @@ def run(sizes: Sequence[int] = SIZES) -> list[Row]:
         names = [name for name in tables[0] if store == "in memory" or name in (TURN, TOOL_TURN)]
         rows += [_law(store, name, sizes, [table[name] for table in tables]) for name in names]
     rows += _opening_rows(sizes)
+    rows += _whole_rows(sizes)
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     return [*rows[:-1], msgspec.structs.replace(rows[-1], note=f"{rows[-1].note}; load {load:.1f}")]

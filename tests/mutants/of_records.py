@@ -160,13 +160,14 @@ the summaries of a dropped turn stay (invariant 3)
     session/compacting/test_compaction.py
     test_what_a_dropped_turn_had_summarised_goes_with_it
 a change of the model keeps earlier thinking (invariant 4)
-    -             self.view = self.view.voided(len(self.context_messages()))
+    -             self.view = self.view.voided(self._context_count)
     session/actor/test_configure_and_clear.py
     test_a_change_of_model_system_or_tools_voids_earlier_thinking
 
 in session/registry/loader.py, by session/registry/test_fork.py
 a fork copies the messages of its parent (invariant 1)
-    -             state.history = shared_history(state.history, messages)
+    -             if state.is_decoded and isinstance(messages, tuple):
+    -                 state.history = shared_history(state.history, messages)
     test_a_fork_copies_no_message
 """)
 

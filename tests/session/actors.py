@@ -192,6 +192,7 @@ async def stage(
     clock: Callable[[], float] = time.time,
     summariser: ScriptedProvider | None = None,
     prices: Mapping[str, Price] | None = None,
+    observers: Sequence[Any] = (),
     reopen: bool = False,
     **config: Any,
 ) -> AsyncIterator[Stage]:
@@ -210,6 +211,7 @@ async def stage(
             logger=logger,
             idle_s=idle_s,
             clock=clock,
+            observers=observers,
         ) as manager:
             config.setdefault("model", "m")
             set_up = Stage(manager, provider, kept)

@@ -10,6 +10,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
@@ -38,6 +39,7 @@ __all__ = [
     "after_a_crash",
     "delivering",
     "differences",
+    "encode_plain",
     "live_state",
     "log_of",
     "request_pairs",
@@ -183,13 +185,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": type(value).__name__, **fields}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return [(key, _plain(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if type(value).__module__.startswith("llmsession"):
         return {name: _plain(item) for name, item in sorted(attributes(value).items())}
     return value
+
+
+def encode_plain(value: Any) -> bytes:
+    """*value*, a field of a state, as JSON, with the entries of a table in their order."""
+    return msgspec.json.encode(value, enc_hook=dict)
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -201,7 +208,7 @@ STATE_FIELDS = (
     {*SessionState.__slots__, "history"}
     - {"_history", "_stored", "_unjoined"}  # where the messages of the history are
     - {"checksum", "snapshot_head", "sums"}
-    - {"runners"}  # a redacted log does not say what tools a forgotten turn called
+    - {"last_calls"}  # a redacted log may have them in another order
 )
 """All that a state says of its session; not what it knows of the store."""
 

@@ -25,6 +25,8 @@ from llmsession.compaction.policies.balanced import Balanced
 from llmsession.session.actor.history_commands import HistoryWeight, state_excess
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
+from llmsession.session.snapshots.format import encoder_of, unpacked
+from llmsession.session.snapshots.stored_log import LogBytes
 from llmsession.turns import records as r
 from llmsession.turns.messages import count_turns
 from llmsession.turns.reply import rename_calls
@@ -140,6 +142,23 @@ def folded(turns: int) -> SessionState:
     created = r.SessionCreated(session="s", config=msgspec.Raw(b"{}"))
     records = enumerate((created, *long_log(turns)), 1)
     return fold("s", (replace(record, seq=seq, epoch=1, at=1.0) for seq, record in records))
+
+
+def test_a_snapshot_is_made_and_opened_without_a_loop_over_the_turns() -> None:
+    made, found = [], []
+    for turns in (FEW, MANY):
+        state, log = folded(turns), LogBytes()
+        log.add([b"{}"] * state.head)
+        encoder_of(state)  # the first one splits the tables
+        with bytecodes() as counted:
+            encode = encoder_of(state)
+        made.append(counted.steps)
+        raw = encode()
+        with bytecodes() as counted:
+            unpacked(raw).state(log)
+        found.append(counted.steps)
+    for few, many in (made, found):
+        assert many <= few + SPARE_STEPS, (made, found)
 
 
 def test_a_plan_looks_at_what_is_shown_whatever_stands_before_it() -> None:

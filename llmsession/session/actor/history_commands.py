@@ -29,9 +29,10 @@ from llmsession.turns.request import Profile
 
 from ..core.core import Core, Report
 from ..core.idempotency_keys import IdempotencyKeys
-from ..log.erasing import erase
+from ..log.erasing import Erased, erase
 from ..log.history_cuts import Excess, excess_of, first_since, forgotten_turns, messages_before
 from ..log.state import SessionState
+from ..tasks.worker_thread import off_loop
 from ..values import commands as c
 from ..values.history_limits import UNLIMITED, HistoryLimits
 from ..values.retention import limits_of
@@ -42,6 +43,8 @@ __all__ = ["HistoryCommands", "HistoryWeight", "state_excess"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
+SHORT_MESSAGES = 500
+"""So many messages are decoded in a few milliseconds: too little for a thread."""
 _PLAIN = Profile()
 """The profile for estimating tokens for retention: a limit means the same for every model."""
 
@@ -323,7 +326,7 @@ class HistoryCommands:
             return
         # The request builder caches requests that contain the erased content, so it is replaced.
         self._core.renew_builder()
-        self._core.state.checksum = None  # of the rewritten log, until it is read again
+        self._core.state.checksum = None  # until it is known what the rewritten log is
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 
@@ -333,12 +336,17 @@ class HistoryCommands:
 
         async def work() -> None:
             try:
-                await erase(self._store, core.journal.lease, pending_redaction)
+                # The state decodes what is left at the end of this. Here it takes no time of the
+                # event loop.
+                if not core.state.is_decoded and core.state.message_count > SHORT_MESSAGES:
+                    await off_loop(tuple, core.state.messages)
+                lease = core.journal.lease
+                erased = await erase(self._store, lease, pending_redaction, lambda: core.state.head)
             except BaseException as error:  # a store is foreign code
                 lost = self._error(contained_in_task(error))
                 core.report(lambda: self._lost(lost))
             else:
-                core.report(lambda: self._erased(command))
+                core.report(lambda: self._erased(command, erased))
 
         return work
 
@@ -353,8 +361,9 @@ class HistoryCommands:
         lost.__cause__ = error
         return lost
 
-    def _erased(self, command: _Change) -> None:
+    def _erased(self, command: _Change, erased: Erased) -> None:
         self._erasing = False
+        self._core.state.rewritten(erased.seq, erased.checksum)
         self._core.journal.write(r.RecordsRedacted(), lambda: self._end(command))
 
     def _end(self, command: _Change) -> None:

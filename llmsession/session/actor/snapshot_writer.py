@@ -46,13 +46,11 @@ class SnapshotWriter:
     session is released, but not after another owner has taken it.
     """
 
-    __slots__ = ("_core", "_covered", "_is_writing", "_store")
+    __slots__ = ("_core", "_is_writing", "_store")
 
     def __init__(self, core: Core, store: CheckedStore) -> None:
         self._core = core
         self._store = store
-        self._covered = core.state.snapshot_head
-        """The number of records that the last snapshot covers, or that one was tried for."""
         self._is_writing = False
 
     def write_if_due(self) -> None:
@@ -63,7 +61,7 @@ class SnapshotWriter:
         lease, seq = core.journal.lease, core.state.head
         by_model, is_short = core.account.by_model, seq <= SHORT_RECORDS
         encode = encoder_of(core.state, by_model.sums, by_model.prices)
-        self._is_writing, self._covered = True, seq
+        self._is_writing, core.state.snapshot_head = True, seq
 
         async def write() -> None:
             try:
@@ -82,11 +80,11 @@ class SnapshotWriter:
         state, every = self._core.state, _every.get()
         least = max(MIN_RECORDS, state.head // SHARE) if every is None else every
         return (
-            state.head - self._covered >= least
+            state.head - state.snapshot_head >= least
             and not self._is_writing
             and self._store.keeps_snapshots
-            # A log that was rewritten has another checksum, which the next opening finds out. And
-            # what is still to be erased must not be kept in a snapshot.
+            # While a log is rewritten, its checksum is not known. And what is still to be erased
+            # must not be kept in a snapshot.
             and state.checksum is not None
             and state.pending_redaction is None
         )

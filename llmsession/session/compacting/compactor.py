@@ -520,7 +520,7 @@ class Compactor:
             used_tokens=size.tokens,
             limit_tokens=limit_tokens,
             window_tokens=core.window_tokens,
-            summaries=dict(state.summaries),
+            summaries=state.summaries.copy(),
             # Uses the configured window, which may be smaller than the model's.
             profile=msgspec.structs.replace(profile, window_tokens=core.window_tokens),
             committed=state.message_count,

@@ -16,6 +16,7 @@ from ..log.state import SessionState
 from ..values.labels import tenant_of
 from ..values.outcome import USAGE_TURNS, ModelUsage, SessionUsage
 from ..values.sums import NO_SUMS, Sums, with_requests
+from ..values.tables import last_values
 from .tenants import Tenants
 from .turn_run import Run
 
@@ -35,7 +36,6 @@ class Account:
         self._prices = prices
         self._tenants = tenants
         self.tenant = tenant_of(state.labels)
-        self._ended = state.requests
         self._turns = len(state.requests)
         open_requests = [turn.requests for turn in state.open.values()]
         self._new: list[ModelRequest] = list(chain.from_iterable(open_requests))
@@ -85,12 +85,13 @@ class Account:
         """What this session itself has spent, including the open turn."""
         if self._spent is None:
             sums, models = self._sums, self._sums.models
-            ended = chain.from_iterable(islice(self._ended.values(), sums.turns, self._turns))
+            requests = self._state.requests
+            ended = last_values(requests, len(requests) - sums.turns)[: self._turns - sums.turns]
             known = [usage.cost_nano_usd for usage in models.values()]
             unpriced = frozenset(name for name in models if models[name].cost_nano_usd is None)
             before = Spending(0, sum(cost or 0 for cost in known), unpriced)
             summaries = self._summaries[sums.summaries :]
-            self._spent = before.and_cost(chain(ended, summaries), self._prices)
+            self._spent = before.and_cost(chain(*ended, summaries), self._prices)
         if self._new or self._new_beside or self._spent.tokens != self._charged.tokens:
             self._charged = self._charged.after(self._new).beside(self._new_beside)
             priced = self._spent.and_cost(chain(self._new, self._new_beside), self._prices)
@@ -137,26 +138,26 @@ class UsageByModel:
         sums = _sums_of(state, prices)
         self._state = state
         self.prices = prices
-        self._ended = state.requests
+        self._id_ranges = state.id_ranges
         self._turns, self._summaries, self._models = sums.turns, sums.summaries, sums.models
 
     @property
     def sums(self) -> Sums:
         """What is summed up so far."""
-        if self._ended is not self._state.requests:
+        if self._id_ranges is not self._state.id_ranges:
             return NO_SUMS
         return Sums(self._turns, self._summaries, self._models)
 
     def with_requests(self, more: Iterable[ModelRequest] = ()) -> dict[str, ModelUsage]:
         """Everything so far, and *more* requests, which are not kept."""
         state = self._state
-        if self._ended is not state.requests:  # a fork begins with nothing
-            self._ended, self._turns, self._summaries, self._models = state.requests, 0, 0, {}
-        # The new ones are at the end: the search does not pass those that are known.
-        ended = list(islice(reversed(self._ended.values()), len(self._ended) - self._turns))
+        if self._id_ranges is not state.id_ranges:  # a fork begins with nothing
+            self._id_ranges = state.id_ranges
+            self._turns, self._summaries, self._models = 0, 0, {}
+        ended = last_values(state.requests, len(state.requests) - self._turns)
         summaries = state.summary_requests[self._summaries :]
-        self._turns, self._summaries = len(self._ended), len(state.summary_requests)
-        new = chain(chain.from_iterable(reversed(ended)), summaries)
+        self._turns, self._summaries = len(state.requests), len(state.summary_requests)
+        new = chain(*ended, summaries)
         self._models = with_requests(self._models, new, self.prices)
         return with_requests(self._models, more, self.prices)
 

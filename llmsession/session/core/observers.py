@@ -14,7 +14,13 @@ from llmsession.turns.spending.prices import PriceTable
 
 from .session_log import log_bug
 
-__all__ = ["DeletionObserver", "Observers", "SessionObserver", "TakeoverObserver"]
+__all__ = [
+    "DeletionObserver",
+    "Observers",
+    "SessionObserver",
+    "SnapshotObserver",
+    "TakeoverObserver",
+]
 
 
 class SessionObserver(Protocol):
@@ -83,6 +89,17 @@ class TakeoverObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class SnapshotObserver(Protocol):
+    """A method that an observer may have in addition to those of ``SessionObserver``."""
+
+    def snapshot_ignored(self, session: str, why: str) -> None:
+        """The snapshot of *session* could not be used, for the reason *why*. Its whole log is
+        folded.
+        """
+        ...
+
+
 class Observers:
     """Calls every observer, and logs what they raise."""
 
@@ -119,6 +136,13 @@ class Observers:
             if isinstance(observer, TakeoverObserver):
                 with self._guarded():
                     observer.taken(session)
+
+    def snapshot_ignored(self, session: str, why: str) -> None:
+        """See ``SnapshotObserver``."""
+        for observer in self._observers:
+            if isinstance(observer, SnapshotObserver):
+                with self._guarded():
+                    observer.snapshot_ignored(session, why)
 
     def requested(
         self, session: str, turn: int, request: Request, tokens: int, budget_tokens: int

@@ -49,7 +49,8 @@ def fork_records(
         source=imported.source if imported else None,
     )
     branch = imported.records if imported else ()
-    before = first_kept(state.messages)
+    # Looking at the messages would decode each of them.
+    before = first_kept(state.messages) if state.erased else None
     if before is None:
         return forked, *branch
     edge = state.accepted_at[before] if before else state.head + 1

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from llmsession.turns.messages import Message
 
 from ..values.history_limits import HistoryLimits
+from .joined import place_of, turns_between
 from .redaction import NOTHING_SAID
 
 __all__ = [
@@ -28,12 +29,7 @@ def messages_through(history: Sequence[Message], turn: int) -> int:
 
     Raises ValueError if the turn is not in it.
     """
-    if turn == 0:
-        return 0
-    for position in range(len(history), 0, -1):
-        if history[position - 1].turn == turn:
-            return position
-    raise ValueError(f"turn {turn} is not in the history")
+    return place_of(history, turn)[1] if turn else 0
 
 
 def messages_before(history: Sequence[Message], turn: int) -> int:
@@ -41,12 +37,7 @@ def messages_before(history: Sequence[Message], turn: int) -> int:
 
     Raises ValueError if the turn is not in it.
     """
-    if turn == 0:
-        return len(history)
-    for position, message in enumerate(history):
-        if message.turn == turn:
-            return position
-    raise ValueError(f"turn {turn} is not in the history")
+    return place_of(history, turn)[0] if turn else len(history)
 
 
 def forgotten_turns(
@@ -62,8 +53,8 @@ def forgotten_turns(
     accepted before the record *edge*.
     """
     count = messages_before(history, before)
-    gone = {message.turn for message in history[:count]}
-    remaining = {message.turn for message in history[count:]}
+    gone = frozenset(turns_between(history, 0, count))
+    remaining = frozenset(turns_between(history, count, len(history)))
     old = {turn for turn, seq in accepted_at.items() if seq < edge and turn not in open_turns}
     return frozenset((gone | old) - remaining)
 
@@ -81,7 +72,7 @@ def first_since(
     """
     later = [turn for turn, time in accepted_time.items() if time >= moment]
     edge = min((accepted_at[turn] for turn in later), default=head + 1)
-    in_order = dict.fromkeys(message.turn for message in history)
+    in_order = turns_between(history, 0, len(history))
     before = next((turn for turn in in_order if accepted_time.get(turn, moment - 1) >= moment), 0)
     return before, edge
 

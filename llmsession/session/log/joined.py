@@ -9,11 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from threading import Lock
-from typing import overload
+from typing import cast, overload
 
 from llmsession.turns.messages import Message
 
-__all__ = ["Joined", "StoredMessages", "StoredTurns", "appended", "turn_lengths"]
+__all__ = [
+    "Joined",
+    "StoredMessages",
+    "StoredTurns",
+    "appended",
+    "place_of",
+    "turn_lengths",
+    "turns_between",
+]
+
+
+TOGETHER = 16
+"""So many successive turns are decoded at once, in about a millisecond. The records of a turn that
+waited in a queue have those of other turns between them, which are looked through once for all.
+"""
 
 
 def appended(history: tuple[Message, ...], messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -33,6 +47,44 @@ def turn_lengths(history: Sequence[Message]) -> tuple[list[int], list[int]]:
         return turns + more_turns, counts + more_counts
     groups = [(turn, len(list(group))) for turn, group in groupby(history, attrgetter("turn"))]
     return [turn for turn, _ in groups], [count for _, count in groups]
+
+
+def turns_between(history: Sequence[Message], first: int, end: int) -> list[int]:
+    """The turns of the messages from position *first* to *end* of *history*, where turns begin, in
+    order. Decodes nothing.
+    """
+    stored, rest = _parts(history)
+    count = len(stored or ())
+    turns = stored.part(min(first, count), min(end, count)).turns if stored else ()
+    others = rest[max(0, first - count) : max(0, end - count)]
+    return [*turns, *dict.fromkeys(message.turn for message in others)]
+
+
+def place_of(history: Sequence[Message], turn: int) -> tuple[int, int]:
+    """The position of the first message of *turn* in *history*, and the position after its last
+    one. Decodes nothing. Raises ValueError if the turn is not in it.
+    """
+    stored, rest = _parts(history)
+    if stored and turn in stored.turns:
+        return stored.place_of(turn)
+    # Nearly always a turn near the end is looked for.
+    end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].turn == turn), 0)
+    if not end:
+        raise ValueError(f"turn {turn} is not in the history")
+    first = end
+    while first and rest[first - 1].turn == turn:
+        first -= 1
+    count = len(stored or ())
+    return count + first, count + end
+
+
+def _parts(history: Sequence[Message]) -> tuple[StoredMessages | None, Sequence[Message]]:
+    """The part of *history* that is decoded when it is used, if any, and the rest."""
+    if isinstance(history, StoredMessages):
+        return history, ()
+    if isinstance(history, Joined) and isinstance(history.first, StoredMessages):
+        return history.first, history.second
+    return None, history
 
 
 class Joined(Sequence[Message]):
@@ -96,21 +148,34 @@ class StoredTurns:
         self._lock = Lock()
 
     def need(self, first: int, end: int) -> None:
-        """Decode those of the messages from position *first* to *end* that are not decoded yet."""
-        turn, messages, starts = bisect_right(self.starts, first) - 1, self.messages, self.starts
+        """Decode those of the messages from position *first* to *end* that are not decoded yet,
+        and what stands beside them.
+        """
+        if None not in self.messages[first:end]:
+            return
         with self._lock:
-            while self._decode is not None and starts[turn] < end:
+            turn, count = bisect_right(self.starts, first) - 1, len(self.turns)
+            turn -= turn % TOGETHER  # all turns of such a block are decoded, or none
+            while turn < count and self.starts[turn] < end:
                 last = turn
-                while starts[last] < end and messages[starts[last]] is None:
-                    last += 1
+                while last < count and self.starts[last] < end and self._is_missing(last):
+                    last += TOGETHER
                 if last > turn:
-                    made = self._decode(self.turns[turn:last])
-                    assert len(made) == starts[last] - starts[turn]  # the checksum was right
-                    messages[starts[turn] : starts[last]] = made
-                    self._missing -= last - turn
-                    if not self._missing:
-                        self._decode = None  # with it go the bytes of the records
-                turn = max(last, turn + 1)
+                    self._make(turn, min(last, count))
+                turn = max(last, turn + TOGETHER)
+
+    def _is_missing(self, turn: int) -> bool:
+        return self.messages[self.starts[turn]] is None
+
+    def _make(self, turn: int, last: int) -> None:
+        assert self._decode is not None  # a message is missing
+        made = self._decode(self.turns[turn:last])
+        first, end = self.starts[turn], self.starts[last]
+        assert len(made) == end - first  # the checksum was right
+        self.messages[first:end] = made
+        self._missing -= last - turn
+        if not self._missing:
+            self._decode = None  # with it go the bytes of the records
 
 
 class StoredMessages(Sequence[Message]):
@@ -143,6 +208,12 @@ class StoredMessages(Sequence[Message]):
         first, end = bisect_left(starts, self._first), bisect_left(starts, self._end)
         return [starts[turn + 1] - starts[turn] for turn in range(first, end)]
 
+    def place_of(self, turn: int) -> tuple[int, int]:
+        """Where the messages of *turn*, which is in it, begin and end. Decodes nothing."""
+        index = self._stored.turns.index(turn)
+        starts = self._stored.starts
+        return starts[index] - self._first, starts[index + 1] - self._first
+
     def __len__(self) -> int:
         return self._end - self._first
 
@@ -173,4 +244,4 @@ class StoredMessages(Sequence[Message]):
         if first < end:
             self._stored.need(first, end)
         found = self._stored.messages[first:end]
-        return tuple(message for message in found if message is not None)
+        return tuple(cast("list[Message]", found))

@@ -25,7 +25,9 @@ __all__ = [
 ]
 
 PAGE = 1000
-"""Records that are read at a time when a session is loaded."""
+"""Records that are read at a time when only their bytes are needed."""
+FOLD_PAGE = 256
+"""Records that are folded at a time: that takes a few milliseconds of the event loop."""
 
 
 async def begun_rows(
@@ -81,7 +83,7 @@ async def read_state(
         # A short page is not the end. A damaged record ends a page, and the next read raises its
         # error.
         while state.head != head:
-            limit = PAGE if head is None else min(PAGE, head - state.head)
+            limit = FOLD_PAGE if head is None else min(FOLD_PAGE, head - state.head)
             page = await store.read(session, after=state.head, limit=limit)
             if not page:
                 break
@@ -124,3 +126,5 @@ def _fold_page(
         if folded is not None:
             folded(state, record)
     state.add_bytes(stored.body for stored in page)
+    if state.head > PAGE:  # a long log will have a snapshot
+        state.split_tables()

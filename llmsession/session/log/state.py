@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -33,12 +33,13 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN
 from ..values.sums import NO_SUMS
+from ..values.tables import Entries, Table, remove
 from .history_cuts import forgotten_turns, messages_before, messages_through
-from .joined import Joined, StoredMessages, appended
+from .joined import Joined, StoredMessages, appended, turns_between
 from .redaction import NOTHING_SAID, Redaction, redact_answer
 from .reported_usage import Reported
 
-__all__ = ["OpenTurn", "SessionState", "fold"]
+__all__ = ["TABLES_BY_TEXT", "TABLES_BY_TURN", "OpenTurn", "SessionState", "fold"]
 
 
 _NOTHING_USED = Usage()
@@ -94,6 +95,14 @@ class OpenTurn(msgspec.Struct):
         return tuple(call for call in self.calls if call.id not in self.answers)
 
 
+TABLES_BY_TURN: Final = (
+    "ended", "accepted_at", "accepted_time", "committed_at", "turn_usage", "requests",
+    "receipts_by_turn",
+)  # fmt: skip
+TABLES_BY_TEXT: Final = ("call_turns", "summaries", "commands")
+"""The names of the tables of a state that grow with its log."""
+
+
 _NO_TURNS: frozenset[int] = frozenset()
 """One object for all states: an empty set has 216 bytes."""
 
@@ -114,8 +123,8 @@ class SessionState:
         "call_turns", "charged", "checksum", "commands", "committed_at",
         "committed_report", "config", "counter", "ended", "epoch", "erased",
         "forgotten", "generation", "handed_over_at", "head", "head_turn", "id_ranges",
-        "labels", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
-        "receipts_by_turn", "reported", "requests", "runners", "seed", "session",
+        "labels", "last_calls", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
+        "receipts_by_turn", "reported", "requests", "seed", "session",
         "snapshot_head", "source", "suggests_new_session", "summaries",
         "summary_requests", "summary_usage", "sums", "turn_count", "turn_usage",
         "usage", "view",
@@ -148,12 +157,12 @@ class SessionState:
         self.checksum: int | None = 0
         """The CRC-32 of the log's bytes up to ``head``, for a snapshot. Who applies records that
         were read or appended adds their bytes with ``add_bytes``. None: not known, because records
-        were rewritten.
+        are being rewritten.
         """
         self.sums = NO_SUMS
         """What the snapshot that this state was read from says of the cost of ``requests``."""
         self.snapshot_head = 0
-        """The records that the newest snapshot in the store covers, as far as is known."""
+        """The records that the newest snapshot in the store covers, or that one was tried for."""
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
@@ -168,23 +177,23 @@ class SessionState:
         """
         self.open: dict[int, OpenTurn] = {}
         self.view = View()
-        self.summaries: dict[str, str] = {}
+        self.summaries: Entries[str, str] = {}
         self.receipts: tuple[PendingReceipt, ...] = ()
-        self.call_turns: dict[str, int] = {}
+        self.call_turns: Entries[str, int] = {}
         """The turn of every call id in the session. Ids are never used again."""
-        self.runners: dict[str, r.Runner] = {}
-        """Who ran each tool, by its name, when the model called it last."""
-        self.ended: dict[int, str] = {}
+        self.last_calls: dict[str, tuple[r.Runner, int]] = {}
+        """Who ran each tool, by its name, when the model called it last, and in which turn."""
+        self.ended: Entries[int, str] = {}
         """How each turn ended: ``committed``, ``aborted`` or ``failed``."""
-        self.accepted_at: dict[int, int] = {}
+        self.accepted_at: Entries[int, int] = {}
         """The seq of each turn's acceptance, where its events start."""
-        self.accepted_time: dict[int, float] = {}
+        self.accepted_time: Entries[int, float] = {}
         """When each turn was accepted, in seconds since the epoch. Forgotten turns have no entry.
         For an imported turn it is the time of its first message, if the source has one.
         """
-        self.committed_at: dict[int, int] = {}
+        self.committed_at: Entries[int, int] = {}
         """The seq of each turn's commit. A fork at that turn shares the log up to there."""
-        self.receipts_by_turn: dict[int, tuple[PendingReceipt, ...]] = {}
+        self.receipts_by_turn: Entries[int, tuple[PendingReceipt, ...]] = {}
         """The receipts in a turn's message. They are pending again if the turn is rewound."""
         # Turns whose content is already erased from the log, although no record read so far says
         # that they were forgotten. That record comes later in the log, or it is in the log of the
@@ -192,12 +201,12 @@ class SessionState:
         self.erased = _NO_TURNS
         self.pending_redaction: Redaction | None = None
         """Forgotten content that is still in the log and must be erased."""
-        self.commands: dict[str, r.CommandAnswer] = {}
-        self.turn_usage: dict[int, Usage] = {}
+        self.commands: Entries[str, r.CommandAnswer] = {}
+        self.turn_usage: Entries[int, Usage] = {}
         self.usage = Usage()
         self.summary_usage = _NOTHING_USED
         """The part of ``usage`` that summaries used."""
-        self.requests: dict[int, tuple[r.ModelRequest, ...]] = {}
+        self.requests: Entries[int, tuple[r.ModelRequest, ...]] = {}
         """The requests of each ended turn, in order."""
         self.summary_requests: list[r.ModelRequest] = []
         """The requests for summaries, which belong to no turn."""
@@ -210,6 +219,11 @@ class SessionState:
     def is_handed_over(self) -> bool:
         """Did the last owner give the session up on purpose, with what is open?"""
         return self.handed_over_at == self.head > 0
+
+    @property
+    def runners(self) -> dict[str, r.Runner]:
+        """Who ran each tool, by its name, when the model called it last."""
+        return {name: runner for name, (runner, _) in self.last_calls.items()}
 
     def running(self) -> OpenTurn | None:
         """The open turn that has started; None if there is none."""
@@ -232,6 +246,11 @@ class SessionState:
         self._stored, self._history = None, messages
         if self._unjoined is not None:
             self._unjoined.clear()
+
+    @property
+    def is_decoded(self) -> bool:
+        """Are all messages of the history decoded?"""
+        return self._stored is None
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -267,6 +286,20 @@ class SessionState:
         if self.checksum is not None:
             self.checksum = crc32(b"".join(bodies), self.checksum)
 
+    def split_tables(self) -> None:
+        """Make the tables cheap to copy, for a snapshot. Looks at each entry, the first time."""
+        for name in (*TABLES_BY_TURN, *TABLES_BY_TEXT):
+            entries = getattr(self, name)
+            if not isinstance(entries, Table):
+                setattr(self, name, Table.of(entries))
+
+    def rewritten(self, seq: int, checksum: int) -> None:
+        """The log was rewritten: up to the record *seq* its bytes have *checksum* now. See
+        ``checksum``, which stays unknown if *seq* is not the last record.
+        """
+        self.snapshot_head = 0  # a rewrite takes the snapshot along
+        self.checksum = checksum if seq == self.head else None
+
     @contextmanager
     def whole_log(self) -> Iterator[None]:
         """A context for applying a whole log: the history is joined once instead of once per turn.
@@ -288,6 +321,12 @@ class SessionState:
         if running is None or not running.staged:
             return self.messages
         return Joined(self.messages, running.staged)
+
+    @property
+    def _context_count(self) -> int:
+        """How many ``context_messages`` there are. Joins nothing."""
+        running = self.running()
+        return self.message_count + (len(running.staged) if running is not None else 0)
 
     def apply(self, record: r.Record) -> None:
         """Apply one durable record.
@@ -343,7 +382,7 @@ class SessionState:
     def _configured(self, record: r.SessionConfigured) -> None:
         self.config = record.config
         if record.voids_thinking:
-            self.view = self.view.voided(len(self.context_messages()))
+            self.view = self.view.voided(self._context_count)
             self._unreport()
             self.prefix_broken = True
 
@@ -388,7 +427,8 @@ class SessionState:
         turn.all_calls += record.calls
         for call in record.calls:
             self.call_turns[call.id] = record.turn
-            self.runners[call.name] = call.runner
+            if call.name:  # else the turn was forgotten
+                self.last_calls[call.name] = call.runner, record.turn
         self._stage_reply(turn, record.reply, record.at)
 
     def _answered(self, record: r.ToolsAnswered) -> None:
@@ -493,7 +533,7 @@ class SessionState:
             self.charged = self.charged.beside(record.requests)
 
     def _compacted(self, record: r.CompactionApplied) -> None:
-        self.view = self.view.applied(plan_of(record), len(self.context_messages()))
+        self.view = self.view.applied(plan_of(record), self._context_count)
         self._unreport()
         if record.figures.get("suggest_new_session"):
             self.suggests_new_session = True
@@ -516,18 +556,16 @@ class SessionState:
 
     def _rewound(self, record: r.ConversationRewound) -> None:
         count = messages_through(self.messages, record.to)
-        gone = self.messages[count:]
+        gone = turns_between(self.messages, count, self.message_count)
         self.generation = record.generation
         self._cut_history(0, count)
         self.view = self.view.clamped(count)
         self.suggests_new_session = False
         self._unreport()
-        if self.summaries:
-            for message in gone:
-                for call in message.tool_calls:
-                    self.summaries.pop(call.id, None)
-        turns = dict.fromkeys(message.turn for message in gone)
-        carried = (self.receipts_by_turn.get(turn, ()) for turn in turns)
+        turns, receipts = frozenset(gone), self.receipts_by_turn.items()
+        calls = [call for call in self.summaries if self.call_turns.get(call) in turns]
+        remove(self.summaries, calls)
+        carried = (found for turn, found in receipts if turn in turns)
         self.receipts = (*chain.from_iterable(carried), *self.receipts)
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
@@ -544,8 +582,7 @@ class SessionState:
         self._cut_history(count, self.message_count)
         self._unreport()
         self.view = self.view.without_head(count, self.message_count, calls)
-        for call in calls:
-            self.summaries.pop(call, None)
+        remove(self.summaries, calls)
         if count or not record.before:
             self.seed = None
         self._forget(record.seq, turns)
@@ -566,16 +603,15 @@ class SessionState:
 
     def _forget(self, seq: int, turns: frozenset[int]) -> None:
         """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
-        # Decodes what is left, so that nothing else stays in memory: no message of a part that was
-        # cut off, and no bytes of the log.
-        self.history = self.history
         calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
         self.erased -= turns
-        for turn in turns:
-            self.committed_at.pop(turn, None)
-            self.accepted_time.pop(turn, None)
+        # A turn before them that is kept called none of these tools: what is forgotten is older.
+        calls_left = self.last_calls.items()
+        self.last_calls = {name: call for name, call in calls_left if call[1] not in turns}
+        remove(self.committed_at, turns)
+        remove(self.accepted_time, turns)
         self.commands = {
             name: redact_answer(command, turns) for name, command in self.commands.items()
         }
@@ -591,14 +627,15 @@ class SessionState:
         turn.
         """
         changed: dict[int, str] = {}
-        for turn, receipts in tuple(self.receipts_by_turn.items()):
+        kept: dict[int, tuple[PendingReceipt, ...]] = {}
+        for turn, receipts in self.receipts_by_turn.items():
             left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
-            if turn in turns or not left:
-                del self.receipts_by_turn[turn]
-            else:
-                self.receipts_by_turn[turn] = left
-            if turn not in turns and left != receipts:
-                changed[turn] = receipt_text(left) or ""
+            if turn not in turns:
+                if left:
+                    kept[turn] = left
+                if left != receipts:
+                    changed[turn] = receipt_text(left) or ""
+        self.receipts_by_turn = kept
         if changed:
             history = list(self.history)
             for turn in changed.keys() & {message.turn for message in history}:
@@ -609,6 +646,9 @@ class SessionState:
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
         self.pending_redaction = None
+        # Decodes what is left, so that nothing else stays in memory: no message of a part that was
+        # cut off, and no bytes of the log.
+        self.history = self.history
 
     def _nothing(self, record: r.CommandAnswered | r.TurnResumed) -> None:
         pass

@@ -51,7 +51,7 @@ async def _fork(
     own_labels = of_fork(parent.state.labels, labels)
     try:
         return await runtime.fork(
-            parent.session, point, own_labels, parent.state.history, tools=tools
+            parent.session, point, own_labels, parent.state.messages, tools=tools
         )
     except SessionExists:
         # A repeated command finds the fork that the first one created.

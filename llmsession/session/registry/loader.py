@@ -28,7 +28,7 @@ from ..log.erasing import erase
 from ..log.fork_records import Branch, fork_records, shared_history
 from ..log.journal import Journal, Written
 from ..log.meter import charge_of
-from ..log.read_state import check_belongs, read_state
+from ..log.read_state import check_belongs
 from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..snapshots.reading import read_from_snapshot
@@ -112,7 +112,8 @@ class Loader:
         *,
         imported: Branch | None = None,
     ) -> AsyncIterator[tuple[SessionState, Lease]]:
-        """Create a fork of *parent*. *messages* are the parent's; the fork shares these objects.
+        """Create a fork of *parent*. *messages* are the parent's. The fork shares these objects, or
+        decodes its messages when they are used.
 
         All records of an *imported* branch are written together. If the body raises, the fork is
         deleted. Raises SessionNotFound, SessionExists, StoreError.
@@ -120,8 +121,13 @@ class Loader:
         lease = await self._store.fork(parent, point.upto, point.session, self._owner)
         state = SessionState(point.session)
         try:
-            state = await read_state(self._store, point.session, head=lease.head)
-            state.history = shared_history(state.history, messages)
+            # Where the parent's snapshot covers more than the fork has, it is of no use.
+            state = await read_from_snapshot(
+                self._store, point.session, lambda _: None, head=lease.head, snapshot_of=parent
+            )
+            # To compare messages that are not decoded would decode them.
+            if state.is_decoded and isinstance(messages, tuple):
+                state.history = shared_history(state.history, messages)
             records = fork_records(state, point.session, parent, labels, imported)
             await self.write(state, lease, records)
             await self._erase(state, lease)
@@ -221,8 +227,8 @@ class Loader:
     async def _erase(self, state: SessionState, lease: Lease) -> None:
         """Erase content that was forgotten and is still in the log."""
         if state.pending_redaction is not None:
-            state.checksum = None
-            await erase(self._store, lease, state.pending_redaction)
+            erased = await erase(self._store, lease, state.pending_redaction, lambda: state.head)
+            state.rewritten(erased.seq, erased.checksum)
             await self.write(state, lease, [r.RecordsRedacted()])
 
     async def _undo(self, lease: Lease, error: BaseException) -> None:

@@ -135,7 +135,7 @@ class Runtime:
             self.clock,
             self.subscriptions,
             self._prices,
-            ignored=lambda session, why: self.log(session).trouble("snapshot.ignored", why=why),
+            ignored=self._snapshot_ignored,
         )
         self._table = ActivationTable(
             self.store,
@@ -403,7 +403,7 @@ class Runtime:
                 config = bound(state)
                 records = recovery_records(state, recovery or config.recovery)
                 await self._loader.write(state, lease, records)
-                actor = await self._add(state, config, lease, dict(state.runners))
+                actor = await self._add(state, config, lease, state.runners)
             if actor.history_commands.excess is not None:
                 await self.retain(actor)
             return actor
@@ -428,6 +428,10 @@ class Runtime:
     def log(self, session: str = "") -> SessionLog:
         """The logger of *session*, or for events that concern no single session."""
         return SessionLog(self._logger, session, content=False)
+
+    def _snapshot_ignored(self, session: str, why: str) -> None:
+        self.log(session).trouble("snapshot.ignored", why=why)
+        self._services.observers.snapshot_ignored(session, why)
 
     def _check_bound(self, session: str, names: tuple[str, ...], unbound: Unbound) -> None:
         if names and unbound == "raise":

@@ -1,9 +1,12 @@
 """A snapshot: the fold of a log up to one record as bytes, without the messages of its history.
 
-Its first line says the version. Then come a CRC-32 and parts in JSON, each after its length,
-compressed together: the place in the log that it belongs to, the small fields of the state, and its
-tables (by turn, by call, by command), a few thousand entries in each part. The messages of the
-history are not in it: they are decoded from the log when they are used.
+Its first line says the version. Then comes a CRC-32 of everything after it: the head, and the
+parts of the state's tables (by turn, by call, by command), a few hundred entries in each. All of
+them are JSON, and each is compressed by itself. The head has the place in the log that the snapshot
+belongs to, the small fields of the state, the turns of its history, and what the parts are. Neither
+a part nor a message is decoded before it is used; the messages are in the log.
+
+A part never changes once it is full, and is encoded once for all later snapshots.
 
 A snapshot is only a shortcut. Where one is damaged, of another version, or not of this log,
 Unusable is raised, and the log is folded from its beginning.
@@ -13,8 +16,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -30,23 +34,22 @@ from llmsession.turns.usage import Usage
 
 from ..log.joined import StoredMessages, StoredTurns, turn_lengths
 from ..log.reported_usage import Reported
-from ..log.state import OpenTurn, SessionState
+from ..log.state import TABLES_BY_TEXT, TABLES_BY_TURN, OpenTurn, SessionState
 from ..values.history_limits import Forgotten
 from ..values.sums import NO_SUMS, Sums, with_requests
-from .stored_log import StoredLog
+from ..values.tables import Part, Table
+from .stored_log import LogBytes, StoredLog
 
 __all__ = ["VERSION", "Snapshot", "Unusable", "encoder_of", "unpacked"]
 
 NO_PRICES = PriceTable({})
-VERSION = 1
+VERSION = 2
 """Raise it whenever a log folds to another state than before, or a snapshot has other fields: with
 a new kind of record, too. ``tests/session/snapshots/test_format.py`` notices most of that.
 """
 _NAME = b"llmsession snapshot "
-_ENTRIES = 4096
-"""In one part: to encode or decode so many holds the interpreter for about a millisecond."""
 _LENGTH = struct.Struct(">I")
-"""Of a part; the CRC-32 has the same form."""
+"""Of the head; the CRC-32 has the same form."""
 _LEVEL = 1
 """Of the compression. Higher levels take longer and save little here."""
 
@@ -97,42 +100,51 @@ class _Changing(msgspec.Struct, frozen=True, omit_defaults=True):
 
     last_turn: int
     open: tuple[OpenTurn, ...] = ()
-    runners: dict[str, r.Runner] = {}
+    last_calls: dict[str, tuple[r.Runner, int]] = {}
 
 
-_BY_TURN: dict[str, Any] = {
-    "ended": list[str],
-    "accepted_at": list[int],
-    "accepted_time": list[float],
-    "committed_at": list[int],
-    "turn_usage": list[Usage],
-    "requests": list[tuple[r.ModelRequest, ...]],
-    "receipts_by_turn": list[tuple[PendingReceipt, ...]],
-}
-_BY_TEXT: dict[str, Any] = {
-    "call_turns": list[int],
-    "summaries": list[str],
-    "commands": list[r.CommandAnswer],
-}
-"""The dictionaries of a state that grow with its log, and the types of their values."""
+class _Slice(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a table: how many entries it has, from which key to which, in how many bytes."""
+
+    table: str
+    count: int
+    least: int | str
+    most: int | str
+    length: int
+
+
+class _Head(msgspec.Struct, frozen=True):
+    place: _Place
+    small: _Small
+    changing: _Changing
+    sums: Sums
+    history: tuple[list[int], list[int]]
+    """The turns of the history, and how many messages each has."""
+    summary_requests: list[r.ModelRequest]
+    slices: list[_Slice]
+
+
+_head = msgspec.json.Decoder(_Head)
 
 
 def _entries(keys: Any, values: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(tuple[keys, values])
+    return msgspec.json.Decoder(tuple[list[keys], list[values]])
 
 
-_HISTORY, _SUMMARY_REQUESTS = "history", "summary_requests"
-
-_place = msgspec.json.Decoder(_Place)
-_small = msgspec.json.Decoder(_Small)
-_sums = msgspec.json.Decoder(Sums)
-_changing = msgspec.json.Decoder(_Changing)
-_columns: dict[str, msgspec.json.Decoder[Any]] = {
-    _HISTORY: _entries(list[int], list[int]),
-    _SUMMARY_REQUESTS: _entries(list[int], list[r.ModelRequest]),
-    **{name: _entries(list[int], values) for name, values in _BY_TURN.items()},
-    **{name: _entries(list[str], values) for name, values in _BY_TEXT.items()},
+_columns: Mapping[str, msgspec.json.Decoder[Any]] = {
+    "ended": _entries(int, str),
+    "accepted_at": _entries(int, int),
+    "accepted_time": _entries(int, float),
+    "committed_at": _entries(int, int),
+    "turn_usage": _entries(int, Usage),
+    "requests": _entries(int, tuple[r.ModelRequest, ...]),
+    "receipts_by_turn": _entries(int, tuple[PendingReceipt, ...]),
+    "call_turns": _entries(str, int),
+    "summaries": _entries(str, str),
+    "commands": _entries(str, r.CommandAnswer),
 }
+"""The keys and the values of a part of each table."""
+assert {*_columns} == {*TABLES_BY_TURN, *TABLES_BY_TEXT}
 
 
 def encoder_of(
@@ -141,106 +153,107 @@ def encoder_of(
     """A function that encodes a snapshot of *state* as it is now. Its checksum must be known, and
     nothing may be left to erase from its log. *sums* is what is summed up already by *prices*.
 
-    That function is pure, takes long, and may be called in another thread.
+    That function takes long, and may be called in another thread. Nothing that it reads changes
+    any more; it keeps what it encodes in the parts of the tables, for the next snapshot.
     """
     assert state.checksum is not None
     assert state.pending_redaction is None
-    place = encode_json(_Place(state.head, state.checksum))
-    open_turns = tuple(state.open.values())
-    changing = encode_json(_Changing(state.counter.last, open_turns, state.runners))
+    state.split_tables()
+    place = _Place(state.head, state.checksum)
+    # An open turn is changed in place, so it is encoded now.
+    changing = msgspec.Raw(
+        encode_json(_Changing(state.counter.last, tuple(state.open.values()), state.last_calls))
+    )
     small = _Small(**{name: getattr(state, name) for name in _Small.__struct_fields__})
-    tables: dict[str, Mapping[Any, Any]] = {
-        name: getattr(state, name).copy() for name in (*_BY_TURN, *_BY_TEXT)
-    }
-    messages, requests = state.messages, tuple(state.summary_requests)
-
-    def parts() -> Iterator[bytes]:
-        yield place
-        yield encode_json(small)
-        yield changing
-        yield encode_json(_summed(sums, tables["requests"], requests, prices))
-        yield from _table(_HISTORY, *turn_lengths(messages))
-        yield from _table(_SUMMARY_REQUESTS, (), requests)
-        for name, table in tables.items():
-            yield from _table(name, table.keys(), table.values())
+    tables = {name: getattr(state, name).copy() for name in _columns}
+    messages, requests = state.messages, state.summary_requests.copy()
 
     def encode() -> bytes:
-        packing = zlib.compressobj(_LEVEL)
-        packed = [packing.compress(_LENGTH.pack(len(part)) + part) for part in parts()]
-        body = b"".join((*packed, packing.flush()))
-        return b"%s%d\n" % (_NAME, VERSION) + _LENGTH.pack(zlib.crc32(body)) + body
+        slices, packed = [], []
+        for name, table in tables.items():
+            for part in table.parts():
+                body = _packed(part)
+                packed.append(body)
+                slices.append(_Slice(name, part.count, part.least, part.most, len(body)))
+        summed = _summed(sums, tables["requests"], requests, prices)
+        fields = place, small, changing, summed, turn_lengths(messages), requests, slices
+        head = encode_json(dict(zip(_Head.__struct_fields__, fields, strict=True)))
+        return _joined(head, packed)
 
     return encode
 
 
+def _joined(head: bytes, packed: Iterable[bytes]) -> bytes:
+    head = zlib.compress(head, _LEVEL)
+    body = b"".join((_LENGTH.pack(len(head)), head, *packed))
+    return b"%s%d\n" % (_NAME, VERSION) + _LENGTH.pack(zlib.crc32(body)) + body
+
+
+def _packed(part: Part[Any, Any]) -> bytes:
+    if part.packed is None:
+        columns = [*part.entries], [*part.entries.values()]
+        part.packed = zlib.compress(encode_json(columns), _LEVEL)
+    return part.packed
+
+
+def _unpack(name: str, packed: bytes) -> dict[Any, Any]:
+    return dict(zip(*_columns[name].decode(zlib.decompress(packed)), strict=True))
+
+
 def _summed(
     sums: Sums,
-    by_turn: Mapping[int, tuple[r.ModelRequest, ...]],
+    by_turn: Table[int, tuple[r.ModelRequest, ...]],
     summaries: Sequence[r.ModelRequest],
     prices: PriceTable,
 ) -> Sums:
     """*sums* with the other requests."""
-    new = islice(by_turn.values(), sums.turns, None)
-    more = chain(chain.from_iterable(new), summaries[sums.summaries :])
-    models = with_requests(sums.models, more, prices)
+    new = by_turn.last(len(by_turn) - sums.turns)
+    models = with_requests(sums.models, chain(*new, summaries[sums.summaries :]), prices)
     return Sums(len(by_turn), len(summaries), models, {name: prices.find(name) for name in models})
 
 
-def _table(name: str, keys: Iterable[Any], values: Iterable[Any]) -> Iterator[bytes]:
-    every_key, every_value = iter(keys), iter(values)
-    while True:
-        some = [*islice(every_key, _ENTRIES)], [*islice(every_value, _ENTRIES)]
-        if not any(some):
-            return
-        yield name.encode() + b" " + encode_json(some)
-
-
 class Snapshot:
-    """A snapshot that was unpacked: ``seq`` is the number of records that it covers, ``checksum``
-    that of their bytes.
+    """A snapshot whose head was decoded: ``seq`` is the number of records that it covers,
+    ``checksum`` that of their bytes.
     """
 
-    def __init__(self, parts: Sequence[bytes]) -> None:
-        place = _place.decode(parts[0])
-        self.seq, self.checksum = place.seq, place.checksum
-        self._small = _small.decode(parts[1])
-        self._changing = _changing.decode(parts[2])
-        columns: dict[str, tuple[list[Any], list[Any]]] = {name: ([], []) for name in _columns}
-        self._sums = _sums.decode(parts[3])
-        for part in parts[4:]:
-            name, _, entries = part.partition(b" ")
-            keys, values = _columns[name.decode()].decode(entries)
-            columns[name.decode()][0].extend(keys)
-            columns[name.decode()][1].extend(values)
-        self._columns = columns
+    def __init__(self, head: _Head, packed: bytes) -> None:
+        self.seq, self.checksum = head.place.seq, head.place.checksum
+        self._head = head
+        self._tables: dict[str, Table[Any, Any]] = {}
+        parts: dict[str, list[Part[Any, Any]]] = {name: [] for name in _columns}
+        start = 0
+        for each in head.slices:
+            body = packed[start : start + each.length]
+            unpack = partial(_unpack, each.table)
+            part = Part[Any, Any](each.count, each.least, each.most, packed=body, unpack=unpack)
+            parts[each.table].append(part)
+            start += each.length
+        self._tables = {name: Table(parts[name]) for name in parts}
+        # A call id or a command id that was never used is looked for in all parts.
+        for name in TABLES_BY_TEXT:
+            for part in parts[name]:
+                assert part.entries
 
-    def state(self, bodies: Sequence[bytes]) -> SessionState:
-        """The state after the records *bodies*, which have the right checksum. They are kept until
+    def state(self, log: LogBytes) -> SessionState:
+        """The state after the records *log*, which have the right checksum. They are kept until
         the messages in them are used.
         """
-        state = SessionState(self._small.session)
+        head = self._head
+        state = SessionState(head.small.session)
         for name in _Small.__struct_fields__:
-            setattr(state, name, getattr(self._small, name))
+            setattr(state, name, getattr(head.small, name))
         state.head, state.checksum, state.snapshot_head = self.seq, self.checksum, self.seq
-        state.counter = TurnCounter(self._changing.last_turn)
-        state.sums = self._sums
-        state.runners = self._changing.runners
-        state.open = {turn.number: turn for turn in self._changing.open}
-        for name in (*_BY_TURN, *_BY_TEXT):
-            setattr(state, name, dict(zip(*self._columns[name], strict=True)))
-        state.summary_requests = self._columns[_SUMMARY_REQUESTS][1]
-        stored = StoredLog(state, bodies)
-        turns, counts = self._columns[_HISTORY]
-        state.begin_with(StoredMessages(StoredTurns(turns, counts, stored.messages_of)))
+        state.counter = TurnCounter(head.changing.last_turn)
+        state.sums = head.sums
+        state.last_calls = head.changing.last_calls
+        state.open = {turn.number: turn for turn in head.changing.open}
+        for name, table in self._tables.items():
+            setattr(state, name, table)
+        state.summary_requests = head.summary_requests
+        stored = StoredLog(state, log)
+        state.begin_with(StoredMessages(StoredTurns(*head.history, stored.messages_of)))
         return state
-
-
-def _parts(raw: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(raw):
-        (length,) = _LENGTH.unpack_from(raw, at)
-        at += _LENGTH.size + length
-        yield raw[at - length : at]
 
 
 def unpacked(raw: bytes) -> Snapshot:
@@ -249,12 +262,15 @@ def unpacked(raw: bytes) -> Snapshot:
     if title != b"%s%d" % (_NAME, VERSION):
         is_ours = title.startswith(_NAME)
         raise Unusable("another version of llmsession wrote it" if is_ours else "it is damaged")
-    crc, packed = body[: _LENGTH.size], body[_LENGTH.size :]
+    crc, content = body[: _LENGTH.size], body[_LENGTH.size :]
     # The Adler-32 that zlib itself checks overlooks single bits of so short texts.
-    if crc != _LENGTH.pack(zlib.crc32(packed)):
+    if crc != _LENGTH.pack(zlib.crc32(content)):
         raise Unusable("it is damaged")
     try:
-        return Snapshot([*_parts(zlib.decompress(packed))])
+        (length,) = _LENGTH.unpack_from(content)
+        end = _LENGTH.size + length
+        head = _head.decode(zlib.decompress(content[_LENGTH.size : end]))
+        return Snapshot(head, content[end:])
     # Whatever else may be in it, if nobody changed its version when they should have.
     except (zlib.error, struct.error, msgspec.MsgspecError, LookupError, ValueError) as error:
         raise Unusable("it is damaged") from error

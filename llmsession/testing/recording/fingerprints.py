@@ -37,7 +37,9 @@ def state_parts(state: SessionState) -> dict[str, str]:
         "commands": state.commands,
         "usage": [state.turn_usage, state.usage, state.requests, state.charged],
     }
-    return {name: digest(msgspec.json.encode(part)) for name, part in parts.items()}
+    # A table of a long state is no dict, and is encoded as one.
+    encode = msgspec.json.Encoder(enc_hook=dict).encode
+    return {name: digest(encode(part)) for name, part in parts.items()}
 
 
 def _open_parts(turn: OpenTurn) -> list[Any]:

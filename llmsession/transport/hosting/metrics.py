@@ -69,6 +69,8 @@ class Metrics:
         self._utilisation = self._measure("context_utilisation_ratio", share, SHARES)
         taken = "Sessions that another owner took, without a hand-over."
         self._taken = self._count("sessions_taken", taken)
+        ignored = "Snapshots that could not be used, so that a whole log was folded."
+        self._ignored = self._count("snapshots_ignored", ignored)
         self._cluster: Callable[[], ClusterStatistics | None] = lambda: None
         messages = "Messages included in a request."
         self._messages = self._measure("context_messages", messages, MESSAGES)
@@ -144,6 +146,10 @@ class Metrics:
     def taken(self, session: str) -> None:
         """See ``TakeoverObserver``."""
         self._taken.inc()
+
+    def snapshot_ignored(self, session: str, why: str) -> None:
+        """See ``SnapshotObserver``."""
+        self._ignored.inc()
 
     def _ended(self, session: str, record: r.Terminal, status: str, reason: str) -> None:
         self._turns.labels(status, self._known("reason", reason)).inc()

@@ -61,7 +61,7 @@ async def kept(bodies: Sequence[bytes]) -> Counting:
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_state_module, "PAGE", 4)
+    monkeypatch.setattr(read_state_module, "FOLD_PAGE", 4)
 
 
 @pytest.mark.usefixtures("small_pages")

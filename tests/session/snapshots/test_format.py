@@ -20,12 +20,13 @@ import pytest
 
 from benchmarks.growth import long_log
 from llmsession.session.log.state import SessionState
-from llmsession.session.snapshots import format as format_module
 from llmsession.session.snapshots.format import VERSION, Unusable, encoder_of, unpacked
+from llmsession.session.snapshots.stored_log import LogBytes
+from llmsession.session.values import tables
 from llmsession.store import SqliteStore, Store
 from llmsession.turns import records as r
 from tests.compatibility.stores import KINDS
-from tests.session.probes import BACKENDS, STATE_FIELDS, run_virtually
+from tests.session.probes import BACKENDS, STATE_FIELDS, encode_plain, run_virtually
 from tests.session.random_lives import Life
 
 RELEASE = Path(__file__).parents[2] / "compatibility" / "releases" / "0.1.0" / "store.sqlite"
@@ -35,9 +36,9 @@ SEEDS = range(300, 306)
 
 def fields_of(state: SessionState) -> dict[str, Any]:
     """Everything that *state* holds, by name, with the whole history."""
-    names = (STATE_FIELDS | {"runners", "checksum"}) - {"counter", "erased"}
+    names = (STATE_FIELDS | {"last_calls", "checksum"}) - {"counter", "erased"}
     # JSON, because an order of entries matters too, and a Raw is equal only to itself.
-    fields = {name: msgspec.json.encode(getattr(state, name)) for name in sorted(names)}
+    fields = {name: encode_plain(getattr(state, name)) for name in sorted(names)}
     return {**fields, "counter": state.counter.last, "erased": state.erased}
 
 
@@ -59,21 +60,34 @@ def snapshot(bodies: Sequence[bytes]) -> bytes | None:
     return None if state.pending_redaction is not None else encoder_of(state)()
 
 
-def contents(raw: bytes) -> bytes:
-    """What is compressed in the snapshot *raw*, behind its title and its CRC-32."""
-    return zlib.decompress(raw.partition(b"\n")[2][4:])
+def contents(raw: bytes) -> list[bytes]:
+    """What is compressed in the snapshot *raw*: its head, and the parts of its tables."""
+    content, found = raw.partition(b"\n")[2][8:], list[bytes]()
+    while content:
+        unpacking = zlib.decompressobj()
+        found.append(unpacking.decompress(content))
+        content = unpacking.unused_data
+    return found
 
 
-def with_contents(content: bytes) -> bytes:
-    packed = zlib.compress(content)
-    crc = zlib.crc32(packed).to_bytes(4, "big")
-    return b"llmsession snapshot %d\n" % VERSION + crc + packed
+def with_content(content: bytes) -> bytes:
+    """A snapshot with the right checksum, whatever its content is."""
+    crc = zlib.crc32(content).to_bytes(4, "big")
+    return b"llmsession snapshot %d\n" % VERSION + crc + content
+
+
+def with_head(head: bytes) -> bytes:
+    packed = zlib.compress(head)
+    return with_content(len(packed).to_bytes(4, "big") + packed)
 
 
 def opened(raw: bytes, bodies: Sequence[bytes]) -> SessionState:
     """The state of the log *bodies* from the snapshot *raw* and the records after it."""
     found = unpacked(raw)
-    state = found.state(bodies[: found.seq])
+    log = LogBytes()
+    for at in range(0, found.seq, 7):
+        log.add(bodies[at : min(at + 7, found.seq)])
+    state = found.state(log)
     go_on(state, bodies[found.seq :])
     return state
 
@@ -165,7 +179,7 @@ def bodies_of(turns: int) -> list[bytes]:
 
 def test_tables_of_several_parts_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = bodies_of(60)
-    monkeypatch.setattr(format_module, "_ENTRIES", 7)
+    monkeypatch.setattr(tables, "PART_ENTRIES", 7)
     raw = snapshot(bodies)
     assert raw is not None
     assert fields_of(opened(raw, bodies)) == fields_of(folded(bodies))
@@ -186,9 +200,12 @@ def test_what_is_torn_anywhere_or_changed_anywhere_is_no_snapshot() -> None:
         with pytest.raises(Unusable):
             unpacked(rng.randbytes(length))
     # What is not torn, and is no snapshot either.
-    for content in (b"", b"\0\0\0\2{}", b'\0\0\0\x18{"seq":1,"checksum":"odd"}'):
+    for content in (b"", b"\0\0\0\2{}", b"\0\0"):
         with pytest.raises(Unusable):
-            unpacked(with_contents(content))
+            unpacked(with_content(content))
+    for head in (b"", b"{}", b'{"place":{"seq":1,"checksum":"odd"}}'):
+        with pytest.raises(Unusable):
+            unpacked(with_head(head))
 
 
 def test_a_snapshot_of_another_version_says_so() -> None:
@@ -213,7 +230,7 @@ def test_a_snapshot_has_no_message_of_the_history() -> None:
     raw = snapshot(bodies)
     assert raw is not None
     assert b"an answer of some length" in b"".join(bodies)
-    assert b"an answer of some length" not in contents(raw)
+    assert b"an answer of some length" not in b"".join(contents(raw))
 
 
 @pytest.mark.real_time
@@ -228,7 +245,7 @@ async def test_the_version_is_raised_when_snapshots_or_the_meaning_of_a_log_chan
         raw = snapshot(bodies)
         assert raw is not None
         parts = contents(raw)
-        hashes[session] = hashlib.sha256(parts).hexdigest()[:16]
+        hashes[session] = hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
     now = {"version": VERSION, "kinds": sorted(KINDS), "snapshots": hashes}
     print(json.dumps(now, indent=1))
     assert json.loads(RECORDED.read_text("utf-8")) == now

@@ -5,6 +5,7 @@ from the whole log, whatever the snapshot is like.
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,7 +17,7 @@ import anyio
 import pytest
 
 from benchmarks.growth import PRICES, WORDS, Instant, opened
-from llmsession import Price, SessionManager
+from llmsession import HistoryLimits, Price, SessionManager
 from llmsession.errors import RecordDamaged, StoreError
 from llmsession.session.actor.snapshot_writer import MIN_RECORDS, SHARE, snapshots_every
 from llmsession.session.handles.session import LLMSession, live_state
@@ -29,6 +30,7 @@ from llmsession.session.snapshots.reading import read_from_snapshot
 from llmsession.store.checked import checked_store
 from llmsession.store.memory import MemoryStore
 from llmsession.store.protocol import Lease, Store, StoredRecord
+from llmsession.transport.hosting.metrics import Metrics
 from llmsession.turns import records as r
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.usage import Usage
@@ -125,7 +127,7 @@ async def same_as_the_log(store: Store, session: str) -> str:
     found = await read_from_snapshot(checked_store(store), session, reasons.append)
     whole = await read_state(store, session)
     assert differences(found, whole) == []
-    assert (found.checksum, found.runners) == (whole.checksum, whole.runners)
+    assert (found.checksum, found.last_calls) == (whole.checksum, whole.last_calls)
     return "".join(reasons)
 
 
@@ -212,6 +214,34 @@ async def test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other
     assert await same_as_the_log(store, session.id) == ""
 
 
+@pytest.mark.real_time
+async def test_what_is_left_of_a_long_session_that_forgets_is_decoded_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, provider = Snapshots(), Instant()
+    async with SessionManager(provider=provider, store=store) as manager:
+        name = (await opened(manager, store, 400)).id
+    threads: set[int] = set()
+
+    def decoding(raw: bytes) -> r.Record:
+        threads.add(threading.get_ident())
+        return r.decode_record(raw)
+
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.open(name, unbound="caller")
+        left = session.conversation()[-1].turn
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.open(name, unbound="caller")
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_log, "decode_record", decoding)
+            await session.forget(10)
+        assert threads
+        assert threading.get_ident() not in threads
+        messages = session.conversation()
+        assert (messages[0].turn, messages[-1].turn) == (10, left)
+    assert await same_as_the_log(store, name) == ""
+
+
 def kept_logs() -> int:
     """How many logs are in memory because messages may have to be decoded from them."""
     gc.collect()
@@ -286,11 +316,13 @@ async def test_a_snapshot_that_cannot_be_used_is_named_once_and_written_anew(
     async with lived(store):
         pass
     store.change = change
-    saved = len(store.saved)
-    async with stage(["more"], store=store, reopen=True, logger=logger) as on:
+    saved, metrics = len(store.saved), Metrics()
+    stands = stage(["more"], store=store, reopen=True, logger=logger, observers=[metrics])
+    async with stands as on:
         [(event, fields)] = logger.warnings
         assert event == "snapshot.ignored"
         assert why in fields["why"]
+        assert b"llmsession_snapshots_ignored_total 1.0" in metrics.page()[2]
         await settled()
         assert len(store.saved) == saved + 1
         await on.say("and now")
@@ -421,16 +453,42 @@ async def test_a_snapshot_on_its_way_brings_nothing_back_that_is_forgotten_meanw
         await on.session.label({"x": "1"})
         await settled()
         await (on.session.clear(purge=True) if purges else on.session.forget(1e12))
+        old = [seq for _, seq, _ in store.saved]
+        assert old
         store.gate.set()
         await settled()
-        assert store.saved
         assert await store.snapshot("s") is None
         await on.session.label({"x": "2"})
-        await on.session.close()
-    async with stage(store=store, reopen=True) as on:
         await settled()
+        [(_, seq, body)] = store.saved[len(old) :]
+        assert seq > max(old)
+        assert await store.snapshot("s") == body
         assert await same_as_the_log(store, "s") == ""
-        assert await store.snapshot("s") is not None
+
+
+@pytest.mark.parametrize("labels", [0, 1, 3])
+async def test_a_session_that_forgets_after_each_turn_has_a_snapshot_of_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, labels: int
+) -> None:
+    store = Snapshots()
+    limits = HistoryLimits(max_messages=4)
+    async with stage([f"answer {turn}" for turn in range(9)], store=store, retention=limits) as on:
+        for turn in range(9):
+            await on.say(f"question {turn}")
+            async with anyio.create_task_group() as group:  # while the log is being rewritten
+                for label in range(labels):
+                    group.start_soon(on.session.label, {"x": f"{turn} {label}"})
+            await settled()
+            assert await same_as_the_log(store, "s") == ""
+        assert len(on.session.conversation()) == 4
+        await same_as_its_log(on, on.session)
+    assert await store.snapshot("s") is not None
+    [*_, (_, seq, _)] = store.saved
+    with decoded(monkeypatch) as seqs:
+        async with stage(store=store, reopen=True, retention=limits) as on:
+            assert min(seqs, default=seq + 1) > seq
+            assert len(on.session.conversation()) == 4
+            await same_as_its_log(on, on.session)
 
 
 @pytest.mark.parametrize("turns", [10, 1_500])
@@ -445,3 +503,27 @@ async def test_a_snapshot_is_due_when_an_eighth_of_a_long_log_is_not_covered(tur
     (_, first, _), (_, second, _) = store.saved
     assert first >= MIN_RECORDS
     assert 0 <= second - first - max(MIN_RECORDS, second // SHARE) < 10
+
+
+@pytest.mark.parametrize("turn", [None, 6, 3])
+async def test_a_fork_is_opened_from_its_parents_snapshot_if_that_covers_no_more_than_it_has(
+    monkeypatch: pytest.MonkeyPatch, turn: int | None
+) -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    [*_, (_, seq, _)] = store.saved
+    logger = Logged()
+    async with stage(["more", "other"], store=store, reopen=True, logger=logger) as on:
+        whole = on.session.conversation()
+        with decoded(monkeypatch) as seqs:
+            fork = on.session = await on.session.fork(turn)
+            assert (1 in seqs) == (turn == 3)
+            assert seq + 1 in seqs or turn == 3
+        left = [message for message in whole if turn is None or message.turn <= turn]
+        assert [message.text for message in fork.conversation()] == [each.text for each in left]
+        await same_as_its_log(on, fork)
+        assert await on.say("and now") in ("more", "other")
+        await same_as_its_log(on, fork)
+    assert await same_as_the_log(store, fork.id) == ""
+    assert logger.warnings == []
