@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from llmsession.errors import contained_in_task
+from llmsession.errors import contained_in_task, starting_scope
 
 from .task_host import LoopCalls
 
@@ -92,6 +92,7 @@ class Work:
         failed: Callable[[str, Exception], None],
     ) -> None:
         """Run *body* in the two scopes. Then call *ended*, whatever happened."""
+        starting_scope.set(self._outer)
         try:
             with self._outer, self._inner:
                 self.result = await body()
