@@ -104,6 +104,11 @@ class Checker:
             violations += rule(dialogue)
         return tuple(violations)
 
+    @property
+    def found_thinking(self) -> bool:
+        """Does the request that was checked last send thinking?"""
+        return bool(self._sent.thinking_at)
+
     def check_against_history(
         self,
         request: Request,
