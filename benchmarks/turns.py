@@ -37,8 +37,7 @@ EVENTS: tuple[StreamEvent, ...] = (
 
 
 CALLS = 4
-CALL: tuple[StreamEvent, ...] = (
-    BlockStarted(0, msgspec.Raw(b'{"type":"tool_use","id":"c","name":"read","input":{}}')),
+CALL_ENDS: tuple[StreamEvent, ...] = (
     BlockDelta(0, "input", '{"path":"a.txt"}'),
     BlockStopped(0),
     ReplyEnded("tool_use", None),
@@ -60,7 +59,14 @@ class _AtOnce:
         return self._profile
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
-        for event in CALL if tag.step <= self._calls else EVENTS:
+        if tag.step > self._calls:
+            for event in EVENTS:
+                yield event
+            return
+        # No provider gives two calls of a session the same id.
+        call = f'{{"type":"tool_use","id":"c{tag.turn}_{tag.step}","name":"read","input":{{}}}}'
+        yield BlockStarted(0, msgspec.Raw(call.encode()))
+        for event in CALL_ENDS:
             yield event
 
 

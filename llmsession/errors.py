@@ -45,6 +45,7 @@ import asyncio
 import importlib.util
 import math
 from collections.abc import Awaitable, Callable, Generator
+from contextvars import ContextVar
 from functools import wraps
 from types import coroutine
 from typing import Any, Literal, ParamSpec, TypeVar, cast
@@ -95,6 +96,7 @@ __all__ = [
     "foreign",
     "need_package",
     "refusing",
+    "starting_scope",
 ]
 
 
@@ -809,8 +811,17 @@ def contained_in_task(error: BaseException) -> Exception:
     return contained(error)
 
 
+starting_scope: ContextVar[anyio.CancelScope] = ContextVar("starting_scope")
+"""The scope in which this task was started. A cancellation of it that is on its way when a scope
+inside is shielded is still one of this task, which nothing else tells on trio.
+"""
+
+
 def _is_cancelled() -> bool:
     """Is this task being cancelled?"""
+    scope = starting_scope.get(None)
+    if scope is not None and scope.cancel_called:
+        return True
     if anyio.current_effective_deadline() == -math.inf:
         return True
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:

@@ -21,7 +21,15 @@ MODULES = (
     "llmsession.turns.records",
 )  # fmt: skip
 """The modules whose ``__all__`` is public."""
-INTERNAL = {"contained", "contained_in_task", "error_text", "foreign", "need_package", "refusing"}
+INTERNAL = {
+    "contained",
+    "contained_in_task",
+    "error_text",
+    "foreign",
+    "need_package",
+    "refusing",
+    "starting_scope",
+}
 """Functions of ``llmsession.errors`` for the package itself."""
 
 

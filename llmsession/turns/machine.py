@@ -242,7 +242,10 @@ def tag_of(turn: Turn) -> StepTag:
 
 def is_late(turn: Turn, event: e.Event) -> bool:
     """Does the event report work that the turn is no longer doing?"""
-    return event.tag is not None and event.tag != tag_of(turn)
+    tag = event.tag
+    if tag is None:
+        return False
+    return tag.attempt != turn.attempt or tag.step != turn.step or tag.turn != turn.number
 
 
 def step(turn: Turn, event: e.Event) -> tuple[Turn, tuple[e.AnyEffect, ...]]:

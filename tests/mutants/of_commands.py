@@ -269,9 +269,17 @@ the outcome does not name what still runs (invariant 11)
 
 in session/tasks/works.py, by session/tasks/test_works.py
 work past its grace is asked to stop for ever (rule 8)
-    -         self._inner.shield = True
+    -         self._is_abandoned = True
     +         pass
     test_abandoned_work_that_swallows_cancellation_costs_no_turns_of_the_loop
+a cancellation is delivered on every turn of the loop (rule 8)
+    -             self._inner.shield = True
+    +             pass
+    test_work_that_ignores_its_cancellation_leaves_the_loop_at_rest_in_its_grace_too
+a cancellation that finds the work shielded is lost (invariant 8)
+    -             self._loop_calls.call_later(AGAIN_S, self._deliver_again)
+    +             pass
+    test_a_cancellation_during_a_shield_reaches_the_work_behind_it
 
 in session/actor/turn_runner.py, by session/registry/test_lifecycle.py
 a tool in the grace of its deadline is not named once its turn has ended (invariant 11)

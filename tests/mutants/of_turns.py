@@ -9,7 +9,7 @@ __all__ = ["BLOCKS", "MACHINE", "NAMING"]
 MACHINE = read_mutants(r"""
 in turns/machine.py, by turns/test_machine_interrupts.py
 the tag of a report is not compared (rule 3)
-    - return event.tag is not None and event.tag != tag_of(turn)
+    - return tag.attempt != turn.attempt or tag.step != turn.step or tag.turn != turn.number
     + return False
     turns/test_machine.py
     test_a_late_report_changes_nothing_in_any_phase

@@ -52,7 +52,16 @@ class BlockFields(msgspec.Struct, frozen=True):
 
     def inner(self) -> list[BlockFields]:
         """The blocks in ``content``; empty if it is text or absent."""
-        return read_blocks(self.content) or []
+        return [] if self._holds_no_blocks else read_blocks(self.content) or []
+
+    def may_hold_breakpoint(self) -> bool:
+        """May there be a cache breakpoint on the block, or on one in its ``content``?"""
+        return self.cache_control is not None or not self._holds_no_blocks
+
+    @property
+    def _holds_no_blocks(self) -> bool:
+        # The first byte of a text, or of null. Trying to read it as blocks costs an exception.
+        return memoryview(self.content)[0] in b'"n'
 
 
 _block = msgspec.json.Decoder(BlockFields)

@@ -64,9 +64,9 @@ RULES: dict[str, RequestRule] = {
 }
 """The rules that can be checked on a request by itself."""
 
-REMEMBERED_MESSAGES = 64
+REMEMBERED_MESSAGES = 16
 """With fewer messages, checking a request anew costs little, so nothing is kept for the next
-one.
+one: most sessions that wait in memory are short.
 """
 
 MAX_NAMED = 10
@@ -95,9 +95,19 @@ class Checker:
         """
         messages = self._sent.recall(request.messages)
         tools = self._tools.recall(request.tools)
-        dialogue = Dialogue(request, self.profile, messages, tools, before=self._dialogue)
-        self._dialogue = dialogue if len(messages) >= REMEMBERED_MESSAGES else None
-        return tuple(violation for rule in RULES.values() for violation in rule(dialogue))
+        dialogue, self._dialogue = self._dialogue or Dialogue(self.profile), None
+        dialogue.read(request, messages, tools)
+        if len(messages) >= REMEMBERED_MESSAGES:
+            self._dialogue = dialogue
+        violations: list[RuleViolation] = []
+        for rule in RULES.values():
+            violations += rule(dialogue)
+        return tuple(violations)
+
+    @property
+    def found_thinking(self) -> bool:
+        """Does the request that was checked last send thinking?"""
+        return bool(self._sent.thinking_at)
 
     def check_against_history(
         self,

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from llmsession.turns.request import Profile, Request
 
 from ..view.prefix import shared_prefix
-from .block_fields import BlockFields, RuleViolation
-from .message_facts import Mark, MessageFacts, merged
+from .block_fields import RuleViolation
+from .message_facts import Mark, MessageFacts, ToolFacts, merged
 
 __all__ = ["Dialogue"]
 
 
 class Dialogue:
-    """A request as the rules read it. *before* is the previous request: messages that both have in
-    common are not read again.
+    """The requests of one session, one after the other, as the rules read them.
+
+    It grows with the conversation: messages that a request has in common with the one before are
+    not read again.
     """
 
     __slots__ = (
@@ -25,43 +27,48 @@ class Dialogue:
         "profile", "repeated", "request", "runs", "starts", "tools", "unpaired",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        request: Request,
-        profile: Profile,
-        messages: list[MessageFacts],
-        tools: tuple[BlockFields, ...],
-        *,
-        before: Dialogue | None = None,
-    ) -> None:
-        self.request = request
+    request: Request
+    tools: ToolFacts
+
+    def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.messages = messages
-        self.tools = tools
-        if before is not None and shared_prefix(before.messages, messages) < len(before.messages):
-            before = None
-        self.repeated: list[int] = before.repeated[:] if before else []
+        self._forget()
+
+    def _forget(self) -> None:
+        self.messages: list[MessageFacts] = []
+        self.repeated: list[int] = []
         """Positions of messages with the same role as the message before."""
-        self.notable: list[int] = before.notable[:] if before else []
-        self.runs: list[MessageFacts] = before.runs[:] if before else []
+        self.notable: list[int] = []
+        self.runs: list[MessageFacts] = []
         """The messages, with neighbours of one role merged, so that roles alternate."""
-        self.starts: list[int] = before.starts[:] if before else []
+        self.starts: list[int] = []
         """The position where each run starts."""
-        self.calling: list[int] = before.calling[:] if before else []
+        self.calling: list[int] = []
         """Runs with calls, and runs with results (``answering``)."""
-        self.answering: list[int] = before.answering[:] if before else []
-        self.unpaired: list[int] = before.unpaired[:] if before else []
+        self.answering: list[int] = []
+        self.unpaired: list[int] = []
         """Runs whose calls are not answered by the next run in the same order, or whose results do
         not answer the run before.
         """
-        self.late: list[int] = before.late[:] if before else []
+        self.late: list[int] = []
         """Runs in which a result stands behind another block."""
-        self.call_count: int = before.call_count if before else 0
-        self.call_ids: set[str] = before.call_ids.copy() if before else set()
+        self.call_count = 0
+        self.call_ids: set[str] = set()
+
+    def read(self, request: Request, messages: list[MessageFacts], tools: ToolFacts) -> None:
+        """Be *request* from now on, which has *messages* and *tools*.
+
+        If this raises, it must not be used any more.
+        """
+        known = len(self.messages)
+        if shared_prefix(self.messages, messages) < known:
+            self._forget()
+            known = 0
+        self.request, self.messages, self.tools = request, messages, tools
         # The last run may still grow. That would change the answers of the run before it, so both
         # are read again.
         settled = max(0, len(self.runs) - 2)
-        self._gather(len(before.messages) if before else 0)
+        self._gather(known)
         self._pair(settled)
 
     def _gather(self, start: int) -> None:

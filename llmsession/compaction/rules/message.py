@@ -1,4 +1,4 @@
-"""Validity rules that one message can break by itself, whatever stands around it.
+"""Validity rules that one message, or the tools, can break by themselves, whatever stands around.
 
 They run once for each message, and the result is remembered with it. Numbers and texts are those of
 the Anthropic Messages API: its types, its documentation and its error messages.
@@ -7,17 +7,18 @@ the Anthropic Messages API: its types, its documentation and its error messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, TypeAlias
 
 import msgspec
 
 from .block_fields import BlockFields, Fault, is_server_call, is_server_result
 
-__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults", "find_text_faults"]
+__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults", "find_tool_faults"]
 
 MessageRule: TypeAlias = Callable[[str, Sequence[BlockFields]], Iterator[Fault]]
 
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 THINKING = ("thinking", "redacted_thinking")
 
@@ -128,12 +129,37 @@ MESSAGE_RULES: dict[str, MessageRule] = {
 }
 
 
-def find_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
-    """The violations of one message by itself, rule by rule."""
-    return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))
+def find_faults(
+    role: str, blocks: Sequence[BlockFields], types: Set[str] | None = None
+) -> tuple[Fault, ...]:
+    """The violations of one message by itself, rule by rule.
+
+    *types* are the types of its blocks, if they are texts, calls, results and thinking without a
+    breakpoint: then only the rules about these are asked.
+    """
+    if types is None:
+        return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))
+    faults: list[Fault] = []
+    if "tool_use" in types or "tool_result" in types:
+        faults += v4_tool_blocks_stand_on_their_side(role, blocks)
+    if "text" in types or "tool_result" in types:
+        faults += v5_no_text_is_empty(role, blocks)
+    if not types.isdisjoint(THINKING):
+        faults += v7_thinking_is_the_assistants_and_signed(role, blocks)
+    return tuple(faults)
 
 
-def find_text_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
-    """The same for a message of texts without breakpoints: the other rules are about other
-    blocks, and about breakpoints."""
-    return tuple(v5_no_text_is_empty(role, blocks))
+def find_tool_faults(tools: Sequence[BlockFields]) -> Iterator[Fault]:
+    """V13: the name of each tool that is not the provider's own is short and unique."""
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        name = tool.name
+        if name is None and tool.type not in ("", "custom"):
+            continue  # the provider's own tools may have a type and no name
+        if not isinstance(name, str) or TOOL_NAME.fullmatch(name) is None:
+            text = f"name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$', not {name!r}"
+            yield Fault("V13", f"tools[{index}]", text)
+        elif name in names:
+            yield Fault("V13", f"tools[{index}]", f"Tool names must be unique: {name}")
+        else:
+            names.add(name)

@@ -21,7 +21,7 @@ from .block_fields import (
     read_block,
     read_blocks,
 )
-from .message import THINKING, find_faults, find_text_faults
+from .message import THINKING, find_faults, find_tool_faults
 
 __all__ = [
     "FactsCache",
@@ -29,6 +29,7 @@ __all__ = [
     "MessageFacts",
     "Thought",
     "ToolCache",
+    "ToolFacts",
     "merged",
     "read_message",
     "time_to_live",
@@ -90,22 +91,38 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Does the message concern a rule that most messages do not concern?"""
 
 
+_TEXT = frozenset({"text"})
+_THINKING = frozenset(THINKING)
+_COMMON = frozenset({"text", "tool_use", "tool_result", *THINKING})
+"""The types of nearly all blocks. The others are of the provider's own tools, of its compaction,
+images and documents.
+"""
+
+
 def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     """The facts of one message. Never raises: a body that is not a list of blocks is a fault."""
     blocks = read_blocks(body)
     if blocks is None:
         fault = Fault("V1", "content", "Input should be a valid list of content blocks")
         return MessageFacts(role=role, body=body, size=1, faults=(fault,), notable=True)
-    if all(block.type == "text" and block.cache_control is None for block in blocks):
-        return _read_texts(role, body, blocks, find_text_faults(role, blocks))
-    faults = find_faults(role, blocks)
-    calls = tuple(_marks(blocks, "tool_use"))
-    results = tuple(_marks(blocks, "tool_result"))
-    server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
-    strays = tuple(_stray_server_results(blocks))
-    open_calls = _open_server_calls(blocks) if server_calls else ()
-    breakpoints = tuple(_breakpoints(blocks, "content"))
-    compactions = tuple(index for index, block in enumerate(blocks) if _is_signed_compaction(block))
+    types = {block.type for block in blocks}
+    is_common = types <= _COMMON and not any(map(BlockFields.may_hold_breakpoint, blocks))
+    if is_common and types <= _TEXT:
+        return _read_texts(role, body, blocks, find_faults(role, blocks, types))
+    faults = find_faults(role, blocks, types if is_common else None)
+    calls = tuple(_marks(blocks, "tool_use")) if "tool_use" in types else ()
+    results = tuple(_marks(blocks, "tool_result")) if "tool_result" in types else ()
+    server_calls: tuple[str, ...] = ()
+    strays: tuple[Mark, ...] = ()
+    open_calls: tuple[Mark, ...] = ()
+    breakpoints: tuple[tuple[str, str], ...] = ()
+    compactions: tuple[int, ...] = ()
+    if not is_common:
+        server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
+        strays = tuple(_stray_server_results(blocks))
+        open_calls = _open_server_calls(blocks) if server_calls else ()
+        breakpoints = tuple(_breakpoints(blocks, "content"))
+        compactions = tuple(n for n, block in enumerate(blocks) if _is_signed_compaction(block))
     first_other = next(
         (index for index, p in enumerate(blocks) if p.type != "tool_result"), len(blocks)
     )
@@ -125,7 +142,7 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         server_calls=server_calls,
         stray_server_results=strays,
         open_server_calls=open_calls,
-        thinking=tuple(_thoughts(blocks, body)),
+        thinking=tuple(_thoughts(blocks, body)) if types & _THINKING else (),
         breakpoints=breakpoints,
         compactions=compactions,
         faults=faults,
@@ -199,8 +216,6 @@ def _is_signed_compaction(block: BlockFields) -> bool:
 
 
 def _thoughts(blocks: Sequence[BlockFields], body: msgspec.Raw) -> Iterator[Thought]:
-    if not any(block.type in THINKING for block in blocks):
-        return
     raws = msgspec.json.decode(body, type=list[msgspec.Raw])
     called = False
     for index, block in enumerate(blocks):
@@ -309,21 +324,32 @@ class FactsCache:
         return read
 
 
-class ToolCache:
-    """The tool definitions of the last request, read once, because a session's tools rarely
-    change.
-    """
+class ToolFacts(NamedTuple):
+    """What the rules need to know of the tool definitions of a request."""
 
-    __slots__ = ("raws", "tools")
+    faults: tuple[Fault, ...] = ()
+    breakpoints: tuple[tuple[str, str], ...] = ()
+    """The place and the time to live of each cache breakpoint."""
+
+
+class ToolCache:
+    """The facts of the last request's tools, because a session's tools rarely change."""
+
+    __slots__ = ("facts", "raws")
 
     def __init__(self) -> None:
         self.raws: tuple[msgspec.Raw, ...] = ()
-        self.tools: tuple[BlockFields, ...] = ()
+        self.facts = ToolFacts()
 
-    def recall(self, raws: tuple[msgspec.Raw, ...]) -> tuple[BlockFields, ...]:
-        """The definitions in order. One that cannot be read has neither a name nor a type."""
-        same = len(raws) == len(self.raws) and all(map(operator.is_, raws, self.raws))
-        if not same:
-            self.tools = tuple(read_block(raw) for raw in raws)
+    def recall(self, raws: tuple[msgspec.Raw, ...]) -> ToolFacts:
+        """The facts of the definitions *raws*. One that cannot be read has no name and no type."""
+        if len(raws) != len(self.raws) or not all(map(operator.is_, raws, self.raws)):
+            tools = [read_block(raw) for raw in raws]
+            breakpoints = tuple(
+                (f"tools[{index}]", time_to_live(tool.cache_control))
+                for index, tool in enumerate(tools)
+                if tool.cache_control is not None
+            )
+            self.facts = ToolFacts(tuple(find_tool_faults(tools)), breakpoints)
             self.raws = raws
-        return self.tools
+        return self.facts

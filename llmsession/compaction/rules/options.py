@@ -5,18 +5,16 @@ Source: the Anthropic Messages API: its types, its documentation and its error m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .block_fields import BlockFields, RuleViolation
+from .block_fields import RuleViolation
 from .dialogue import Dialogue
 from .message_facts import time_to_live
 from .structure import RequestRule
 
 __all__ = ["OPTION_RULES"]
 
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 MIN_THINKING_BUDGET_TOKENS = 1024
 
 
@@ -70,9 +68,7 @@ def v12_few_breakpoints_the_longest_lived_first(dialogue: Dialogue) -> Iterator[
 
 
 def _all_breakpoints(dialogue: Dialogue) -> Iterator[tuple[str, str]]:
-    for index, tool in enumerate(dialogue.tools):
-        if tool.cache_control is not None:
-            yield f"tools[{index}]", time_to_live(tool.cache_control)
+    yield from dialogue.tools.breakpoints
     for index in dialogue.notable:
         for place, ttl in dialogue.messages[index].breakpoints:
             yield f"messages[{index}].{place}", ttl
@@ -88,22 +84,8 @@ def v13_tools_are_sent_and_well_named(dialogue: Dialogue) -> Iterator[RuleViolat
     if not dialogue.request.tools and (dialogue.calling or dialogue.answering):
         text = "Requests which include `tool_use` or `tool_result` blocks must define tools"
         yield RuleViolation("V13", "tools", text)
-    yield from _tool_faults(dialogue.tools)
-
-
-def _tool_faults(tools: Sequence[BlockFields]) -> Iterator[RuleViolation]:
-    names: set[str] = set()
-    for index, tool in enumerate(tools):
-        name = tool.name
-        if name is None and tool.type not in ("", "custom"):
-            continue  # the provider's own tools may have a type and no name
-        if not isinstance(name, str) or TOOL_NAME.fullmatch(name) is None:
-            text = f"name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$', not {name!r}"
-            yield RuleViolation("V13", f"tools[{index}]", text)
-        elif name in names:
-            yield RuleViolation("V13", f"tools[{index}]", f"Tool names must be unique: {name}")
-        else:
-            names.add(name)
+    for fault in dialogue.tools.faults:
+        yield RuleViolation(*fault)
 
 
 def v14_context_edits_are_ordered_and_alone(dialogue: Dialogue) -> Iterator[RuleViolation]:

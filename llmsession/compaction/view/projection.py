@@ -93,8 +93,8 @@ class BlockFacts(NamedTuple):
     call_ids: tuple[str, ...]
     """The calls that its results answer, in order."""
     has_thinking: bool
-    is_text: bool
-    """Is each of its blocks a text that is sent?"""
+    is_whole: bool
+    """Is its body sent byte for byte, unless the view changes it?"""
 
 
 def block_facts(message: Message) -> BlockFacts:
@@ -102,13 +102,16 @@ def block_facts(message: Message) -> BlockFacts:
     # Parse the body instead of reading ``content``: the message would keep ``content``, which is
     # the text of the conversation once more.
     blocks = parse_blocks(message.body)
-    if blocks and all(isinstance(block, TextBlock) and block.text.strip() for block in blocks):
-        return _TEXT
+    is_whole = bool(blocks) and all(map(_is_sent_as_it_is, blocks))
+    if is_whole and all(isinstance(block, TextBlock) for block in blocks):
+        return _TEXTS
     call_ids = tuple(filter(None, map(_call_id, blocks)))
-    return BlockFacts(call_ids, any(map(is_thinking, blocks)), is_text=False)
+    if is_whole and message.is_user:
+        is_whole = _are_results_first(list(map(_is_result, blocks)))
+    return BlockFacts(call_ids, any(map(is_thinking, blocks)), is_whole)
 
 
-_TEXT = BlockFacts((), has_thinking=False, is_text=True)
+_TEXTS = BlockFacts((), has_thinking=False, is_whole=True)
 
 
 class Form(NamedTuple):
@@ -121,6 +124,12 @@ class Form(NamedTuple):
     """For each block that is not a result: the JSON of the input or text that is shown instead, or
     None.
     """
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Is the message shown as it is in the history?"""
+        has_results = self.results.count(None) < len(self.results)
+        return not (self.leaves_out_thinking or self.others or has_results)
 
 
 def form_of(message: Message, facts: BlockFacts, first: int, position: int, view: View) -> Form:
@@ -153,7 +162,7 @@ def _other_blocks(message: Message, first: int, view: View) -> tuple[bytes | Non
 
 def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | None:
     """*message* in *form*; None if nothing of it is left."""
-    if facts.is_text and not form.others:
+    if facts.is_whole and form.changes_nothing:  # nearly always
         return RequestMessage(message.role, message.body)
     swaps = {
         call_id: text
@@ -179,7 +188,7 @@ def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | 
     if not sent:
         return None
     # The API requires tool results before all other blocks of a user message.
-    if message.is_user and results != sorted(results, reverse=True):
+    if message.is_user and not _are_results_first(results):
         sent = _results_first(sent, results)
         changed = True
     return RequestMessage(message.role, join_blocks(sent) if changed else message.body)
@@ -321,23 +330,35 @@ def _shown_block(
     block: Block, raw: msgspec.Raw, swaps: dict[str, str], leave_out_thinking: bool
 ) -> msgspec.Raw | None:
     """*raw* itself if it is shown unchanged, None if it is left out, else its new bytes."""
-    if isinstance(block, TextBlock):
-        return raw if block.text.strip() else None
-    if isinstance(block, OpaqueBlock) and block.type == "text":
-        return None  # a text block without its text
-    if is_thinking(block):
-        return None if leave_out_thinking or _is_unsigned(block) else raw
+    if leave_out_thinking and is_thinking(block):
+        return None
     call_id = _call_id(block)
-    if call_id is None:
-        return raw
-    if call_id in swaps:
+    if call_id is not None and call_id in swaps:
         return _with_field(raw, "content", encode_json(swaps[call_id]))
-    if isinstance(block, ToolResultBlock) and block.is_error and not block.content:
-        # The API accepts an empty result without ``is_error``, but not one with it.
-        return _with_field(raw, "content", encode_json(EMPTY_OUTPUT))
-    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-        return _with_placeholders(raw) if any(map(_is_blank, block.content)) else raw
-    return raw
+    if _is_sent_as_it_is(block):
+        return raw
+    if not isinstance(block, ToolResultBlock):
+        return None
+    if block.content:
+        return _with_placeholders(raw)
+    return _with_field(raw, "content", encode_json(EMPTY_OUTPUT))
+
+
+def _is_sent_as_it_is(block: Block) -> bool:
+    """Does a provider accept *block* back? A result is changed if not, any other block is left
+    out.
+    """
+    if isinstance(block, TextBlock):
+        return bool(block.text.strip())
+    if isinstance(block, ThinkingBlock):
+        # Compatible servers may send thinking without a signature.
+        return bool(block.signature)
+    if isinstance(block, ToolResultBlock):
+        if block.is_error and not block.content:
+            return False  # an empty result is accepted without ``is_error``, but not with it
+        return not (isinstance(block.content, list) and any(map(_is_blank, block.content)))
+    # The other one that is refused is a text block without its text.
+    return not (isinstance(block, OpaqueBlock) and block.type == "text")
 
 
 def _is_result(block: Block) -> bool:
@@ -354,13 +375,6 @@ def _call_id(block: Block) -> str | None:
         call_id = block.decoded().get("tool_use_id")
         return call_id if isinstance(call_id, str) else None
     return None
-
-
-def _is_unsigned(block: Block) -> bool:
-    """Is *block* thinking without a signature, which no provider accepts back? Compatible servers
-    may send such.
-    """
-    return isinstance(block, ThinkingBlock) and not block.signature
 
 
 def _is_blank(part: Any) -> bool:
@@ -385,6 +399,11 @@ def _with_placeholders(raw: msgspec.Raw) -> msgspec.Raw:
         for part in split_blocks(_fields.decode(raw)["content"])
     ]
     return _with_field(raw, "content", join_blocks(parts))
+
+
+def _are_results_first(results: list[bool]) -> bool:
+    """Does no block that is a result stand behind one that is none? *results* tells for each."""
+    return results == sorted(results, reverse=True)
 
 
 def _results_first(raws: list[msgspec.Raw], results: list[bool]) -> list[msgspec.Raw]:

@@ -11,8 +11,9 @@ A durable change always has this order: append to the store, fold into the state
 subscribers, answer the caller. Nothing becomes visible before it is durable.
 
 Commands are not read in the call itself: those that are called in one go are read together, so
-interrupts are merged, and what a burst writes goes to the store in one append. A report is read at
-once, because whoever brings it has nothing else to do.
+interrupts are merged, and what a burst writes goes to the store in one append. Only the stream of
+a reply that an interrupt will surely end is cancelled in the call. A report is read at once,
+because whoever brings it has nothing else to do.
 
 If the actor cannot continue (another owner has the session, the store failed, or there is a bug),
 every caller that still waits gets a named error. No caller waits for ever.
@@ -219,6 +220,8 @@ class Actor:
             self.keys.forget(caller)
             raise
         self._wake()
+        if not self._is_reading:
+            self.turns.foresee_interrupt(turn)
         return caller.promise
 
     def _enqueue(self, interrupt: c.Interrupt, caller: c.InterruptCaller) -> None:

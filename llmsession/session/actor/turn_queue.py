@@ -174,6 +174,17 @@ class TurnQueue:
 
     # Interrupts.
 
+    def foresee_interrupt(self, number: int | None) -> None:
+        """An interrupt of turn *number*, or of all, is in the mailbox and will be read soon.
+
+        A reply that streams cannot end otherwise any more, unless it is already complete. So its
+        stream is cancelled now, and ends while the interrupt is being read.
+        """
+        run = self.current
+        if run is not None and run.turn.phase is Phase.STREAMING and number in (None, run.number):
+            for work in run.works.values():
+                work.cancel()
+
     def interrupt_all(
         self, mark: int, policy: r.InterruptPolicy, callers: list[c.InterruptCaller]
     ) -> None:

@@ -107,9 +107,9 @@ class TurnRunner:
             return
         before = run.turn
         run.turn, effects = step(run.turn, event)
-        self._core.log.event(
-            "turn.moved", run.turn, by=type(event).__name__, phase=run.turn.phase.value
-        )
+        if self._core.log.is_on:
+            moved_to = run.turn.phase.value
+            self._core.log.event("turn.moved", run.turn, by=type(event).__name__, phase=moved_to)
         if before.phase is Phase.STREAMING and run.turn.phase not in (
             Phase.STREAMING,
             Phase.STOPPING,
@@ -208,10 +208,6 @@ class TurnRunner:
             except ProviderError as error:
                 return partial(self._stream_failed, run, tag, checked_failure(error))
             except BaseException as error:  # a provider is foreign code
-                if work.is_cancelled and isinstance(error, anyio.get_cancelled_exc_class()):
-                    # On trio it may have been on its way when the work was abandoned, and is no
-                    # longer to be seen as that of this task.
-                    raise
                 fault = contained_in_task(error)
                 core.log.bug("provider.crashed", fault)
                 said = f"raised {error_text(error)}"

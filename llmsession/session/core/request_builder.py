@@ -115,7 +115,8 @@ class ContextBuilder:
         """The request for *messages* as *view* shows them, sized and checked."""
         request = self.project(messages, view)
         violations = self._checker.check(request)
-        if self.profile.binds_thinking:
+        # A request without thinking has none that could be bound to another history.
+        if self.profile.binds_thinking and self._checker.found_thinking:
             violations += self._check_thinking(request, messages, view)
         return Built(request, self.size(request, messages, view, reported), violations)
 

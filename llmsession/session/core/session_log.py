@@ -78,9 +78,14 @@ class SessionLog:
             self._bound = default_logger().bind(session=self._session)
         return self._bound
 
+    @property
+    def is_on(self) -> bool:
+        """Is anything done with an event?"""
+        return not self._standard or _STANDARD.isEnabledFor(logging.INFO)
+
     def event(self, name: str, turn: Turn | None = None, **fields: Any) -> None:
         """Log an event at level info. *content* is message content as JSON bytes."""
-        if not self._standard or _STANDARD.isEnabledFor(logging.INFO):
+        if self.is_on:
             with _ignored():
                 self._logger.info(name, **_bound(turn), **self._allowed(fields))
 

@@ -139,6 +139,16 @@ class LoopCalls:
         else:
             self._group.start_soon(_call, function)
 
+    @property
+    def delivers_on_every_turn(self) -> bool:
+        """Is a cancellation delivered on every turn of the loop, until the task has ended?"""
+        return self._loop is not None
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Let asyncio's loop call *function* after *delay_s* seconds."""
+        assert self._loop is not None
+        self._loop.call_later(delay_s, function)
+
     def new_context(self) -> Context:
         """A copy of this context, in which anyio can be used in a callback as well."""
         context = copy_context()

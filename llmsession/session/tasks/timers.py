@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 
 import anyio
 from anyio.abc import TaskGroup
+
+from .task_host import LoopCalls
 
 __all__ = ["Timer", "Timers"]
 
@@ -44,15 +47,20 @@ class Timers:
     """Many deadlines in one sleeping task.
 
     A task per deadline would cost more than the work it watches: an interrupt sets a deadline and
-    almost always cancels it again.
+    almost always cancels it again, before the loop turns twice. So an earlier deadline wakes the
+    task one turn after it was set, if it still stands.
     """
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
+        self._loop_calls = LoopCalls(group)
         self._heap: list[tuple[float, int, Timer]] = []
         self._prune_at = PRUNE_AT
         self._order = count()
         self._wake: anyio.Event | None = None
+        self._wakes_at = -math.inf
+        """Until when the task sleeps."""
+        self._is_looking = False
         self._running = False
         self._closed = False
 
@@ -61,16 +69,22 @@ class Timers:
         timer = Timer(anyio.current_time() + delay_s, fire)
         if self._closed:
             return timer
-        earliest = not self._heap or timer.at < self._heap[0][0]
         heapq.heappush(self._heap, (timer.at, next(self._order), timer))
         if len(self._heap) >= self._prune_at:
             self._prune()
         if not self._running:
             self._running = True
             self._group.start_soon(self._run, name="llmsession timers")
-        elif earliest and self._wake is not None:
-            self._wake.set()
+        elif timer.at < self._wakes_at and not self._is_looking:
+            self._is_looking = True
+            self._loop_calls.call_soon(self._wake_if_earlier)
         return timer
+
+    def _wake_if_earlier(self) -> None:
+        self._is_looking = False
+        is_earlier = self._drop_cancelled() and self._heap[0][0] < self._wakes_at
+        if is_earlier and self._wake is not None:
+            self._wake.set()
 
     def close(self) -> None:
         """Drop every deadline. The task ends."""
@@ -90,14 +104,14 @@ class Timers:
             while self._drop_cancelled():
                 due = self._heap[0][0]
                 if due > anyio.current_time():
-                    self._wake = anyio.Event()
+                    self._wake, self._wakes_at = anyio.Event(), due
                     with anyio.move_on_after(due - anyio.current_time()):
                         await self._wake.wait()
                     continue
                 heapq.heappop(self._heap)[2].fire()
         finally:
             self._running = False
-            self._wake = None
+            self._wake, self._wakes_at = None, -math.inf
 
     def _drop_cancelled(self) -> bool:
         while self._heap and self._heap[0][2].is_cancelled:

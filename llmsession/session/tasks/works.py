@@ -7,26 +7,47 @@ the actor, a work that swallows its cancellation would hold up the actor.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
-from llmsession.errors import contained_in_task
+from llmsession.errors import contained_in_task, starting_scope
+
+from .task_host import LoopCalls
 
 __all__ = ["Work", "Works"]
 
+FIRST_TURNS = 3
+"""For so many turns of the event loop a cancellation is delivered on each of them: nearly every
+work ends on the first one.
+"""
+AGAIN_S = 0.01
+"""The interval in seconds at which it is delivered afterwards, until the work is abandoned."""
+
 
 class Work:
-    """One running work, and the two scopes that stop it."""
+    """One running work, and the two scopes that stop it.
 
-    __slots__ = ("_inner", "_outer", "_stopping", "is_done", "name", "result")
+    anyio delivers the cancellation of a scope on every turn of asyncio's loop until its task has
+    left the scope. For a work that ignores it, that costs a whole core during the grace. So the
+    inner scope is shielded between two deliveries. A part of the work that is shielded itself is
+    never interrupted.
+    """
 
-    def __init__(self, name: str, stopping: set[Work]) -> None:
+    __slots__ = (
+        "_inner", "_is_abandoned", "_loop_calls", "_outer", "_stopping", "is_done", "name",
+        "result",
+    )  # fmt: skip
+
+    def __init__(self, name: str, stopping: set[Work], loop_calls: LoopCalls) -> None:
         self.name = name
         self.is_done = False
         self.result: object = None
         """What its body returned; None until then, and if it returned nothing or was stopped."""
         self._stopping = stopping
+        self._loop_calls = loop_calls
+        self._is_abandoned = False
         self._outer = anyio.CancelScope()
         self._inner = anyio.CancelScope()
 
@@ -36,17 +57,32 @@ class Work:
         return self._outer.cancel_called
 
     def cancel(self) -> None:
-        """Cancel it. It may swallow the cancellation."""
-        if not self.is_done:
-            self._stopping.add(self)
+        """Cancel it. It may swallow the cancellation, and gets it again until it is abandoned."""
+        if self.is_done or self.is_cancelled:
+            return
+        self._stopping.add(self)
         self._outer.cancel()
+        if self._loop_calls.delivers_on_every_turn:
+            self._loop_calls.call_soon(partial(self._pause_after, FIRST_TURNS))
+
+    def _pause_after(self, turns: int) -> None:
+        """Deliver the cancellation no more, for a while, when the loop has turned so often."""
+        if self.is_done or self._is_abandoned:
+            return
+        if turns > 1:
+            self._loop_calls.call_soon(partial(self._pause_after, turns - 1))
+        else:
+            self._inner.shield = True
+            self._loop_calls.call_later(AGAIN_S, self._deliver_again)
+
+    def _deliver_again(self) -> None:
+        if not (self.is_done or self._is_abandoned):
+            self._inner.shield = False  # this delivers it
+            self._pause_after(1)
 
     def abandon(self) -> None:
-        """Stop cancelling it, and let it run on.
-
-        Otherwise the event loop delivers the cancellation again on every iteration to a work that
-        swallows it. That costs a whole core.
-        """
+        """Stop cancelling it, and let it run on."""
+        self._is_abandoned = True
         self._inner.shield = True
 
     async def run(
@@ -56,6 +92,7 @@ class Work:
         failed: Callable[[str, Exception], None],
     ) -> None:
         """Run *body* in the two scopes. Then call *ended*, whatever happened."""
+        starting_scope.set(self._outer)
         try:
             with self._outer, self._inner:
                 self.result = await body()
@@ -75,6 +112,7 @@ class Works:
 
     def __init__(self, group: TaskGroup, failed: Callable[[str, Exception], None]) -> None:
         self._group = group
+        self._loop_calls = LoopCalls(group)
         self._failed = failed
         self._running: set[Work] = set()
         self._stopping: set[Work] = set()
@@ -91,7 +129,7 @@ class Works:
 
         *body* must report its own errors: what it raises is only logged.
         """
-        work = Work(name, self._stopping)
+        work = Work(name, self._stopping, self._loop_calls)
         self._running.add(work)
 
         def over(work: Work) -> None:

@@ -406,6 +406,19 @@ async def test_an_interrupt_stops_a_reply_that_streams_at_once() -> None:
             await on.session.interrupt()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_an_interrupt_of_a_reply_takes_no_more_turns_of_the_loop_than_its_stream_needs_to_end(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    async with stage([never()]) as on:
+        await on.session.send("x")
+        await settled()
+        before = loop_turns(anyio_backend)
+        await on.session.interrupt()
+        # On the first turn the stream ends, on the second the caller gets the durable answer.
+        assert loop_turns(anyio_backend) - before == 2
+
+
 async def test_a_tool_that_is_let_go_after_its_grace_costs_no_turns_of_the_loop(
     anyio_backend: tuple[str, dict[str, Any]],
 ) -> None:
