@@ -167,6 +167,8 @@ class Reading:
         statements = self._statements
         owners = await self._connections.run(lambda it: it.fetch(statements.unfinished_owners))
         free = [owner["key"] for owner in owners if not _is_held(owner)]
+        if free and not after:
+            await self._connections.execute(statements.forget_finished, free)
         while free:
             rows = await self._connections.run(partial(self._unfinished, free, after, limit))
             # Some may have been taken since they were marked.
