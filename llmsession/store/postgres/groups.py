@@ -155,7 +155,7 @@ class Arguments(NamedTuple):
     """The statement of an append, and its values."""
 
     shape: Shape
-    values: Sequence[Sequence[object]]
+    values: Sequence[object]
 
 
 def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
@@ -185,6 +185,7 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
     charges = [unit.charge for unit in units]
     labels = [unit.labels for unit in units]
     shape = Shape(
+        lone=len(units) == 1,
         single=is_single,
         marked=any(mark is not None for mark in marks),
         plain=cipher is PLAIN and not blobs and not any(entry is not None for entry in labels),
@@ -212,7 +213,9 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
         columns["seal"] = [seal_head(cipher, unit.first.session, unit.head) for unit in units]
     if shape.charged:
         columns |= _charge_columns(charges, cipher)
-    values = [columns[name] for name, _ in shape.columns]
+    values: list[object] = [
+        columns[name][0] if shape.lone else columns[name] for name, _ in shape.columns
+    ]
     return Arguments(shape, values if shape.plain else [*values, *blobs.columns()])
 
 

@@ -214,6 +214,8 @@ class Shape(NamedTuple):
     of one session takes about as long as beginning its statement.
     """
 
+    lone: bool
+    """There is one unit. Its values are sent as they are, and not as arrays."""
     single: bool
     """Each unit has one record."""
     marked: bool
@@ -246,7 +248,7 @@ _COLUMNS = (
     ("session", "text"), ("epoch", "bigint"), ("head", "bigint"), ("at", "float8"),
     ("body", "bytea"),
 )  # fmt: skip
-ALL_SHAPES = tuple(Shape(*parts) for parts in itertools.product((True, False), repeat=4))
+ALL_SHAPES = tuple(Shape(*parts) for parts in itertools.product((True, False), repeat=5))
 
 
 def _append(s: str, shape: Shape) -> str:
@@ -262,7 +264,12 @@ def _append(s: str, shape: Shape) -> str:
     cannot know the size.
     """
     columns = shape.columns
-    arrays = ", ".join(f"${at}::{kind}[]" for at, (_, kind) in enumerate(columns, 1))
+    names = ", ".join(name for name, _ in columns)
+    dimension = "" if shape.lone else "[]"
+    values = ", ".join(f"${at}::{kind}{dimension}" for at, (_, kind) in enumerate(columns, 1))
+    units = f"unnest({values}) WITH ORDINALITY AS u({names}, n)"
+    if shape.lone:
+        units = f"(VALUES ({values}, 1)) AS u({names}, n)"
     head = "u.head + 1"
     kept = ["n", "head", "epoch", "body"]
     sets, parts = "", ""
@@ -332,8 +339,7 @@ def _append(s: str, shape: Shape) -> str:
             UPDATE {s}.session s
                SET head = {head}, touched_at = u.at,
                    created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END{sets}
-              FROM unnest({arrays})
-                   WITH ORDINALITY AS u({", ".join(name for name, _ in columns)}, n)
+              FROM {units}
              WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
             RETURNING s.log, s.owner, {", ".join(f"u.{name}" for name in kept)}
         ), written AS (

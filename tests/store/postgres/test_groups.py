@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +76,8 @@ def test_a_groups_rows_are_told_in_columns() -> None:
     waiting = deque([entry("a", 4, b"one"), entry("b", 0, b"", b"two", b"three"), entry("b", 3)])
     waiting.append(Entry(Batch("c", 1, 7, ()), NOBODY, NOBODY))
     shape, columns = arguments(form_group(waiting), PLAIN)
-    assert shape == Shape(single=False, marked=False, plain=True, charged=False)
+    columns = cast(Sequence[Sequence[object]], columns)
+    assert shape == Shape(lone=False, single=False, marked=False, plain=True, charged=False)
     assert [list(column) for column in columns] == [
         ["a", "b", "c"],
         [1, 1, 1],
@@ -97,9 +99,9 @@ def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units
     units = form_group(waiting)
     assert [unit.charge for unit in units] == [Charge("a", Spending(5, 2, frozenset("m")))]
     shape, columns = arguments(units, PLAIN)
-    assert (shape.plain, shape.charged) == (True, True)
+    assert shape == Shape(lone=True, single=False, marked=False, plain=True, charged=True)
     account = account_mark("a", PLAIN)
-    assert [list(column) for column in columns[7:]] == [[account], ["5"], ["2"], ['{"\\\\x6d"}']]
+    assert list(columns[7:]) == [account, "5", "2", '{"\\\\x6d"}']
     assert [unit.charge for unit in form_group(waiting)] == [
         Charge("b", Spending(5, 1, frozenset("m")))
     ]
