@@ -64,6 +64,16 @@ class Caller:
     def __hash__(self) -> int:
         return hash(id(self.loop))
 
+    def after_this(self, body: Callable[[], None]) -> None:
+        """Run *body* after what is ready to run in the loop now. Called in the loop's thread.
+
+        In a loop that is not asyncio's it is run at once.
+        """
+        if isinstance(self.loop, asyncio.AbstractEventLoop):
+            self.loop.call_soon(body)
+        else:
+            body()
+
     def call(self, body: Callable[[], None]) -> None:
         """Run *body* in the loop soon, without waiting for it. May be called in any thread.
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from llmsession.errors import SessionError, error_text
 
@@ -66,7 +67,8 @@ class Writer:
         # which is atomic, so no lock is needed.
         self._waiting: deque[Entry] = deque()
         self._busy: set[str] = set()
-        self._calls_for_us = True
+        self._wakes: object = None
+        """The event loop that is going to wake a worker for the batches that wait, if one is."""
         self._closing = self._ended = False
         self._idle: list[asyncio.Future[None]] = []
         """Workers that wait for something to do; the one that was busy last is woken first."""
@@ -78,10 +80,13 @@ class Writer:
         if self._closing:
             done(Lost(CLOSED, False))
             return
-        self._waiting.append(Entry(batch, Caller(), done))
-        if self._calls_for_us:
-            self._calls_for_us = False
-            self._thread.soon(self.wake)
+        caller = Caller()
+        self._waiting.append(Entry(batch, caller, done))
+        if self._wakes is not caller.loop:
+            self._wakes = caller.loop
+            # Sessions that were answered together append together. If the first one woke a worker
+            # at once, its batch would be a group of its own.
+            caller.after_this(partial(self._thread.soon, self.wake))
         if self._ended:  # the writer ended after ``_closing`` was read above
             self.give_up(CLOSED)
 
@@ -124,7 +129,7 @@ class Writer:
         """
         prepared = False
         while True:
-            self._calls_for_us = True  # batches that come from here on wake a worker
+            self._wakes = None  # batches that come from here on wake a worker
             served = any(other.is_connected for other in self._workers)
             if self._waiting and served and not (worker.is_connected or prepared):
                 prepared = True
