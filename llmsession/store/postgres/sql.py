@@ -351,14 +351,18 @@ def _append(s: str, shape: Shape) -> str:
 
 def _read(s: str) -> str:
     """Of each session in $1 the records after the seq in $2 and up to that in $3, each with the
-    number of the session in $1 and its head; a row without a seq if there are none."""
+    number of the session in $1 and its head; a row without a seq if there are none. They come in
+    the order in which the indexes have them, which is that of their seqs, but this is not promised:
+    sorting them would cost the server as much as reading them. The first four
+    columns are all that most records need. *born*, which seals
+    need, is left out unless $4."""
     return f"""
-        SELECT u.n, s.head, r.seq, r.epoch, r.body, r.large, r.born, r.parts
-          FROM unnest($1::text[], $2::bigint[], $3::bigint[])
-               WITH ORDINALITY AS u(session, after, upto, n)
+        SELECT r.seq, r.epoch, r.body, r.large, r.parts, r.born, u.n, s.head
+          FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::boolean[])
+               WITH ORDINALITY AS u(session, after, upto, sealed, n)
           JOIN {s}.session s ON s.id = u.session
           LEFT JOIN LATERAL (
-            SELECT r.seq, r.epoch, r.body, r.large, p.born,
+            SELECT r.seq, r.epoch, r.body, r.large, CASE WHEN u.sealed THEN p.born END AS born,
                    {LARGE_PARTS.format(s=s)} AS parts
               FROM {s}.span p
              CROSS JOIN LATERAL (
@@ -369,8 +373,7 @@ def _read(s: str) -> str:
                 OFFSET 0  -- a fence: no plan may read more records than these
              ) r
              WHERE p.session = s.id
-          ) r ON true
-         ORDER BY u.n, r.seq"""
+          ) r ON true"""
 
 
 # What rows mean.
