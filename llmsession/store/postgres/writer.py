@@ -67,6 +67,7 @@ class Writer:
         # which is atomic, so no lock is needed.
         self._waiting: deque[Entry] = deque()
         self._busy: set[str] = set()
+        self._caller: Caller | None = None
         self._wakes: object = None
         """The event loop that is going to wake a worker for the batches that wait, if one is."""
         self._closing = self._ended = False
@@ -81,6 +82,9 @@ class Writer:
             done(Lost(CLOSED, False))
             return
         caller = Caller()
+        if self._caller is not None and self._caller.loop is caller.loop:
+            caller = self._caller  # one for all that wait: the garbage collector visits each
+        self._caller = caller
         self._waiting.append(Entry(batch, caller, done))
         if self._wakes is not caller.loop:
             self._wakes = caller.loop
