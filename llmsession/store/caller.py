@@ -12,7 +12,7 @@ from typing import Any
 from anyio import NoEventLoopError
 from anyio.lowlevel import current_token
 
-__all__ = ["Caller", "tell_asyncio"]
+__all__ = ["Caller", "caller_now", "tell_asyncio"]
 
 
 def tell_asyncio() -> None:
@@ -86,3 +86,12 @@ class Caller:
                 self.loop.call_soon_threadsafe(body, context=_IN_ASYNCIO.copy())
             else:
                 self.loop.run_sync_soon(body)
+
+
+def caller_now(last: Caller | None) -> Caller:
+    """A ``Caller`` for the present event loop: *last* itself if that is the one for it.
+
+    Thousands of calls may wait for their answers, and the garbage collector visits each object.
+    """
+    caller = Caller()
+    return last if last is not None and last.loop is caller.loop else caller

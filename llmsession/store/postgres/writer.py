@@ -15,7 +15,7 @@ from functools import partial
 
 from llmsession.errors import SessionError, error_text
 
-from ..caller import Caller
+from ..caller import Caller, caller_now
 from ..cipher import Cipher, Unreadable
 from ..protocol import Appended, AppendResult, Batch, Conflict, Lost
 from ..writer_thread import CallbackBatch
@@ -81,10 +81,7 @@ class Writer:
         if self._closing:
             done(Lost(CLOSED, False))
             return
-        caller = Caller()
-        if self._caller is not None and self._caller.loop is caller.loop:
-            caller = self._caller  # one for all that wait: the garbage collector visits each
-        self._caller = caller
+        self._caller = caller = caller_now(self._caller)
         self._waiting.append(Entry(batch, caller, done))
         if self._wakes is not caller.loop:
             self._wakes = caller.loop
