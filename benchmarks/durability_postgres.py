@@ -4,6 +4,7 @@ The bare side has the same server, the same writers, the same bytes, the same wa
 with an event loop, the same group commit and the same way back; its one statement inserts rows
 under their key (session, seq). It has no sessions, no fence, no owners and no large blocks. A
 second bare side has what makes a log of rows: a row of the session whose head each append moves.
+Reading a log is measured in the CPU of this process.
 
 The server is a new one, its settings as they come (fsync, synchronous_commit), on a Unix socket.
 Before latencies are measured it makes a checkpoint, as a server does now and then: only after one
@@ -18,6 +19,7 @@ import asyncio
 import os
 import statistics
 import subprocess
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +50,7 @@ __all__ = ["run", "server_for_benchmarks"]
 
 WRITERS, PACED = (1, 50, 1_000, 10_000), (50, 1_000)
 ROUNDS = 5
+MESSAGES, MAX_READING = 2_000, 2.0
 PEER = Path(__file__).with_name("peer_postgres.py")
 
 INSERT = """
@@ -246,7 +249,39 @@ def server_for_benchmarks() -> Iterator[PostgresServer]:
         raise SystemExit(f"no PostgreSQL can be run here: {error}") from error
 
 
+async def _reading(dsn: str) -> Row:
+    """The log of a session by its store, beside the driver that reads the same rows."""
+    store = PostgresStore(dsn, schema="long")
+    lease = await store.create("long", this_process("benchmark"))
+    written = asyncio.Event()
+    bodies = (BODY * 3,) * MESSAGES
+    store.append(Batch("long", lease.epoch, 0, bodies, 1.0), lambda _: written.set())
+    await written.wait()
+    connection = await asyncpg.connect(dsn)
+    query = "SELECT seq, epoch, body FROM long.record WHERE log = $1 ORDER BY seq"
+    pairs = []
+    for _ in range(10 * ROUNDS):
+        started = time.process_time()
+        records = await store.read("long")
+        middle = time.process_time()
+        rows = await connection.fetch(query, 1)
+        pairs.append((middle - started, time.process_time() - middle))
+        assert len(records) == len(rows) == MESSAGES
+    await connection.close()
+    await store.aclose()
+    ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Row(
+        name=f"CPU of reading a log of {MESSAGES:,} records in PostgreSQL, beside the bare driver",
+        ours=ours * 1e3,
+        bare=bare * 1e3,
+        unit="ms",
+        ratios=tuple(a / b for a, b in pairs),
+        bound=MAX_READING,
+    )
+
+
 def run() -> list[Row]:
     with server_for_benchmarks() as server:
         stage = Stage(server)
-        return [row for writers in WRITERS for row in stage.rows(writers)]
+        rows = [row for writers in WRITERS for row in stage.rows(writers)]
+        return [*rows, asyncio.run(_reading(server.dsn))]

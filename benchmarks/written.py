@@ -31,7 +31,7 @@ MIN_TURNS, APPENDS = 20, 2_000
 QUESTION = b'{"kind":"turn.accepted","text":"' + b"what it was about " * 14 + b'"}'
 ANSWER = b'{"kind":"turn.committed","text":"' + b"it was about this " * 48 + b'"}'
 TURN_BYTES = len(QUESTION) + len(ANSWER)
-MAX_SQLITE, MAX_POSTGRES = 12.0, 2.5
+MAX_SQLITE, MAX_POSTGRES = 12.0, 1.6
 IO = Path("/proc/self/io")
 
 

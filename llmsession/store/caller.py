@@ -12,7 +12,7 @@ from typing import Any
 from anyio import NoEventLoopError
 from anyio.lowlevel import current_token
 
-__all__ = ["Caller", "tell_asyncio"]
+__all__ = ["Caller", "caller_now", "tell_asyncio"]
 
 
 def tell_asyncio() -> None:
@@ -64,6 +64,16 @@ class Caller:
     def __hash__(self) -> int:
         return hash(id(self.loop))
 
+    def after_this(self, body: Callable[[], None]) -> None:
+        """Run *body* after what is ready to run in the loop now. Called in the loop's thread.
+
+        In a loop that is not asyncio's it is run at once.
+        """
+        if isinstance(self.loop, asyncio.AbstractEventLoop):
+            self.loop.call_soon(body)
+        else:
+            body()
+
     def call(self, body: Callable[[], None]) -> None:
         """Run *body* in the loop soon, without waiting for it. May be called in any thread.
 
@@ -76,3 +86,12 @@ class Caller:
                 self.loop.call_soon_threadsafe(body, context=_IN_ASYNCIO.copy())
             else:
                 self.loop.run_sync_soon(body)
+
+
+def caller_now(last: Caller | None) -> Caller:
+    """A ``Caller`` for the present event loop: *last* itself if that is the one for it.
+
+    Thousands of calls may wait for their answers, and the garbage collector visits each object.
+    """
+    caller = Caller()
+    return last if last is not None and last.loop is caller.loop else caller

@@ -146,7 +146,7 @@ class StoredRecord(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """Records to append, all or none. The first one gets seq ``head + 1``."""
 
     session: str
@@ -164,7 +164,7 @@ class Batch(msgspec.Struct, frozen=True):
     store that is an ``UnfinishedIndex``."""
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """The batch is durable. The log's head is now ``head``."""
 
     head: int

@@ -1,6 +1,6 @@
 """What accounts have spent, in PostgreSQL: see ``store.counting``. Runs in the store's own loop.
 
-The append's statement charges the counters: see ``Statements.append``. Of an encrypted store the
+The append's statement charges the counters: see ``sql.Shape``. Of an encrypted store the
 names of accounts are kept as marks, as those of labels are. Amounts and models stay readable.
 """
 

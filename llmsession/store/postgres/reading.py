@@ -39,7 +39,7 @@ class Reading:
             await self.check_seals(session, cipher)
         upto = OPEN if limit is None else after + limit
         try:
-            rows = await self._fetch(session, after, upto)
+            rows = await self._fetch(session, after, upto, cipher)
         except StoreError as error:
             if not is_damage(error.__cause__):
                 raise
@@ -68,8 +68,8 @@ class Reading:
             raise SessionNotFound(session)
         check_seals(row, session, cipher)
 
-    async def _fetch(self, session: str, after: int, upto: int) -> Sequence[Any]:
-        part = (session, after, upto)
+    async def _fetch(self, session: str, after: int, upto: int, cipher: Cipher) -> Sequence[Any]:
+        part = (session, after, upto, cipher is not PLAIN)
         if upto - after > SMALL:
             [rows] = await self._read([part])
         else:
@@ -78,8 +78,10 @@ class Reading:
             raise SessionNotFound(session)
         return rows
 
-    async def _read(self, parts: Sequence[tuple[str, int, int]]) -> list[list[Any]]:
-        """The rows for each of *parts*: a session, and after and up to which seq."""
+    async def _read(self, parts: Sequence[tuple[str, int, int, bool]]) -> list[list[Any]]:
+        """The rows for each of *parts*: a session, after and up to which seq, and whether the
+        records are sealed.
+        """
         columns = list(zip(*parts, strict=True))
         rows = await self._connections.run(lambda it: it.fetch(self._statements.read, *columns))
         if len(parts) == 1:
@@ -99,7 +101,7 @@ class Reading:
         seq = after
         while seq < upto:
             try:
-                rows = await self._fetch(session, seq, seq + 1)
+                rows = await self._fetch(session, seq, seq + 1, cipher)
             except StoreError as error:
                 if not is_damage(error.__cause__) or records:
                     break
@@ -167,6 +169,8 @@ class Reading:
         statements = self._statements
         owners = await self._connections.run(lambda it: it.fetch(statements.unfinished_owners))
         free = [owner["key"] for owner in owners if not _is_held(owner)]
+        if free and not after:
+            await self._connections.execute(statements.forget_finished, free)
         while free:
             rows = await self._connections.run(partial(self._unfinished, free, after, limit))
             # Some may have been taken since they were marked.
@@ -212,17 +216,20 @@ def _whole(
     Raises RecordDamaged if that is the first one.
     """
     records: list[StoredRecord] = []
-    rows_by_seq = {row["seq"]: row for row in rows}
-    is_plain = cipher is PLAIN
-    for seq in range(after + 1, upto + 1):
+    if cipher is PLAIN:
+        # Nearly always all of them are in order, and have no large parts. Columns are found by
+        # their numbers in half the time.
+        for seq, row in zip(range(after + 1, upto + 1), rows, strict=False):
+            if row[0] != seq or row[3] is not None:
+                break
+            records.append(StoredRecord(seq, row[1], row[2]))
+    rows_by_seq = {row["seq"]: row for row in rows[len(records) :]}
+    for seq in range(after + len(records) + 1, upto + 1):
         try:
             row = rows_by_seq.get(seq)
             if row is None:
                 raise Unreadable("it is not there")
-            if is_plain and row["large"] is None:  # nearly always
-                records.append(StoredRecord(seq, row["epoch"], row["body"]))
-            else:
-                records.append(record_of(row, cipher))
+            records.append(record_of(row, cipher))
         except Unreadable as error:
             if not records:
                 raise RecordDamaged(session, seq, str(error)) from error

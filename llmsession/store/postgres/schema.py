@@ -25,6 +25,7 @@ _LOCK_CLASS = 0x6C6C6D73  # "llms": keeps our advisory locks apart from other pr
 
 # Text is compared by code point, as Python compares it, whatever the database's locale. A row of
 # a session is written with every append: the room left in its page makes that cheap (a HOT update).
+# ``_MARKED`` makes the table anew.
 _FIRST = """
 CREATE TABLE {s}.store (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -108,6 +109,43 @@ ALTER TABLE {s}.snapshot ALTER body SET STATISTICS 0;
 ALTER TABLE {s}.snapshot ALTER body SET STORAGE EXTERNAL;  -- it is compressed already
 """
 
+# Whether a session has unfinished work is in its row, which every append writes anyway, and
+# ``unfinished`` lists those that may have some: a session is listed from its first mark until its
+# owner gives it up. So a turn writes no row there. What an append changes lies together, because
+# the server logs a row from the first to the last byte that changed.
+_MARKED = """
+ALTER TABLE {s}.session ADD COLUMN IF NOT EXISTS origin_seal bytea;
+ALTER TABLE {s}.session ADD COLUMN IF NOT EXISTS head_seal bytea;
+ALTER TABLE {s}.session RENAME TO session_before;
+CREATE TABLE {s}.session (
+    log bigint NOT NULL,
+    epoch bigint NOT NULL,
+    owner_pid bigint,
+    created_at double precision NOT NULL DEFAULT 0,
+    touched_at double precision NOT NULL DEFAULT 0,
+    head bigint NOT NULL,
+    unfinished boolean NOT NULL DEFAULT false,
+    head_seal bytea,
+    id text COLLATE "C" NOT NULL,
+    owner text COLLATE "C",
+    owner_started text COLLATE "C",
+    owner_host text COLLATE "C",
+    parent text COLLATE "C",
+    origin_seal bytea,
+    labels bytea,
+    label_marks bytea[]
+) WITH (fillfactor = 70);
+ALTER TABLE {s}.session ALTER labels SET STATISTICS 0;
+INSERT INTO {s}.session
+SELECT log, epoch, owner_pid, created_at, touched_at, head,
+       EXISTS (SELECT FROM {s}.unfinished u WHERE u.session = id), head_seal,
+       id, owner, owner_started, owner_host, parent, origin_seal, labels, label_marks
+  FROM {s}.session_before ORDER BY id;
+DROP TABLE {s}.session_before;
+ALTER TABLE {s}.session ADD PRIMARY KEY (id);
+CREATE INDEX session_label_marks ON {s}.session USING gin (label_marks);
+"""
+
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
 _HAS_SEALS = """
 SELECT EXISTS (
@@ -159,7 +197,7 @@ SELECT EXISTS (
 
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED, _SNAPSHOTS)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED, _SNAPSHOTS, _MARKED)
 """The first script makes tables of ``FIRST_VERSION``. Each later one upgrades them to the next
 version.
 """

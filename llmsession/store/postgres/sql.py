@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,9 +17,11 @@ from ..row_seals import check_row
 from .schema import OPEN
 
 __all__ = [
+    "ALL_SHAPES",
     "LARGE_PARTS",
     "OWNER_COLUMNS",
     "PLACED_BYTES",
+    "Shape",
     "Statements",
     "account_mark",
     "body_place",
@@ -110,8 +113,12 @@ class Statements:
                 UPDATE {s}.session s
                    SET owner = NULL, owner_pid = NULL, owner_started = NULL, owner_host = NULL
                   FROM unnest($1::text[], $2::bigint[]) AS u(id, epoch)
-                 WHERE s.id = u.id AND s.epoch = u.epoch RETURNING s.id)
-            UPDATE {s}.unfinished u SET owner = '' FROM released r WHERE u.session = r.id"""
+                 WHERE s.id = u.id AND s.epoch = u.epoch RETURNING s.id, s.unfinished),
+            settled AS (
+                DELETE FROM {s}.unfinished u USING released r
+                 WHERE u.session = r.id AND NOT r.unfinished)
+            UPDATE {s}.unfinished u SET owner = ''
+              FROM released r WHERE u.session = r.id AND r.unfinished"""
         # Each owner is found by one step of the index, however many sessions it has there. The
         # process of an owner is in the row of a session that it holds.
         self.unfinished_owners = f"""
@@ -134,6 +141,7 @@ class Statements:
             SELECT {_ROW}, extract(epoch FROM now())::float8 AS now,
                    extract(epoch FROM o.lease_until)::float8 AS lease_until
               FROM (SELECT u.session FROM {s}.unfinished u
+                      JOIN {s}.session s ON s.id = u.session AND s.unfinished
                      WHERE u.owner = ANY($1::text[]) AND u.session > $2
                      ORDER BY u.session LIMIT $3) u
               JOIN {s}.session s ON s.id = u.session
@@ -141,9 +149,17 @@ class Statements:
              ORDER BY id"""
         # Whoever appends meanwhile is waited for, and has then changed the head.
         self.settle = f"""
-            WITH same AS (SELECT id FROM {s}.session
-                           WHERE id = $1 AND epoch = $2 AND head = $3 FOR UPDATE)
+            WITH same AS (UPDATE {s}.session SET unfinished = false
+                           WHERE id = $1 AND epoch = $2 AND head = $3 RETURNING id)
             DELETE FROM {s}.unfinished u USING same WHERE u.session = same.id"""
+        # Sessions that dead owners left without unfinished work. Whoever appends to one waits for
+        # its row, and then lists it again. One that somebody appends to now is passed over.
+        self.forget_finished = f"""
+            WITH finished AS (
+                SELECT s.id FROM {s}.unfinished u
+                  JOIN {s}.session s ON s.id = u.session AND NOT s.unfinished
+                 WHERE u.owner = ANY($1::text[]) FOR UPDATE OF s SKIP LOCKED)
+            DELETE FROM {s}.unfinished u USING finished f WHERE u.session = f.id"""
         self.lease = f"""
             INSERT INTO {s}.owner (name, lease_until)
             SELECT name, now() + $2::float8 * interval '1 second' FROM unnest($1::text[]) AS name
@@ -182,10 +198,7 @@ class Statements:
                   FROM {s}.span p, made WHERE p.session = $6 AND p.first <= $7
                 UNION ALL SELECT $1, $7 + 1, {OPEN}, log, $1 FROM made)
             SELECT epoch FROM made"""
-        self.append = _append(s, plain=True, charged=False)
-        self.append_all = _append(s, plain=False, charged=False)
-        self.append_charged = _append(s, plain=True, charged=True)
-        self.append_all_charged = _append(s, plain=False, charged=True)
+        self.appends = {shape: _append(s, shape) for shape in ALL_SHAPES}
 
     def rows_with(self, queries: int) -> str:
         """``rows`` with so many queries of the word index as further values. A session has to have
@@ -195,62 +208,119 @@ class Statements:
         before, order, after = self.rows.rpartition("ORDER BY id")
         return before + "".join(having) + order + after
 
-    def append_of(self, *, plain: bool, charged: bool) -> str:
-        """The fenced append of a group: *plain* without labels and large parts, *charged* with
-        charges. Its values are those of ``groups.arguments``.
-        """
-        if charged:
-            return self.append_charged if plain else self.append_all_charged
-        return self.append if plain else self.append_all
+
+class Shape(NamedTuple):
+    """Which parts the statement of an append has. The less it has, the faster it begins: an append
+    of one session takes about as long as beginning its statement.
+    """
+
+    lone: bool
+    """There is one unit. Its values are sent as they are, and not as arrays."""
+    single: bool
+    """Each unit has one record."""
+    marked: bool
+    """Some say whether they are unfinished."""
+    plain: bool
+    """No unit has labels, large parts or seals."""
+    charged: bool
+    """Some have charges."""
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """The names and types of a unit's values, in the order in which they are sent."""
+        columns = [*_COLUMNS]
+        if not self.single:
+            columns += [("starts", "text"), ("lengths", "text")]
+        if self.marked:
+            columns += [("unfinished", "boolean")]
+        if not self.plain:
+            columns += [("labels", "bytea"), ("marks", "text"), ("large", "bytea")]
+            columns += [("seal", "bytea")]
+        if not (self.plain or self.single):
+            columns += [("large_starts", "text"), ("large_lengths", "text")]
+        if self.charged:
+            columns += [("account", "bytea"), ("tokens", "text"), ("nano_usd", "text")]
+            columns += [("unpriced", "text")]
+        return tuple(columns)
 
 
-def _append(s: str, *, plain: bool, charged: bool) -> str:
+_COLUMNS = (
+    ("session", "text"), ("epoch", "bigint"), ("head", "bigint"), ("at", "float8"),
+    ("body", "bytea"),
+)  # fmt: skip
+ALL_SHAPES = tuple(Shape(*parts) for parts in itertools.product((True, False), repeat=5))
+
+
+def _append(s: str, shape: Shape) -> str:
     """The fenced append of a group. A unit is a session, the epoch and the head that it is expected
     at, and what is to be written; one that meets others is left out, whole. What comes back is the
-    numbers of the units that were written. *plain* writes neither labels nor large parts. *charged*
-    charges the counters that were begun, in the order of their names: two groups that lock them in
-    different orders would deadlock.
+    numbers of the units that were written. Its values are those of ``groups.arguments``: columns of
+    *shape*, and the numbers of units, names, bodies and reference counts of blobs if it is not
+    plain. Charges go to the counters that were begun, in the order of their names: two groups that
+    lock them in different orders would deadlock.
 
     A unit of one record has its body; the bodies of more are one string, with their starts and
     lengths. So the rows of records are made without a join over the group, of which the planner
     cannot know the size.
     """
-    columns = "session, epoch, head, at, body, starts, lengths, unfinished"
-    set_seal = ""
-    arrays = """$1::text[], $2::bigint[], $3::bigint[], $4::float8[], $5::bytea[], $6::text[],
-                $7::text[], $8::boolean[]"""
-    cuts = "f.starts::int[], f.lengths::int[]"
-    cut = "start, length"
-    set_labels, insert_blobs, large, large_of_one = "", "", "NULL::bytea", "NULL::bytea"
-    if not plain:
-        columns += ", labels, marks, large, large_starts, large_lengths, seal"
-        arrays += ", $9::bytea[], $10::text[], $11::bytea[], $12::text[], $13::text[], $18::bytea[]"
-        set_seal = ", head_seal = u.seal"
-        cuts += ", f.large_starts::int[], f.large_lengths::int[]"
-        cut += ", large_start, large_length"
-        large_of_one = "f.large"
-        large = """CASE WHEN c.large_length > 0
-                        THEN substring(f.large FROM c.large_start FOR c.large_length) END"""
-        set_labels = """,
+    columns = shape.columns
+    names = ", ".join(name for name, _ in columns)
+    dimension = "" if shape.lone else "[]"
+    values = ", ".join(f"${at}::{kind}{dimension}" for at, (_, kind) in enumerate(columns, 1))
+    units = f"unnest({values}) WITH ORDINALITY AS u({names}, n)"
+    if shape.lone:
+        units = f"(VALUES ({values}, 1)) AS u({names}, n)"
+    head = "u.head + 1"
+    kept = ["n", "head", "epoch", "body"]
+    sets, parts = "", ""
+    large = "NULL::bytea" if shape.plain else "f.large"
+    written = f"SELECT f.log, f.head + 1, f.epoch, f.body, {large} FROM fenced f"
+    if not shape.single:
+        kept += ["starts", "lengths"]
+        head = """u.head + CASE WHEN u.starts IS NULL THEN 1
+                                ELSE cardinality(u.starts::int[]) END"""
+        cuts, cut, piece = "f.starts::int[], f.lengths::int[]", "start, length", large
+        if not shape.plain:
+            kept += ["large_starts", "large_lengths"]
+            cuts += ", f.large_starts::int[], f.large_lengths::int[]"
+            cut += ", large_start, large_length"
+            piece = """CASE WHEN c.large_length > 0
+                            THEN substring(f.large FROM c.large_start FOR c.large_length) END"""
+        written += f""" WHERE f.starts IS NULL
+             UNION ALL
+            SELECT f.log, f.head + c.i, f.epoch, substring(f.body FROM c.start FOR c.length),
+                   {piece}
+              FROM fenced f
+             CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
+             WHERE f.starts IS NOT NULL"""
+    if shape.marked:
+        # A session that is listed stays so: then nothing is written here.
+        kept += ["session", "unfinished"]
+        sets += ", unfinished = coalesce(u.unfinished, s.unfinished)"
+        parts += f""", begun AS (
+            INSERT INTO {s}.unfinished (session, owner)
+            SELECT f.session, coalesce(f.owner, '') FROM fenced f WHERE f.unfinished
+            ON CONFLICT (session) DO NOTHING
+        )"""
+    if not shape.plain:
+        kept += ["large"]
+        sets += """, head_seal = u.seal,
                 labels = CASE WHEN u.marks IS NULL THEN s.labels ELSE u.labels END,
                 label_marks = CASE WHEN u.marks IS NULL THEN s.label_marks
                                    ELSE u.marks::bytea[] END"""
-        insert_blobs = f""", kept AS (
+        n, name, body, refs = (f"${len(columns) + at}" for at in range(1, 5))
+        parts += f""", kept AS (
             INSERT INTO {s}.blob (name, body, refs)
             SELECT b.name, (array_agg(b.body))[1], sum(b.refs)
-              FROM unnest($14::bigint[], $15::bytea[], $16::bytea[], $17::bigint[])
+              FROM unnest({n}::bigint[], {name}::bytea[], {body}::bytea[], {refs}::bigint[])
                    AS b(n, name, body, refs)
               JOIN fenced f ON f.n = b.n
              GROUP BY b.name ORDER BY b.name
             ON CONFLICT (name) DO UPDATE SET refs = blob.refs + excluded.refs
         )"""
-    charge = ""
-    if charged:
-        first = 9 if plain else 19
-        columns += ", account, tokens, nano_usd, unpriced"
-        arrays += f", ${first}::bytea[], ${first + 1}::text[], ${first + 2}::text[]"
-        arrays += f", ${first + 3}::text[]"
-        charge = f""", charged AS (
+    if shape.charged:
+        kept += ["account", "tokens", "nano_usd", "unpriced"]
+        parts += f""", charged AS (
             INSERT INTO {s}.counter AS c (account, tokens, nano_usd, unpriced)
             SELECT f.account, sum(f.tokens::numeric), sum(f.nano_usd::numeric),
                    ARRAY(SELECT DISTINCT m.name FROM fenced g
@@ -265,49 +335,34 @@ def _append(s: str, *, plain: bool, charged: bool) -> str:
                               END
         )"""
     return f"""
-        WITH unit AS (
-            SELECT * FROM unnest({arrays}) WITH ORDINALITY AS u({columns}, n)
-        ), fenced AS (
+        WITH fenced AS (
             UPDATE {s}.session s
-               SET head = u.head + CASE WHEN u.starts IS NULL THEN 1
-                                        ELSE cardinality(u.starts::int[]) END,
-                   touched_at = u.at,
-                   created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END
-                   {set_seal}{set_labels}
-              FROM unit u
+               SET head = {head}, touched_at = u.at,
+                   created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END{sets}
+              FROM {units}
              WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
-            RETURNING s.log, s.owner, u.*
-        ), begun AS (
-            INSERT INTO {s}.unfinished (session, owner)
-            SELECT f.session, coalesce(f.owner, '') FROM fenced f WHERE f.unfinished
-            ON CONFLICT (session) DO UPDATE SET owner = excluded.owner
-        ), settled AS (
-            DELETE FROM {s}.unfinished u USING fenced f
-             WHERE u.session = f.session AND NOT f.unfinished
+            RETURNING s.log, s.owner, {", ".join(f"u.{name}" for name in kept)}
         ), written AS (
             INSERT INTO {s}.record (log, seq, epoch, body, large)
-            SELECT f.log, f.head + 1, f.epoch, f.body, {large_of_one}
-              FROM fenced f WHERE f.starts IS NULL
-             UNION ALL
-            SELECT f.log, f.head + c.i, f.epoch, substring(f.body FROM c.start FOR c.length),
-                   {large}
-              FROM fenced f
-             CROSS JOIN LATERAL unnest({cuts}) WITH ORDINALITY AS c({cut}, i)
-             WHERE f.starts IS NOT NULL
-        ){insert_blobs}{charge}
+            {written}
+        ){parts}
         SELECT array_agg(n) FROM fenced"""
 
 
 def _read(s: str) -> str:
     """Of each session in $1 the records after the seq in $2 and up to that in $3, each with the
-    number of the session in $1 and its head; a row without a seq if there are none."""
+    number of the session in $1 and its head; a row without a seq if there are none. They come in
+    the order in which the indexes have them, which is that of their seqs, but this is not promised:
+    sorting them would cost the server as much as reading them. The first four
+    columns are all that most records need. *born*, which seals
+    need, is left out unless $4."""
     return f"""
-        SELECT u.n, s.head, r.seq, r.epoch, r.body, r.large, r.born, r.parts
-          FROM unnest($1::text[], $2::bigint[], $3::bigint[])
-               WITH ORDINALITY AS u(session, after, upto, n)
+        SELECT r.seq, r.epoch, r.body, r.large, r.parts, r.born, u.n, s.head
+          FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::boolean[])
+               WITH ORDINALITY AS u(session, after, upto, sealed, n)
           JOIN {s}.session s ON s.id = u.session
           LEFT JOIN LATERAL (
-            SELECT r.seq, r.epoch, r.body, r.large, p.born,
+            SELECT r.seq, r.epoch, r.body, r.large, CASE WHEN u.sealed THEN p.born END AS born,
                    {LARGE_PARTS.format(s=s)} AS parts
               FROM {s}.span p
              CROSS JOIN LATERAL (
@@ -318,8 +373,7 @@ def _read(s: str) -> str:
                 OFFSET 0  -- a fence: no plan may read more records than these
              ) r
              WHERE p.session = s.id
-          ) r ON true
-         ORDER BY u.n, r.seq"""
+          ) r ON true"""
 
 
 # What rows mean.

@@ -62,7 +62,7 @@ class PostgresStore:
       reached. An append that was being sent when the server went away is settled if the server is
       back within that time, and otherwise answered ``Lost``.
     - **Connections.** *readers* is the largest number of shared connections. In addition there are
-      up to three for appends and one for leases.
+      up to two for appends and one for leases.
 
     Raises InvalidConfig for invalid arguments. Nothing is connected before the first use. Errors
     then are StoreErrors, which name the place and never the password. Cancelling a call stops it if
@@ -125,7 +125,7 @@ class PostgresStore:
             await self._change(lambda _: self._owners.release(lease))
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        if not _is_text(batch.session):
+        if not (batch.session.isprintable() or _is_text(batch.session)):
             done(Conflict(None))
             return
         self._writer.put(batch, done)

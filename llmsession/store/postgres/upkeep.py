@@ -18,8 +18,8 @@ _TABLES = """
 SELECT tablename FROM pg_tables WHERE schemaname = $1::text AND tablename = ANY($2::text[])
 """
 TABLES = (
-    "store", "session", "span", "record", "blob", "snapshot", "owner", "counter", "slice",
-    "uncounted", "word", "indexed",
+    "store", "session", "span", "record", "blob", "snapshot", "unfinished", "owner",
+    "counter", "slice", "uncounted", "word", "indexed",
 )  # fmt: skip
 """All tables of a store. The first search makes the last two."""
 OLD_READERS_S = 60.0
@@ -132,6 +132,14 @@ def _questions(s: str) -> Sequence[tuple[str, str]]:
              WHERE NOT EXISTS (SELECT FROM {s}.session s WHERE s.id = n.session)
              ORDER BY n.session""",
             "session {0!r} is not there, and a snapshot of it is",
+        ),
+        (
+            f"""
+            SELECT s.id FROM {s}.session s
+             WHERE s.unfinished
+               AND NOT EXISTS (SELECT FROM {s}.unfinished u WHERE u.session = s.id)
+             ORDER BY s.id""",
+            "session {0!r} has unfinished work and is not listed with it",
         ),
         (
             f"""

@@ -11,10 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from llmsession.errors import SessionError, error_text
 
-from ..caller import Caller
+from ..caller import Caller, caller_now
 from ..cipher import Cipher, Unreadable
 from ..protocol import Appended, AppendResult, Batch, Conflict, Lost
 from ..writer_thread import CallbackBatch
@@ -36,10 +37,10 @@ CLOSE_S = 5.0
 """How many seconds closing a connection may take."""
 
 
-WORKERS = 3
+WORKERS = 2
 """While one worker waits for its commit, another one makes and sends the next group, and their
-commits share the server's flush. A worker connects when there is a group for it that no connected
-worker can take. Most stores need only one.
+commits share the server's flush. A third one would only make the groups smaller. A worker connects
+when there is a group for it that no connected worker can take. Most stores need only one.
 """
 
 
@@ -66,9 +67,12 @@ class Writer:
         # which is atomic, so no lock is needed.
         self._waiting: deque[Entry] = deque()
         self._busy: set[str] = set()
-        self._calls_for_us = True
+        self._caller: Caller | None = None
+        self._wakes: object = None
+        """The event loop that is going to wake a worker for the batches that wait, if one is."""
         self._closing = self._ended = False
-        self._wake = asyncio.Event()
+        self._idle: list[asyncio.Future[None]] = []
+        """Workers that wait for something to do; the one that was busy last is woken first."""
         self._workers: list[CommitWorker] = []
         self._serving: list[asyncio.Task[None]] = []
 
@@ -77,10 +81,13 @@ class Writer:
         if self._closing:
             done(Lost(CLOSED, False))
             return
-        self._waiting.append(Entry(batch, Caller(), done))
-        if self._calls_for_us:
-            self._calls_for_us = False
-            self._thread.soon(self.wake)
+        self._caller = caller = caller_now(self._caller)
+        self._waiting.append(Entry(batch, caller, done))
+        if self._wakes is not caller.loop:
+            self._wakes = caller.loop
+            # Sessions that were answered together append together. If the first one woke a worker
+            # at once, its batch would be a group of its own.
+            caller.after_this(partial(self._thread.soon, self.wake))
         if self._ended:  # the writer ended after ``_closing`` was read above
             self.give_up(CLOSED)
 
@@ -105,7 +112,12 @@ class Writer:
         if not self._workers:
             self._workers = [CommitWorker(self) for _ in range(WORKERS)]
             self._serving = [asyncio.create_task(worker.serve()) for worker in self._workers]
-        self._wake.set()
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Let an idle worker look for a group. Busy ones look when they are done."""
+        if self._idle:
+            self._idle.pop().set_result(None)
 
     def is_first(self, worker: CommitWorker) -> bool:
         """Is it the worker that connects before there is anything to write?"""
@@ -118,8 +130,7 @@ class Writer:
         """
         prepared = False
         while True:
-            self._wake.clear()
-            self._calls_for_us = True  # batches that come from here on wake a worker
+            self._wakes = None  # batches that come from here on wake a worker
             served = any(other.is_connected for other in self._workers)
             if self._waiting and served and not (worker.is_connected or prepared):
                 prepared = True
@@ -127,17 +138,22 @@ class Writer:
                 continue
             if units := form_group(self._waiting, self._busy):
                 self._busy.update(unit.first.session for unit in units)
+                if self._waiting:
+                    self._wake_one()
                 return units
             if self._closing and not self._waiting:
-                self._wake.set()  # for the other workers
+                self._wake_one()  # it ends, too, and wakes the next one
                 return []
-            await self._wake.wait()
+            idle = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await idle
 
     def release(self, units: Iterable[Unit], retried: Sequence[Entry] = ()) -> None:
         """*units* are done, except for *retried*, which come before all other batches."""
         self._waiting.extendleft(reversed(retried))
         self._busy.difference_update(unit.first.session for unit in units)
-        self._wake.set()
+        if self._waiting:
+            self._wake_one()
 
     def give_up(self, message: str) -> None:
         """Answer ``Lost`` to all batches that wait now. Later ones are tried again."""
@@ -190,11 +206,10 @@ class CommitWorker:
         sent = False
         try:
             cipher = await self._writer.begin()
-            plain, charged, columns = arguments(units, cipher)
+            shape, values = arguments(units, cipher)
             connection = await self._connected()
-            statement = self._writer.statements.append_of(plain=plain, charged=charged)
             sent = True
-            numbers = await connection.fetchval(statement, *columns)
+            numbers = await connection.fetchval(self._writer.statements.appends[shape], *values)
             self._retry_policy = RetryPolicy(self._connections.retry_s)
             units, retried = await self._answer_written(units, frozenset(numbers or ()), cipher)
         except FAILURES as error:

@@ -58,16 +58,17 @@ class Item(Protocol):
         """The outcome if the whole transaction failed with *error*."""
 
 
-class Append:
-    """A batch to append."""
+class Append(msgspec.Struct, eq=False, gc=False):
+    """A batch to append. The garbage collector need not visit those that wait: none is ever part
+    of a cycle.
+    """
 
     alone: ClassVar[bool] = False
 
-    def __init__(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
-        self.batch = batch
-        self.done = done
-        self.caller = Caller()
-        self.size = sum(map(len, batch.bodies))
+    batch: Batch
+    done: Callable[[AppendResult], None]
+    caller: Caller
+    size: int
 
     @staticmethod
     def perform(sessions: SessionTables, items: Sequence[Append]) -> list[Outcome]:

@@ -17,6 +17,7 @@ import apsw
 
 from llmsession.errors import SessionError, StoreError, error_text
 
+from ..caller import Caller, caller_now
 from ..protocol import AppendResult, Batch, Owner
 from ..writer_thread import BatchingThread, CallbackBatch, QueuedCall
 from .checkpoints import Checkpoints
@@ -51,6 +52,7 @@ class SqliteWriter:
         self._checkpoints = Checkpoints(file)
         self._closers: list[QueuedCall[None]] = []
         self._closed = False
+        self._caller: Caller | None = None
         self._thread: BatchingThread[Item] = BatchingThread(
             "llmsession store",
             perform=self._write_all,
@@ -65,7 +67,8 @@ class SqliteWriter:
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """See ``Store.append``."""
-        self._thread.put(Append(batch, done))
+        self._caller = caller = caller_now(self._caller)
+        self._thread.put(Append(batch, done, caller, sum(map(len, batch.bodies))))
 
     async def run(
         self, work: Callable[[SessionTables], T], *, owner: Owner | None = None, alone: bool = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from llmsession.store import Batch
 from llmsession.store.cipher import PLAIN
 from llmsession.store.counting import Charge
 from llmsession.store.postgres.groups import Entry, arguments, form_group
-from llmsession.store.postgres.sql import account_mark
+from llmsession.store.postgres.sql import Shape, account_mark
 from llmsession.turns.spending.spending import Spending
 
 NOBODY: Any = None
@@ -74,9 +75,9 @@ def test_units_are_in_the_order_of_their_sessions() -> None:
 def test_a_groups_rows_are_told_in_columns() -> None:
     waiting = deque([entry("a", 4, b"one"), entry("b", 0, b"", b"two", b"three"), entry("b", 3)])
     waiting.append(Entry(Batch("c", 1, 7, ()), NOBODY, NOBODY))
-    plain, charged, columns = arguments(form_group(waiting), PLAIN)
-    assert plain
-    assert not charged
+    shape, columns = arguments(form_group(waiting), PLAIN)
+    columns = cast(Sequence[Sequence[object]], columns)
+    assert shape == Shape(lone=False, single=False, marked=False, plain=True, charged=False)
     assert [list(column) for column in columns] == [
         ["a", "b", "c"],
         [1, 1, 1],
@@ -85,7 +86,6 @@ def test_a_groups_rows_are_told_in_columns() -> None:
         [b"one", b"twothreex", b""],
         [None, "{1,1,4,9}", "{}"],
         [None, "{0,3,5,1}", "{}"],
-        [None, None, None],
     ]
 
 
@@ -98,10 +98,10 @@ def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units
     waiting.append(charged(3, "b", 5))
     units = form_group(waiting)
     assert [unit.charge for unit in units] == [Charge("a", Spending(5, 2, frozenset("m")))]
-    plain, is_charged, columns = arguments(units, PLAIN)
-    assert (plain, is_charged) == (True, True)
+    shape, columns = arguments(units, PLAIN)
+    assert shape == Shape(lone=True, single=False, marked=False, plain=True, charged=True)
     account = account_mark("a", PLAIN)
-    assert [list(column) for column in columns[8:]] == [[account], ["5"], ["2"], ['{"\\\\x6d"}']]
+    assert list(columns[7:]) == [account, "5", "2", '{"\\\\x6d"}']
     assert [unit.charge for unit in form_group(waiting)] == [
         Charge("b", Spending(5, 1, frozenset("m")))
     ]

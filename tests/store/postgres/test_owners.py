@@ -427,14 +427,26 @@ async def test_a_process_that_stood_still_does_not_rely_on_its_lease_before_it_h
         await until(lambda: store.is_lease_valid(FAR))
 
 
+def marking(store: PostgresStore, lease: Lease, unfinished: bool) -> Answer:
+    """The answer to one more record of *lease*'s session that says so."""
+    answer = Answer()
+    batch = Batch(lease.session, lease.epoch, lease.head, (b"1",), unfinished=unfinished)
+    store.append(batch, answer.done)
+    return answer
+
+
+async def marked(store: PostgresStore, lease: Lease, unfinished: bool) -> Lease:
+    """The lease after a record that says so."""
+    head = lease.head + 1
+    assert await marking(store, lease, unfinished).wait() == Appended(head)
+    return Lease(lease.session, lease.epoch, head)
+
+
 async def test_what_an_owner_left_unfinished_is_found_once_it_is_known_to_be_dead(
     database: Database,
 ) -> None:
     async def mark(store: PostgresStore, session: str, owner: Owner) -> None:
-        await store.create(session, owner)
-        answer = Answer()
-        store.append(Batch(session, 1, 0, (b"1",), unfinished=True), answer.done)
-        assert await answer.wait() == Appended(1)
+        await marked(store, await store.create(session, owner), True)
 
     async def found() -> list[str]:
         return [row.session for row in await here.unfinished(limit=1)]
@@ -450,6 +462,51 @@ async def test_what_an_owner_left_unfinished_is_found_once_it_is_known_to_be_dea
         assert await found() == ["far-1"]
         await there.release(Lease("ann-2", 1, 1))
         assert await found() == ["ann-2"]
+
+
+async def test_turns_write_no_row_to_the_list_of_unfinished_sessions(database: Database) -> None:
+    listed = "SELECT session, xmin::text, ctid::text FROM @unfinished"
+    async with database.store() as store:
+        lease = await marked(store, await store.create("s", ANN), True)
+        first = database.sql(listed)
+        assert len(first) == 1
+        for mark in (False, True, True, False):
+            lease = await marked(store, lease, mark)
+            assert database.sql(listed) == first
+        await store.release(lease)
+        assert database.sql(listed) == []
+
+
+async def test_what_a_dead_owner_had_finished_leaves_the_list_and_comes_back_if_it_lives(
+    database: Database,
+) -> None:
+    end_lease = "UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'"
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        lease = await marked(there, await there.create("s", FAR), True)
+        lease = await marked(there, lease, False)
+        database.sql(end_lease)
+        assert await here.unfinished() == []
+        assert database.sql("SELECT session FROM @unfinished") == []
+        await marked(there, lease, True)
+        database.sql(end_lease)
+        assert [row.session for row in await here.unfinished()] == ["s"]
+
+
+async def test_a_session_that_is_marked_while_it_leaves_the_list_is_on_it(
+    database: Database,
+) -> None:
+    async with database.store(lease_s=3600.0) as store:
+        lease = await marked(store, await store.create("s", FAR), True)
+        lease = await marked(store, lease, False)
+        with database.server.session() as leaving:
+            leaving.run("BEGIN")
+            leaving.ask(Statements(database.schema).forget_finished, ["far"])
+            answer = marking(store, lease, True)
+            await database.wait_for(1)
+            leaving.run("COMMIT")
+        assert await answer.wait() == Appended(3)
+        assert database.sql("SELECT session FROM @unfinished") == [("s",)]
+        assert await store.check() == []
 
 
 # Answers that are lost.

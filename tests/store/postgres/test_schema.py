@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Lease, Owner
+from llmsession.store import Lease, Owner, SessionRow
 from llmsession.store.postgres.schema import FIRST_VERSION, MIGRATIONS
 from llmsession.testing.store_contract.actions import append, raised
 from tests.store.conftest import Database
@@ -39,11 +39,15 @@ async def test_tables_of_the_first_version_are_upgraded_and_every_session_is_loo
             database.sql(statement)
     database.sql(f"UPDATE @store SET version = {FIRST_VERSION}")
     database.sql(
-        "INSERT INTO @session (id, log, epoch, head) VALUES ('a', 1, 1, 0), ('b', 2, 3, 0)"
+        "INSERT INTO @session (id, log, epoch, head, created_at, touched_at, parent, labels)"
+        " VALUES ('a', 1, 1, 0, 1, 2, NULL, NULL), ('b', 2, 3, 0, 3, 4, 'a', '{\"l\":\"v\"}')"
     )
     async with database.store() as store:
         rows = await store.unfinished()
-        assert [(row.session, row.epoch) for row in rows] == [("a", 1), ("b", 3)]
+        assert rows == [
+            SessionRow("a", 1, 0, created_at=1.0, touched_at=2.0),
+            SessionRow("b", 3, 0, None, 3.0, 4.0, {"l": "v"}, "a"),
+        ]
         await store.settle(rows[0])
         assert [row.session for row in await store.unfinished()] == ["b"]
         assert (await store.acquire("a", ANN)).epoch == 2

@@ -129,6 +129,9 @@ FAULTS = {
     "session 'x' is not there, and 1 spans of it are": (
         "INSERT INTO @span VALUES ('x', 1, 1, 1, 'x')"
     ),
+    "session 'p' has unfinished work and is not listed with it": (
+        "UPDATE @session SET unfinished = true WHERE id = 'p'"
+    ),
     "log 99 has 1 records that no session has, from 5 on": (
         "INSERT INTO @record VALUES (99, 5, 1, '', NULL)"
     ),

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -19,7 +20,8 @@ from llmsession.store import Appended, AppendResult, Batch, Conflict, Lease, Los
 from llmsession.store.postgres.connections import Connections
 from llmsession.store.postgres.groups import MAX_BATCHES
 from llmsession.store.postgres.store import PostgresStore
-from llmsession.store.postgres.writer import WORKERS
+from llmsession.store.postgres.thread import LoopThread
+from llmsession.store.postgres.writer import WORKERS, Writer
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database
 from tests.store.postgres.proxy import Proxy, When
@@ -304,6 +306,25 @@ async def test_done_may_append_the_next_batch(store: PostgresStore) -> None:
     with anyio.fail_after(100):
         await everything.wait()
     assert await bodies_of(store, "s") == [b"%d" % at for at in range(20)]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_is_appended_in_one_pass_of_the_loop_wakes_one_worker_once() -> None:
+    appended = 0
+    woken_after: list[int] = []
+
+    class Thread(LoopThread):
+        def soon(self, call: Callable[[], object]) -> None:
+            woken_after.append(appended)
+
+    unused = cast(Any, None)
+    writer = Writer(Thread("unused"), unused, unused, unused, unused)
+    for _ in range(3):
+        writer.put(Batch("s", 1, appended, (b"1",)), lambda result: None)
+        appended += 1
+    assert woken_after == []
+    await anyio.lowlevel.checkpoint()
+    assert woken_after == [3]
 
 
 async def test_batches_of_many_shapes_go_in_one_group(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 
 from llmsession.store import Batch
+from llmsession.store.caller import Caller
 from llmsession.store.large_batches import LARGE_BATCH_BYTES, MAX_LARGE_BYTES
 from llmsession.store.sqlite.jobs import Append, Item, Job, next_group
 
 
 def appended(session: str, size: int = 1, head: int = 0) -> Item:
-    return Append(Batch(session, 1, head, (bytes(size),)), lambda _: None)
+    batch = Batch(session, 1, head, (bytes(size),))
+    return Append(batch, lambda _: None, Caller(), size)
 
 
 def groups_of(items: list[Item]) -> list[list[Item]]:
