@@ -31,6 +31,7 @@ from benchmarks.report import Row, percentile
 from benchmarks.transport_server import DELAY_S, DELTA, BenchServer, bench_server
 from llmsession import SessionConfig, TextDelta, connect
 from llmsession.transport import RemoteManager, RemoteSession
+from llmsession.transport.wire.messages import VERSION
 
 __all__ = ["run"]
 
@@ -252,9 +253,9 @@ async def _asked_over_grpc(address: str, lines: list[bytes], greeting: bytes) ->
 def _status(runner: asyncio.Runner, way: str, bound: float, rounds: int) -> list[Row]:
     lines = [b'{"type":"status","id":%d,"session":"s"}\n' % number for number in range(2, STATUS)]
     hello = (
-        b'{"type":"hello","versions":[1]}\n'
+        b'{"type":"hello","versions":[%d]}\n'
         b'{"type":"create","id":1,"session":"s","config":{"model":"m"}}\n'
-    )
+    ) % VERSION
     asked = _asked if way == "socket" else _asked_over_grpc
     pairs: list[tuple[float, float]] = []
     for _ in range(rounds):
