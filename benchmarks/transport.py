@@ -36,6 +36,8 @@ from llmsession.transport.wire.messages import VERSION
 __all__ = ["run"]
 
 STREAMS = 200
+SPREAD_S = DELAY_S / STREAMS
+"""Streams that begin together would say their deltas together, and share a pass of the loop."""
 WARM_S = 1.0
 WINDOW_S = 4.0
 ROUNDS = 5
@@ -96,6 +98,7 @@ async def _paced_ours(server: BenchServer) -> tuple[float, float]:
             for session in sessions:
                 group.start_soon(follow, session)
                 await session.send("go")
+                await asyncio.sleep(SPREAD_S)
             spent_us = await window.cpu_us()
             group.cancel_scope.cancel()
     return spent_us, window.joined
@@ -107,7 +110,8 @@ async def _paced_echo(server: BenchServer) -> tuple[float, float]:
 
     window = _Window(server)
 
-    async def send(writer: asyncio.StreamWriter) -> None:
+    async def send(at: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(at * SPREAD_S)
         while True:
             writer.write(FRAME + b"\n")
             await asyncio.sleep(DELAY_S)
@@ -118,8 +122,8 @@ async def _paced_echo(server: BenchServer) -> tuple[float, float]:
             window.deltas += 1
 
     async with anyio.create_task_group() as group:
-        for reader, writer in wires:
-            group.start_soon(send, writer)
+        for at, (reader, writer) in enumerate(wires):
+            group.start_soon(send, at, writer)
             group.start_soon(receive, reader)
         spent_us = await window.cpu_us()
         group.cancel_scope.cancel()
@@ -144,7 +148,8 @@ async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
 
     window = _Window(server)
 
-    async def send(call: Any) -> None:
+    async def send(at: int, call: Any) -> None:
+        await asyncio.sleep(at * SPREAD_S)
         while True:
             await call.write(Frames(frames=[FRAME]))
             await asyncio.sleep(DELAY_S)
@@ -155,8 +160,8 @@ async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
             window.deltas += 1
 
     async with anyio.create_task_group() as group:
-        for call in calls:
-            group.start_soon(send, call)
+        for at, call in enumerate(calls):
+            group.start_soon(send, at, call)
             group.start_soon(receive, call)
         spent_us = await window.cpu_us()
         group.cancel_scope.cancel()
@@ -169,7 +174,7 @@ async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
 async def _pacing() -> float:
     """Microseconds of CPU for a delta of models that nobody reads."""
     before = time.process_time()
-    deltas = await pace_alone()
+    deltas = await pace_alone(SPREAD_S)
     return (time.process_time() - before) / deltas * 1e6
 
 

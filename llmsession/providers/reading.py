@@ -107,9 +107,12 @@ def _source(stream: Any) -> tuple[AsyncGenerator[Any, None], Callable[[Any], Ite
         # Bedrock's frames are binary, and the SDK reads them with botocore. The method is private,
         # but the SDK's public iteration builds a model object for each event.
         return stream._iter_events(), _data_of_sdk_event
-    # The bytes as the HTTP client has decoded them, with the SDK's own timeouts. The SDK splits
+    # The bytes as the HTTP client has received them, with the SDK's own timeouts. The SDK splits
     # them into lines and events more slowly, and then builds a model object for each event.
-    return response.aiter_bytes(), ServerSentEvents().feed
+    # Its decoder is one more generator for each piece, so it is used only where it is needed.
+    is_encoded = "content-encoding" in response.headers
+    received = response.aiter_bytes() if is_encoded else response.aiter_raw()
+    return received, ServerSentEvents().feed
 
 
 def _data_of_sdk_event(sse: Any) -> Iterable[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import httpx2
 import pytest
 
 from llmsession import ProviderError
@@ -56,12 +59,14 @@ class Stream:
         self.read = 0
         self.unwound = False
         self.closed = 0
+        self.answer: httpx2.Response | None = None
+        """The response of a test that does not play *data*."""
 
     @property
-    def response(self) -> Stream:
-        return self
+    def response(self) -> Stream | httpx2.Response:
+        return self.answer or self
 
-    async def aiter_bytes(self) -> AsyncGenerator[bytes, None]:
+    async def aiter_raw(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._each()) as data:
             async for each in data:
                 yield f"data: {each}\n\n".encode()
@@ -104,6 +109,20 @@ async def test_a_stream_is_read_to_its_end_and_closed() -> None:
     events = [event async for event in reading(stream, reader)]
     assert events == [BlockStopped(1), BlockStopped(2), ReplyEnded("end_turn")]
     assert (reader.finished, stream.closed, stream.unwound) == (1, 1, True)
+
+
+async def test_a_compressed_stream_is_decoded_by_the_http_client() -> None:
+    async def compressed() -> AsyncGenerator[bytes, None]:
+        await anyio.lowlevel.checkpoint()
+        whole = gzip.compress(b"data: 1\n\ndata: end\n\n")
+        yield whole[:9]
+        yield whole[9:]
+
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    stream = Stream()
+    stream.answer = httpx2.Response(200, headers=headers, content=compressed())
+    events = [event async for event in reading(stream)]
+    assert events == [BlockStopped(1), ReplyEnded("end_turn")]
 
 
 async def test_bedrocks_binary_frames_are_split_by_the_sdk() -> None:
