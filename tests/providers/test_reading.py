@@ -56,6 +56,7 @@ class Stream:
         self.headers = {"request-id": "r1", "content-type": media_type}
         self._data = data
         self._close_s = close_s
+        self.is_stream_consumed = False
         self.read = 0
         self.unwound = False
         self.closed = 0
@@ -66,7 +67,11 @@ class Stream:
     def response(self) -> Stream | httpx2.Response:
         return self.answer or self
 
-    async def aiter_raw(self) -> AsyncGenerator[bytes, None]:
+    @property
+    def stream(self) -> AsyncGenerator[bytes, None]:
+        return self._pieces()
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._each()) as data:
             async for each in data:
                 yield f"data: {each}\n\n".encode()
@@ -121,6 +126,18 @@ async def test_a_compressed_stream_is_decoded_by_the_http_client() -> None:
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
     stream = Stream()
     stream.answer = httpx2.Response(200, headers=headers, content=compressed())
+    events = [event async for event in reading(stream)]
+    assert events == [BlockStopped(1), ReplyEnded("end_turn")]
+
+
+async def test_a_response_that_a_hook_has_read_before_is_read_as_it_is() -> None:
+    async def whole() -> AsyncGenerator[bytes, None]:
+        await anyio.lowlevel.checkpoint()
+        yield b"data: 1\n\ndata: end\n\n"
+
+    stream = Stream()
+    stream.answer = httpx2.Response(200, content=whole())
+    await stream.answer.aread()
     events = [event async for event in reading(stream)]
     assert events == [BlockStopped(1), ReplyEnded("end_turn")]
 
