@@ -46,16 +46,18 @@ def _stream() -> AsyncGenerator[StreamEvent, None]:
     return PROVIDER.stream(REQUEST, StepTag(1, 1, 1))
 
 
-async def pace_alone() -> int:
-    """Run the provider's streams, read by nobody; how many deltas they said."""
+async def pace_alone(spread_s: float = 0.0) -> int:
+    """Run the provider's streams, read by nobody, each begun *spread_s* after the one before; how
+    many deltas they said."""
 
-    async def one() -> None:
+    async def one(at: int) -> None:
+        await anyio.sleep(at * spread_s)
         async for _ in _stream():
             pass
 
     async with anyio.create_task_group() as group:
-        for _ in range(SESSIONS):
-            group.start_soon(one)
+        for at in range(SESSIONS):
+            group.start_soon(one, at)
     return SESSIONS * DELTAS
 
 

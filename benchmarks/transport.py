@@ -3,6 +3,9 @@
 * **Paced deltas.** 200 clients, each with a stream of 20 deltas a second; CPU of the server's
   process alone, while all of them run. Bare: an echo server is sent the same messages at the same
   pace by 200 clients. Our server also paces its models, which is measured alone and taken off.
+* **Under load.** 20 streams of models that never pause, to one client; CPU of the server for each
+  delta. Bare: the echo, which is sent the same frames as fast as it takes them. Another client
+  measures how long a ping takes meanwhile: a frame waits for at most one pass of the loop.
 * **Status.** One connection with 64 commands on their way; the same client talks to a server that
   reads each one as JSON and writes it again.
 * **Interrupts.** One after the other, 1,000 streams running, from the call to the durable answer;
@@ -19,22 +22,33 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import anyio
 
-from benchmarks.deltas import pace_alone
+from benchmarks.deltas import REQUEST, pace_alone
 from benchmarks.interrupt import embedded_latencies
 from benchmarks.report import Row, percentile
-from benchmarks.transport_server import DELAY_S, DELTA, BenchServer, bench_server
+from benchmarks.transport_server import (
+    BUSY_DELTAS,
+    DELAY_S,
+    DELTA,
+    MODELS,
+    BenchServer,
+    bench_server,
+)
 from llmsession import SessionConfig, TextDelta, connect
 from llmsession.transport import RemoteManager, RemoteSession
+from llmsession.transport.wire.messages import VERSION
+from llmsession.turns.request import StepTag
 
 __all__ = ["run"]
 
 STREAMS = 200
+SPREAD_S = DELAY_S / STREAMS
+"""Streams that begin together would say their deltas together, and share a pass of the loop."""
 WARM_S = 1.0
 WINDOW_S = 4.0
 ROUNDS = 5
@@ -44,6 +58,8 @@ FRAME = (
     b'"preview.text","body":{"kind":"preview.text","turn":1,"step":1,"attempt":1,"index":0,'
     b'"text":"12345"},"turn":1,"offset":120}'
 )
+BUSY_STREAMS = 20
+PING_S = 0.002
 STATUS = 6000
 IN_FLIGHT = 64
 INTERRUPTS = 1000
@@ -95,6 +111,7 @@ async def _paced_ours(server: BenchServer) -> tuple[float, float]:
             for session in sessions:
                 group.start_soon(follow, session)
                 await session.send("go")
+                await asyncio.sleep(SPREAD_S)
             spent_us = await window.cpu_us()
             group.cancel_scope.cancel()
     return spent_us, window.joined
@@ -106,7 +123,8 @@ async def _paced_echo(server: BenchServer) -> tuple[float, float]:
 
     window = _Window(server)
 
-    async def send(writer: asyncio.StreamWriter) -> None:
+    async def send(at: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(at * SPREAD_S)
         while True:
             writer.write(FRAME + b"\n")
             await asyncio.sleep(DELAY_S)
@@ -117,8 +135,8 @@ async def _paced_echo(server: BenchServer) -> tuple[float, float]:
             window.deltas += 1
 
     async with anyio.create_task_group() as group:
-        for reader, writer in wires:
-            group.start_soon(send, writer)
+        for at, (reader, writer) in enumerate(wires):
+            group.start_soon(send, at, writer)
             group.start_soon(receive, reader)
         spent_us = await window.cpu_us()
         group.cancel_scope.cancel()
@@ -143,7 +161,8 @@ async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
 
     window = _Window(server)
 
-    async def send(call: Any) -> None:
+    async def send(at: int, call: Any) -> None:
+        await asyncio.sleep(at * SPREAD_S)
         while True:
             await call.write(Frames(frames=[FRAME]))
             await asyncio.sleep(DELAY_S)
@@ -154,8 +173,8 @@ async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
             window.deltas += 1
 
     async with anyio.create_task_group() as group:
-        for call in calls:
-            group.start_soon(send, call)
+        for at, call in enumerate(calls):
+            group.start_soon(send, at, call)
             group.start_soon(receive, call)
         spent_us = await window.cpu_us()
         group.cancel_scope.cancel()
@@ -168,7 +187,7 @@ async def _paced_grpc_echo(server: BenchServer) -> tuple[float, float]:
 async def _pacing() -> float:
     """Microseconds of CPU for a delta of models that nobody reads."""
     before = time.process_time()
-    deltas = await pace_alone()
+    deltas = await pace_alone(SPREAD_S)
     return (time.process_time() - before) / deltas * 1e6
 
 
@@ -189,6 +208,117 @@ def _paced(runner: asyncio.Runner, way: str, bound: float, rounds: int) -> list[
              note),
         _row(f"paced delta over {way}, CPU of the server with the models'", whole, "us", None),
     ]  # fmt: skip
+
+
+# Under load.
+
+
+class _Load:
+    """What a client reads of streams that never pause: CPU of the server and frames, for each
+    delta, and how long a ping of another client took meanwhile."""
+
+    def __init__(self, server: BenchServer, deltas: int) -> None:
+        self._server, self._deltas = server, deltas
+        self.frames = 0
+        self.pings_s: list[float] = []
+
+    async def run(
+        self, begin: Callable[[], Awaitable[None]], reader: asyncio.StreamReader
+    ) -> float:
+        """Microseconds of CPU for a delta, of those that come after *begin*."""
+        before_s, left = await asyncio.to_thread(self._server.cpu_s), self._deltas
+        beginning = asyncio.ensure_future(begin())
+        while left > 0:
+            line = await reader.readline()
+            if b'"preview.text"' in line:  # the record at a reply's end has its text, too
+                left -= line.count(DELTA.encode())
+                self.frames += 1
+        await beginning
+        return (await asyncio.to_thread(self._server.cpu_s) - before_s) / self._deltas * 1e6
+
+    async def ping(self, line: bytes, greeting: bytes) -> None:
+        """Ask with *line*, again and again, until it is cancelled."""
+        reader, writer = await asyncio.open_unix_connection(_path(self._server))
+        writer.write(greeting)
+        if greeting:
+            await reader.readline()
+        try:
+            while True:
+                started = time.perf_counter()
+                writer.write(line)
+                await reader.readline()
+                self.pings_s.append(time.perf_counter() - started)
+                await asyncio.sleep(PING_S)
+        finally:
+            writer.close()
+
+
+async def _loaded(load: _Load, server: BenchServer, *, is_echo: bool) -> float:
+    greeting = b"" if is_echo else b'{"type":"hello","versions":[%d]}\n' % VERSION
+    reader, writer = await asyncio.open_unix_connection(_path(server), limit=2**24)
+    writer.write(greeting)
+    async with AsyncExitStack() as stack:
+        sessions = []
+        if not is_echo:
+            client = await stack.enter_async_context(connect(server.address))
+            for at in range(BUSY_STREAMS):
+                sessions.append(await client.create(CONFIG, session_id=f"s{at}"))
+                writer.write(b'{"type":"subscribe","id":%d,"session":"s%d"}\n' % (at, at))
+            for _ in range(BUSY_STREAMS + 1):
+                await reader.readline()
+
+        async def begin() -> None:
+            for session in sessions:
+                await session.send("go")
+            for _ in range(BUSY_STREAMS * BUSY_DELTAS // 50 if is_echo else 0):
+                writer.write((FRAME + b"\n") * 50)
+                await writer.drain()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(load.ping, b'{"type":"ping"}\n', greeting)
+            spent_us = await load.run(begin, reader)
+            group.cancel_scope.cancel()
+    writer.close()
+    return spent_us
+
+
+async def _unpaced() -> float:
+    """Microseconds of CPU for a delta of models that do not pause, and that nobody reads."""
+
+    async def one() -> None:
+        async for _ in MODELS["busy"].stream(REQUEST, StepTag(1, 1, 1)):
+            pass
+
+    before = time.process_time()
+    async with anyio.create_task_group() as group:
+        for _ in range(BUSY_STREAMS):
+            group.start_soon(one)
+    return (time.process_time() - before) / (BUSY_STREAMS * BUSY_DELTAS) * 1e6
+
+
+def _under_load(runner: asyncio.Runner, bound: float, rounds: int) -> list[Row]:
+    pairs, delays, frames = list[tuple[float, float]](), list[tuple[float, float]](), 0.0
+    deltas = BUSY_STREAMS * BUSY_DELTAS
+    for _ in range(rounds):
+        unpaced = anyio.run(_unpaced)
+        with _served("busy", "socket") as server:
+            ours = _Load(server, deltas)
+            spent_us = runner.run(_loaded(ours, server, is_echo=False))
+        with _served("echo", "socket") as server:
+            bare = _Load(server, deltas)
+            pairs.append((spent_us - unpaced, runner.run(_loaded(bare, server, is_echo=True))))
+        delays.append((percentile(ours.pings_s, 0.99) * 1e3, percentile(bare.pings_s, 0.99) * 1e3))
+        frames = ours.frames / deltas
+    return [
+        _row(f"delta of {BUSY_STREAMS} unpaced streams on one socket, CPU without the models'",
+             pairs, "us", bound, f"{frames:.2f} frames a delta, all of a pass in one write"),
+        _row("a ping of another client meanwhile, p99", delays, "ms", 5.0,
+             "one pass of the loop, which is as long as a frame may wait to be written"),
+    ]  # fmt: skip
+
+
+def _path(server: BenchServer) -> str:
+    return server.address.removeprefix("unix:")
 
 
 # Status.
@@ -252,9 +382,9 @@ async def _asked_over_grpc(address: str, lines: list[bytes], greeting: bytes) ->
 def _status(runner: asyncio.Runner, way: str, bound: float, rounds: int) -> list[Row]:
     lines = [b'{"type":"status","id":%d,"session":"s"}\n' % number for number in range(2, STATUS)]
     hello = (
-        b'{"type":"hello","versions":[1]}\n'
+        b'{"type":"hello","versions":[%d]}\n'
         b'{"type":"create","id":1,"session":"s","config":{"model":"m"}}\n'
-    )
+    ) % VERSION
     asked = _asked if way == "socket" else _asked_over_grpc
     pairs: list[tuple[float, float]] = []
     for _ in range(rounds):
@@ -387,6 +517,7 @@ def run(rounds: int = ROUNDS) -> list[Row]:
         return [
             *_paced(runner, "socket", 2.0, rounds),
             *_paced(runner, "gRPC", 1.5, rounds),
+            *_under_load(runner, 6.0, rounds),
             *_status(runner, "socket", 4.0, rounds),
             *_status(runner, "gRPC", 4.0, rounds),
             *_interrupt(runner, "socket", rounds),

@@ -1,9 +1,10 @@
 """What the transports' benchmarks talk to, as a process of its own, so that its CPU is its alone.
 
 ``python -m benchmarks.transport_server KIND ADDRESS [DATABASE]``: *service* is a service whose
-model says a delta of five characters each 50 ms; *echo* sends back each line, or each gRPC message,
-as it came; *json* reads each as JSON and writes it again. It says its address in one line,
-answers each line of its input with the CPU seconds that it has used, and stops when that closes.
+model says a delta of five characters each 50 ms, *busy* one whose model never pauses; *echo* sends
+back each line, or each gRPC message, as it came; *json* reads each as JSON and writes it again. It
+says its address in one line, answers each line of its input with the CPU seconds that it has used,
+and stops when that closes.
 """
 
 from __future__ import annotations
@@ -20,25 +21,41 @@ from typing import Any
 import msgspec
 
 from benchmarks.recorded import Replays, recorded_message
-from llmsession import MemoryStore, SessionManager, SqliteStore
+from llmsession import MemoryStore, Provider, SessionManager, SqliteStore
 from llmsession.transport import Limits, Service, SocketServer
 from llmsession.transport.server.socket_server import BACKLOG
 
-__all__ = ["DELAY_S", "DELTA", "BenchServer", "bench_server", "grpc_echo", "line_echo"]
+__all__ = [
+    "BUSY_DELTAS",
+    "DELAY_S",
+    "DELTA",
+    "MODELS",
+    "BenchServer",
+    "bench_server",
+    "grpc_echo",
+    "line_echo",
+]
 
 DELAY_S = 0.05
 DELTA = "12345"
+BUSY_DELTAS = 2000
+"""Deltas of a reply of a model that does not pause."""
 LONG = (recorded_message(1, "assistant", DELTA * 4000),)
 """Longer than anybody listens."""
+BUSY = (recorded_message(1, "assistant", DELTA * BUSY_DELTAS),)
+MODELS = {
+    "service": Replays(LONG, delta_chars=len(DELTA), delay_s=DELAY_S),
+    "busy": Replays(BUSY, delta_chars=len(DELTA)),
+}
+"""By the kind of the service."""
 
 
 @asynccontextmanager
-async def _service(address: str, database: str | None) -> AsyncIterator[str]:
+async def _service(address: str, database: str | None, model: Provider) -> AsyncIterator[str]:
     store = SqliteStore(database) if database else MemoryStore()
     # The client asks as fast as it can: that is what is measured.
     limits = Limits(commands_per_s=None, max_lag_s=60.0)
     async with AsyncExitStack() as stack:
-        model = Replays(LONG, delta_chars=len(DELTA), delay_s=DELAY_S)
         manager = SessionManager(provider=model, store=store)
         await stack.enter_async_context(manager)
         service = await stack.enter_async_context(Service(manager, limits=limits))
@@ -110,8 +127,8 @@ async def grpc_echo(address: str, through_json: bool = False) -> AsyncIterator[s
 
 
 async def _serve(kind: str, address: str, database: str | None) -> None:
-    if kind == "service":
-        serving = _service(address, database)
+    if kind in MODELS:
+        serving = _service(address, database, MODELS[kind])
     elif address.startswith("grpc:"):
         serving = grpc_echo(address, kind == "json")
     else:

@@ -107,9 +107,14 @@ def _source(stream: Any) -> tuple[AsyncGenerator[Any, None], Callable[[Any], Ite
         # Bedrock's frames are binary, and the SDK reads them with botocore. The method is private,
         # but the SDK's public iteration builds a model object for each event.
         return stream._iter_events(), _data_of_sdk_event
-    # The bytes as the HTTP client has decoded them, with the SDK's own timeouts. The SDK splits
+    # The bytes as the HTTP client has received them, with the SDK's own timeouts. The SDK splits
     # them into lines and events more slowly, and then builds a model object for each event.
-    return response.aiter_bytes(), ServerSentEvents().feed
+    split = ServerSentEvents().feed
+    if "content-encoding" in response.headers or response.is_stream_consumed:
+        return response.aiter_bytes(), split
+    # Nothing is to be decoded and nothing was read yet, by a hook of the caller's client for
+    # instance. The response's own generators would only hand on each piece.
+    return aiter(response.stream), split
 
 
 def _data_of_sdk_event(sse: Any) -> Iterable[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from anyio import NoEventLoopError
 from anyio.lowlevel import current_token
 
-__all__ = ["Caller", "caller_now", "tell_asyncio"]
+__all__ = ["Caller", "caller_now", "tell_asyncio", "tell_nothing"]
 
 
 def tell_asyncio() -> None:
@@ -25,6 +25,17 @@ def tell_asyncio() -> None:
     sniffio: Any = sys.modules.get("sniffio")  # anyio has imported it if it is there
     if sniffio is not None:
         sniffio.current_async_library_cvar.set("asyncio")
+
+
+def tell_nothing() -> None:
+    """Undo ``tell_asyncio`` in this context, for somebody else's code.
+
+    A thread gets a copy of the context of the task that starts it, for example by
+    ``asyncio.to_thread``. It runs no event loop, but anyio would refuse to start one there.
+    """
+    sniffio: Any = sys.modules.get("sniffio")
+    if sniffio is not None:
+        sniffio.current_async_library_cvar.set(None)
 
 
 def _asyncio_context() -> Context:

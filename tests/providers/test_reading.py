@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import httpx2
 import pytest
 
 from llmsession import ProviderError
@@ -53,15 +56,22 @@ class Stream:
         self.headers = {"request-id": "r1", "content-type": media_type}
         self._data = data
         self._close_s = close_s
+        self.is_stream_consumed = False
         self.read = 0
         self.unwound = False
         self.closed = 0
+        self.answer: httpx2.Response | None = None
+        """The response of a test that does not play *data*."""
 
     @property
-    def response(self) -> Stream:
-        return self
+    def response(self) -> Stream | httpx2.Response:
+        return self.answer or self
 
-    async def aiter_bytes(self) -> AsyncGenerator[bytes, None]:
+    @property
+    def stream(self) -> AsyncGenerator[bytes, None]:
+        return self._pieces()
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._each()) as data:
             async for each in data:
                 yield f"data: {each}\n\n".encode()
@@ -104,6 +114,32 @@ async def test_a_stream_is_read_to_its_end_and_closed() -> None:
     events = [event async for event in reading(stream, reader)]
     assert events == [BlockStopped(1), BlockStopped(2), ReplyEnded("end_turn")]
     assert (reader.finished, stream.closed, stream.unwound) == (1, 1, True)
+
+
+async def test_a_compressed_stream_is_decoded_by_the_http_client() -> None:
+    async def compressed() -> AsyncGenerator[bytes, None]:
+        await anyio.lowlevel.checkpoint()
+        whole = gzip.compress(b"data: 1\n\ndata: end\n\n")
+        yield whole[:9]
+        yield whole[9:]
+
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    stream = Stream()
+    stream.answer = httpx2.Response(200, headers=headers, content=compressed())
+    events = [event async for event in reading(stream)]
+    assert events == [BlockStopped(1), ReplyEnded("end_turn")]
+
+
+async def test_a_response_that_a_hook_has_read_before_is_read_as_it_is() -> None:
+    async def whole() -> AsyncGenerator[bytes, None]:
+        await anyio.lowlevel.checkpoint()
+        yield b"data: 1\n\ndata: end\n\n"
+
+    stream = Stream()
+    stream.answer = httpx2.Response(200, content=whole())
+    await stream.answer.aread()
+    events = [event async for event in reading(stream)]
+    assert events == [BlockStopped(1), ReplyEnded("end_turn")]
 
 
 async def test_bedrocks_binary_frames_are_split_by_the_sdk() -> None:

@@ -17,6 +17,7 @@ import msgspec
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
 from llmsession.errors import InvalidMessage, contained_in_task, error_text, foreign, refusing
+from llmsession.store.caller import tell_nothing
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
     Content,
@@ -84,6 +85,7 @@ async def run_callable(
     """
     run = tool.run
     assert run is not None  # calls of a tool without a callable go to the caller
+    tell_nothing()
     try:
         arguments = _arguments(call_input)
         if _is_coroutine_function(run):

@@ -304,6 +304,8 @@ class _Peer:
         self._reader = reader
         self._writer = writer
         self._transport = writer.transport
+        # ``drain`` waits from the size on at which ``flush`` stops. By default TLS takes 512 KiB.
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._loop = asyncio.get_running_loop()
         self._lines = LineReader()
         self._connection: Connection

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextvars import copy_context
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -116,6 +118,21 @@ async def test_a_synchronous_callable_runs_in_a_thread_beside_the_event_loop() -
         assert await turn.text() == "ok"
         assert threads != [threading.get_ident()]
         assert results(on)[0].text == "from a thread"
+
+
+@pytest.mark.real_time
+async def test_a_thread_that_a_tool_starts_may_run_an_event_loop_of_its_own() -> None:
+    async def inner() -> str:
+        await anyio.lowlevel.checkpoint()
+        return "from a loop in a thread"
+
+    async def starts_one() -> str:
+        context = copy_context()  # as ``asyncio.to_thread`` does it
+        return await anyio.to_thread.run_sync(lambda: context.run(lambda: anyio.run(inner)))
+
+    async with stage([call("t", id="c"), "ok"], tool=starts_one) as on:
+        assert await on.say("go") == "ok"
+        assert results(on)[0].text == "from a loop in a thread"
 
 
 @pytest.mark.real_time

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from llmsession.transport import (
     Limits,
     ServerTls,
 )
+from llmsession.transport.wire.messages import VERSION
 from tests.steady_time import steady_backend
 from tests.transport import places
 from tests.transport.certificates import Authority
@@ -285,3 +286,41 @@ def test_each_fault_of_a_certificate_or_a_key_is_one_clear_error(
         else ServerTls(certificate, key).identity
     )
     assert good.certificate_pem == certificate.read_bytes()
+
+
+async def test_a_client_that_stops_reading_is_waited_for_and_not_asked_again_and_again(
+    tmp_path: Path,
+) -> None:
+    """By default a TLS transport reports that it is full at 512 KiB, and the service stops writing
+    earlier. It would then start a task that waits for nothing in each pass of the loop."""
+    ca = Authority(tmp_path)
+    loop, drains = asyncio.get_running_loop(), 0
+
+    def count_drains(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Task[Any]:
+        nonlocal drains
+        drains += "drain" in repr(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    async with serving("tcp", await server_tls(*ca.issue("server"))) as address:
+        async with connect(address, tls=await client_tls(ca=ca.path)) as sessions:
+            session = await sessions.create(places.CONFIG, session_id="s")
+            await (await session.send("x" * 100_000)).text()
+        trusting = ssl.create_default_context(cafile=str(ca.path))
+        _, writer = await asyncio.open_connection(*host_and_port(address), ssl=trusting, limit=1024)
+        writer.write(b'{"type":"hello","versions":[%d]}\n' % VERSION)
+        for id in range(150):
+            writer.write(b'{"type":"subscribe","id":%d,"session":"s","after":0}\n' % id)
+        loop.set_task_factory(count_drains)  # type: ignore[arg-type]
+        try:
+            while not drains:  # noqa: ASYNC110  # the service is in this loop, too
+                await asyncio.sleep(0)
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        finally:
+            loop.set_task_factory(None)
+        assert drains < 100, drains
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
