@@ -89,8 +89,7 @@ def check_repeatable(command_id: object, session_id: object) -> None:
     """Raises InvalidInput for a creation that shall be repeatable, but has no id of a session."""
     if command_id is not None and session_id is None:
         raise InvalidInput(
-            f"command_id {command_id!r} needs a session_id: without one, a repeat would create"
-            " another session"
+            "command_id needs a session_id: without one, a repeat would create another session"
         )
 
 
