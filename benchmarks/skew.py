@@ -2,10 +2,9 @@
 10 that append a megabyte as soon as the last one is durable, in SQLite and in PostgreSQL.
 
 The quiet ones append at a steady rate, each at its time whether the others were answered or not.
-The bare side is the same without the hot ones, in the same rounds. What cannot be avoided is the
-commit that is being written when a quiet append comes, and its own: either may hold a megabyte of
-large batches (``store.large_batches``). Without that limit the p99 was 28 times that without hot
-sessions in SQLite, and 9 times in PostgreSQL.
+The bare side is the same without the hot ones, in the same rounds. What cannot be avoided is one
+commit with a megabyte of large batches: the one that is being written when a quiet append comes, or
+its own (``store.large_batches``).
 """
 
 from __future__ import annotations

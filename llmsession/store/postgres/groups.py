@@ -108,6 +108,7 @@ class Unit(msgspec.Struct, eq=False, gc=False):
 
 def form_group(
     waiting: deque[Entry],
+    large: LargeBatches,
     busy: Collection[str] = (),
     *,
     max_bytes: int = MAX_BYTES,
@@ -116,13 +117,30 @@ def form_group(
     """Take the next group from *waiting*.
 
     Of each session it takes only batches that follow each other, none of the sessions that are
-    *busy*, and only so many large batches that small ones need not wait long. The others keep their
-    order. Other threads may append to *waiting* at the same time.
+    *busy*, and only so many large batches that small ones need not wait long: *large* are those of
+    the writer. The others keep their order. Other threads may append to *waiting* at the same time.
     """
+    large.begin_group()
+    units = _with_room(waiting, large, busy, max_bytes, max_batches)
+    if not units and large.reopen():
+        units = _with_room(waiting, large, busy, max_bytes, max_batches)
+    if units:
+        large.end_group()
+    # Ordered by id, because two groups that lock the same sessions in different orders would
+    # deadlock.
+    return [units[session] for session in sorted(units)]
+
+
+def _with_room(
+    waiting: deque[Entry],
+    large: LargeBatches,
+    busy: Collection[str],
+    max_bytes: int,
+    max_batches: int,
+) -> dict[str, Unit]:
     units: dict[str, Unit] = {}
     later: list[Entry] = []
     held_back = set(busy)
-    large = LargeBatches()
     count = size = 0
     while waiting and count < max_batches and size < max_bytes:
         entry = waiting.popleft()
@@ -147,9 +165,7 @@ def form_group(
         count += 1
         size += batch_bytes
     waiting.extendleft(reversed(later))
-    # Ordered by id, because two groups that lock the same sessions in different orders would
-    # deadlock.
-    return [units[session] for session in sorted(units)]
+    return units
 
 
 class Arguments(NamedTuple):

@@ -17,6 +17,7 @@ from llmsession.errors import SessionError, error_text
 
 from ..caller import Caller, caller_now
 from ..cipher import Cipher, Unreadable
+from ..large_batches import LargeBatches
 from ..protocol import Appended, AppendResult, Batch, Conflict, Lost
 from ..writer_thread import CallbackBatch
 from .connections import FAILURES, Connection, Connections, RetryPolicy, is_lost, is_passing
@@ -67,6 +68,7 @@ class Writer:
         # which is atomic, so no lock is needed.
         self._waiting: deque[Entry] = deque()
         self._busy: set[str] = set()
+        self._large = LargeBatches()
         self._caller: Caller | None = None
         self._wakes: object = None
         """The event loop that is going to wake a worker for the batches that wait, if one is."""
@@ -136,7 +138,7 @@ class Writer:
                 prepared = True
                 await worker.prepare()
                 continue
-            if units := form_group(self._waiting, self._busy):
+            if units := form_group(self._waiting, self._large, self._busy):
                 self._busy.update(unit.first.session for unit in units)
                 if self._waiting:
                     self._wake_one()

@@ -137,18 +137,27 @@ class LoneJob(Job[T]):
         return [item.run(sessions) for item in items]
 
 
-def next_group(waiting: deque[Item]) -> list[Item]:
+def next_group(waiting: deque[Item], large: LargeBatches) -> list[Item]:
     """Take the next group from *waiting*: all but those large batches for which it has no room.
+    *large* are those of the writer.
 
     Batches of one session stay in their order, and nothing overtakes a job or is overtaken by one,
     because a job may change any session.
     """
-    if not any(item.size >= LARGE_BATCH_BYTES for item in waiting):
+    large.begin_group()
+    if any(item.size >= LARGE_BATCH_BYTES for item in waiting):
+        group = _with_room(waiting, large)
+        if not group and large.reopen():
+            group = _with_room(waiting, large)
+    else:
         group = list(waiting)
         waiting.clear()
-        return group
-    large = LargeBatches()
-    group = []
+    large.end_group()
+    return group
+
+
+def _with_room(waiting: deque[Item], large: LargeBatches) -> list[Item]:
+    group: list[Item] = []
     later: list[Item] = []
     held_back: set[str] = set()
     while waiting:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Literal, TypeVar
 
@@ -18,6 +19,7 @@ import apsw
 from llmsession.errors import SessionError, StoreError, error_text
 
 from ..caller import Caller, caller_now
+from ..large_batches import LargeBatches
 from ..protocol import AppendResult, Batch, Owner
 from ..writer_thread import BatchingThread, CallbackBatch, QueuedCall
 from .checkpoints import Checkpoints
@@ -60,7 +62,7 @@ class SqliteWriter:
             idle_s=self._idle_s,
             on_end=self._end,
             reject=self._reject,
-            choose=next_group,
+            choose=partial(next_group, large=LargeBatches()),
         )
 
     # Called in event loops.

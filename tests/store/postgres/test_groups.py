@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from llmsession.store import Batch
 from llmsession.store.cipher import PLAIN
 from llmsession.store.counting import Charge
+from llmsession.store.large_batches import LargeBatches
 from llmsession.store.postgres.groups import Entry, arguments, form_group
 from llmsession.store.postgres.sql import Shape, account_mark
 from llmsession.turns.spending.spending import Spending
@@ -25,8 +26,10 @@ def entry(session: str, head: int, *bodies: bytes, epoch: int = 1, alone: bool =
     return made
 
 
-def formed(waiting: deque[Entry], **options: Any) -> list[list[Entry]]:
-    return [unit.entries for unit in form_group(waiting, **options)]
+def formed(
+    waiting: deque[Entry], large: LargeBatches | None = None, **options: Any
+) -> list[list[Entry]]:
+    return [unit.entries for unit in form_group(waiting, large or LargeBatches(), **options)]
 
 
 def test_batches_that_follow_each_other_are_one_unit() -> None:
@@ -67,15 +70,28 @@ def test_small_batches_overtake_the_large_ones_that_a_group_has_no_room_for() ->
     assert [formed(waiting), formed(waiting)] == [[[hot[1]]], [[hot[2]]]]
 
 
+def test_while_small_batches_wait_every_second_group_has_none_but_small_ones() -> None:
+    hot = [entry(f"hot {at}", 0, bytes(2_000_000)) for at in range(3)]
+    waiting, large = deque(hot), LargeBatches()
+    for at in range(3):
+        one, two = entry(f"quiet {at}", 0), entry(f"quiet {at}", 1)
+        waiting.append(one)
+        assert formed(waiting, large) == [[hot[at]], [one]]
+        assert formed(deque(), large) == []  # nobody waits for this one
+        waiting.append(two)
+        assert formed(waiting, large) == [[two]]
+    assert not waiting
+
+
 def test_units_are_in_the_order_of_their_sessions() -> None:
     waiting = deque([entry(name, 0) for name in "cab"])
-    assert [unit.first.session for unit in form_group(waiting)] == ["a", "b", "c"]
+    assert [unit.first.session for unit in form_group(waiting, LargeBatches())] == ["a", "b", "c"]
 
 
 def test_a_groups_rows_are_told_in_columns() -> None:
     waiting = deque([entry("a", 4, b"one"), entry("b", 0, b"", b"two", b"three"), entry("b", 3)])
     waiting.append(Entry(Batch("c", 1, 7, ()), NOBODY, NOBODY))
-    shape, columns = arguments(form_group(waiting), PLAIN)
+    shape, columns = arguments(form_group(waiting, LargeBatches()), PLAIN)
     columns = cast(Sequence[Sequence[object]], columns)
     assert shape == Shape(lone=False, single=False, marked=False, plain=True, charged=False)
     assert [list(column) for column in columns] == [
@@ -96,13 +112,13 @@ def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units
 
     waiting = deque([charged(0, "a", 2), charged(1, None, 0), charged(2, "a", 3)])
     waiting.append(charged(3, "b", 5))
-    units = form_group(waiting)
+    units = form_group(waiting, LargeBatches())
     assert [unit.charge for unit in units] == [Charge("a", Spending(5, 2, frozenset("m")))]
     shape, columns = arguments(units, PLAIN)
     assert shape == Shape(lone=True, single=False, marked=False, plain=True, charged=True)
     account = account_mark("a", PLAIN)
     assert list(columns[7:]) == [account, "5", "2", '{"\\\\x6d"}']
-    assert [unit.charge for unit in form_group(waiting)] == [
+    assert [unit.charge for unit in form_group(waiting, LargeBatches())] == [
         Charge("b", Spending(5, 1, frozenset("m")))
     ]
 
@@ -112,7 +128,7 @@ def test_the_last_mark_of_a_unit_counts() -> None:
         Entry(Batch("s", 1, head, (b"x",), unfinished=mark), NOBODY, NOBODY)
         for head, mark in enumerate((True, False, None))
     )
-    [unit] = form_group(waiting)
+    [unit] = form_group(waiting, LargeBatches())
     assert unit.unfinished is False
 
 
@@ -135,7 +151,8 @@ def test_every_batch_is_taken_once_and_each_session_in_its_order(
 ) -> None:
     waiting = deque(entries)
     taken: list[Entry] = []
-    while units := form_group(waiting, busy):
+    large = LargeBatches()
+    while units := form_group(waiting, large, busy):
         for unit in units:
             heads = [unit.first.head]
             for one in unit.entries:

@@ -6,7 +6,7 @@ from collections import deque
 
 from llmsession.store import Batch
 from llmsession.store.caller import Caller
-from llmsession.store.large_batches import LARGE_BATCH_BYTES, MAX_LARGE_BYTES
+from llmsession.store.large_batches import LARGE_BATCH_BYTES, MAX_LARGE_BYTES, LargeBatches
 from llmsession.store.sqlite.jobs import Append, Item, Job, next_group
 
 
@@ -16,10 +16,10 @@ def appended(session: str, size: int = 1, head: int = 0) -> Item:
 
 
 def groups_of(items: list[Item]) -> list[list[Item]]:
-    waiting = deque(items)
+    waiting, large = deque(items), LargeBatches()
     groups = []
     while waiting:
-        groups.append(next_group(waiting))
+        groups.append(next_group(waiting, large))
         assert groups[-1], "each group takes at least one item"
     return groups
 
@@ -42,6 +42,16 @@ async def test_ten_hot_sessions_share_the_room_for_large_batches() -> None:
     assert groups == [[*hot[:4], *quiet], hot[4:8], hot[8:]]
 
 
+async def test_while_small_batches_wait_every_second_group_has_none_but_small_ones() -> None:
+    hot = deque(appended(f"hot {at}", MAX_LARGE_BYTES) for at in range(3))
+    waiting: deque[Item] = deque(hot)
+    large, groups = LargeBatches(), []
+    for at in range(6):
+        waiting.append(appended(f"quiet {at}"))
+        groups.append([item.size > 1 for item in next_group(waiting, large)])
+    assert groups == [[True, False], [False]] * 3
+
+
 async def test_batches_of_a_session_stay_in_their_order() -> None:
     first, second = appended("a", MAX_LARGE_BYTES), appended("b", MAX_LARGE_BYTES)
     small = appended("b", 1, 1)
@@ -59,6 +69,7 @@ async def test_nothing_overtakes_a_job_and_a_job_overtakes_nothing() -> None:
 async def test_a_large_batch_of_many_sessions_is_written_in_the_end() -> None:
     waiting = deque([appended(f"hot {at}", MAX_LARGE_BYTES) for at in range(3)])
     oldest = list(waiting)
+    large = LargeBatches()
     for at, item in enumerate(oldest):
         waiting.extend(appended(f"later {at} {number}", MAX_LARGE_BYTES) for number in range(5))
-        assert item in next_group(waiting)
+        assert item in next_group(waiting, large)
