@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.live import smoke
 from llmsession import AnthropicProvider
 from llmsession.testing import StrictServer, call, say
@@ -43,6 +45,7 @@ def test_it_names_its_highest_cost_and_sends_nothing_without_a_yes() -> None:
     assert done.stdout.endswith("nothing was sent\n")
 
 
+@pytest.mark.real_time  # the clock of the tests does not see bytes that the kernel still has
 async def test_what_it_does_works_against_a_strict_server() -> None:
     script = [
         call("add", {"a": 17, "b": 25}, id="toolu_1"),
