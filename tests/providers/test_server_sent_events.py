@@ -96,6 +96,7 @@ def test_the_events_do_not_depend_on_how_the_bytes_are_cut(seed: int) -> None:
         assert as_the_sdk_reads(SSEDecoder(), stream) == whole
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("sdk", [anthropic, openai])
 async def test_a_servers_replies_are_split_as_the_sdk_splits_them(sdk: Any) -> None:
     replies = [
