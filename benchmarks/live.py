@@ -23,9 +23,9 @@ from typing import TypeAlias
 import anyio.lowlevel
 import msgspec
 
-from benchmarks.growth import exponent
 from benchmarks.memory import MAX_IDLE_BYTES, PROVIDER, resident_bytes
 from benchmarks.report import Row, print_rows
+from benchmarks.scale import law
 from llmsession import LLMSession, SessionConfig, SessionManager
 from llmsession.session.manager import runtime_of
 
@@ -33,7 +33,6 @@ __all__ = ["run"]
 
 SIZES = (10_000, 30_000, 100_000)
 """A thousand would lie in the processor's caches; with ten thousand each look is one at memory."""
-MAX_EXPONENT = 0.1
 MAX_HELD_S = 0.01
 """How long one sweep may hold the event loop at most, the collector's passes apart."""
 TIMES = 100
@@ -169,17 +168,7 @@ def run(sizes: Sequence[int] = SIZES) -> list[Row]:
         )
     ]
     for name in found[0].works:
-        costs = [each.works[name] for each in found]
-        rows.append(
-            Row(
-                name=f"CPU of {name}: exponent over {sizes[0]:,} to {sizes[-1]:,} live sessions",
-                ours=exponent(sizes, costs),
-                bare=1.0,
-                unit="",
-                bound=MAX_EXPONENT,
-                note=f"{' / '.join(f'{cost * 1e6:,.1f}' for cost in costs)} us",
-            )
-        )
+        rows.append(law(name, sizes, "live sessions", [each.works[name] for each in found]))
     rows.append(
         Row(
             name=f"the event loop is held by a sweep that evicts {sizes[-1]:,} sessions, at most",

@@ -32,7 +32,7 @@ from llmsession import SqliteStore
 from llmsession.store import Appended, AppendResult, Batch, SessionFilter, this_process
 from llmsession.store.protocol import Word
 
-__all__ = ["run"]
+__all__ = ["law", "run"]
 
 SIZES = (10_000, 100_000, 1_000_000)
 MAX_EXPONENT = 0.1
@@ -200,17 +200,19 @@ def run(sizes: Sequence[int] = SIZES) -> list[Row]:
             for name, cost in asyncio.run(_measure(Path(folder) / "s.db", size)).items():
                 costs[name].append(cost)
         gc.collect()
-    return [
-        Row(
-            name=f"CPU of {name}: exponent over {sizes[0]:,} to {sizes[-1]:,} sessions",
-            ours=exponent(sizes, found),
-            bare=1.0,
-            unit="",
-            bound=MAX_EXPONENT,
-            note=f"{' / '.join(f'{cost * 1e6:,.0f}' for cost in found)} us",
-        )
-        for name, found in costs.items()
-    ]
+    return [law(name, sizes, "sessions", found) for name, found in costs.items()]
+
+
+def law(name: str, sizes: Sequence[int], what: str, costs: Sequence[float]) -> Row:
+    """The growth law of *costs*, in seconds, over *sizes*, which are numbers of *what*."""
+    return Row(
+        name=f"CPU of {name}: exponent over {sizes[0]:,} to {sizes[-1]:,} {what}",
+        ours=exponent(sizes, costs),
+        bare=1.0,
+        unit="",
+        bound=MAX_EXPONENT,
+        note=f"{' / '.join(f'{cost * 1e6:,.1f}' for cost in costs)} us",
+    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ one waits for one group with large ones, whether it is the group before its own 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
+from typing import TypeVar
+
 __all__ = ["LARGE_BATCH_BYTES", "LargeBatches"]
 
 LARGE_BATCH_BYTES = 64 * 1024
@@ -17,6 +20,9 @@ MAX_LARGE_BYTES = 1024 * 1024
 """The size of the large batches in a group together, unless there is only one. Writing and syncing
 it takes about as long as a commit of a thousand small batches.
 """
+
+
+G = TypeVar("G", bound=Sized)
 
 
 class LargeBatches:
@@ -28,21 +34,18 @@ class LargeBatches:
         self._size = 0
         self._is_closed = self._had_some = False
 
-    def begin_group(self) -> None:
-        """The next group begins. It has room for none if the one before had some."""
-        self._is_closed = self._had_some
-        self._size = 0
-
-    def reopen(self) -> bool:
-        """Make room after all, because nothing else can go into the group. Returns whether there
-        was none.
+    def form_group(self, take: Callable[[], G]) -> G:
+        """The next group, as *take* takes it from what waits, asking ``have_room``. It has room for
+        none if the one before had some, unless nothing else can go into it.
         """
-        was_closed, self._is_closed = self._is_closed, False
-        return was_closed
-
-    def end_group(self) -> None:
-        """The group, which is not empty, will be written."""
-        self._had_some = self._size > 0
+        self._is_closed, self._size = self._had_some, 0
+        group = take()
+        if not group and self._is_closed:
+            self._is_closed = False
+            group = take()
+        if group:
+            self._had_some = self._size > 0
+        return group
 
     def have_room(self, size: int) -> bool:
         """May a batch of *size* bytes go into the group? If so, it counts as one that did."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -120,12 +121,7 @@ def form_group(
     *busy*, and only so many large batches that small ones need not wait long: *large* are those of
     the writer. The others keep their order. Other threads may append to *waiting* at the same time.
     """
-    large.begin_group()
-    units = _with_room(waiting, large, busy, max_bytes, max_batches)
-    if not units and large.reopen():
-        units = _with_room(waiting, large, busy, max_bytes, max_batches)
-    if units:
-        large.end_group()
+    units = large.form_group(partial(_with_room, waiting, large, busy, max_bytes, max_batches))
     # Ordered by id, because two groups that lock the same sessions in different orders would
     # deadlock.
     return [units[session] for session in sorted(units)]

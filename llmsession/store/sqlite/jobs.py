@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import apsw
@@ -144,20 +145,15 @@ def next_group(waiting: deque[Item], large: LargeBatches) -> list[Item]:
     Batches of one session stay in their order, and nothing overtakes a job or is overtaken by one,
     because a job may change any session.
     """
-    large.begin_group()
-    if any(item.size >= LARGE_BATCH_BYTES for item in waiting):
-        group = _with_room(waiting, large)
-        if not group and large.reopen():
-            group = _with_room(waiting, large)
-    else:
-        group = list(waiting)
-        waiting.clear()
-    large.end_group()
-    return group
+    return large.form_group(partial(_with_room, waiting, large))
 
 
 def _with_room(waiting: deque[Item], large: LargeBatches) -> list[Item]:
     group: list[Item] = []
+    if not any(item.size >= LARGE_BATCH_BYTES for item in waiting):
+        group += waiting
+        waiting.clear()
+        return group
     later: list[Item] = []
     held_back: set[str] = set()
     while waiting:
