@@ -1,7 +1,7 @@
 """Runs one session's turns: feeds events to the turn machine and performs the effects it returns.
 
 This file makes no decision about a turn: ``turns.machine`` does. And nothing here waits: whatever
-takes time is a work in the manager's task group, and its report comes back through the mailbox.
+takes time is a work of the manager, and its report comes back through the mailbox.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from ..log.fork_records import Branch
 from ..log.state import SessionState
 from ..tasks.clock import checked_clock
 from ..tasks.owner_lease import OwnerLease
-from ..tasks.task_host import LoopCalls, TaskHost
+from ..tasks.task_host import LoopCalls, TaskHost, Tasks
 from ..tasks.timers import Timers
 from ..tasks.works import Works
 from ..values.commands import ForkPoint, HandOverWhen, Retain
@@ -184,15 +184,16 @@ class Runtime:
         if self._close_error is not None:
             raise self._close_error
 
-    def _start(self, group: TaskGroup) -> None:
+    def _start(self, group: TaskGroup, tasks: Tasks) -> None:
+        loop_calls = LoopCalls(group)
         self._timers = Timers(group)
-        self._works = Works(group, self._work_failed)
+        self._works = Works(tasks, loop_calls, self._work_failed)
         self.evictor.start(self._timers, self._works)
         self._services = Services(
             provider=self.provider,
             summariser=self._summariser,
             works=self._works,
-            loop_calls=LoopCalls(group),
+            loop_calls=loop_calls,
             timers=self._timers,
             subscriptions=self.subscriptions,
             clock=self.clock,

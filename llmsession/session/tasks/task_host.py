@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeVarTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,22 +14,24 @@ from anyio.abc import TaskGroup
 from llmsession.errors import InvalidInput
 from llmsession.store.caller import tell_asyncio
 
-__all__ = ["LoopCalls", "TaskHost"]
+__all__ = ["LoopCalls", "TaskHost", "Tasks"]
+
+Ts = TypeVarTuple("Ts")
 
 
 class TaskHost:
     """A task group in a task of its own, which no other task's cancellation reaches.
 
     It may be left in another task than the one that entered it, as test fixtures and frameworks do.
-    *start* gets the task group when it is open. When the host is left, *close* ends what runs in
-    the group, and *last* is called when nothing runs any more. If something in the group raises,
-    the group is cancelled (on asyncio also the task that entered), *cancelled* is called while its
-    tasks are ending, and ``leave`` raises the error.
+    *start* gets the task group and the tasks beside it when they are open. When the host is left,
+    *close* ends what runs in them, and *last* is called when nothing runs any more. If something in
+    them raises, both are cancelled (on asyncio also the task that entered), *cancelled* is called
+    while they are ending, and ``leave`` raises the error.
     """
 
     def __init__(
         self,
-        start: Callable[[TaskGroup], None],
+        start: Callable[[TaskGroup, Tasks], None],
         close: Callable[[], Awaitable[None]],
         last: Callable[[], Awaitable[None]],
         cancelled: Callable[[], None],
@@ -105,8 +108,8 @@ class TaskHost:
 
     async def _serve(self, ready: anyio.Event) -> None:
         try:
-            async with anyio.create_task_group() as group:
-                self._start(group)
+            async with anyio.create_task_group() as group, Tasks(group) as tasks:
+                self._start(group, tasks)
                 ready.set()
                 try:
                     await self._leave.wait()
@@ -117,6 +120,83 @@ class TaskHost:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._last()
+
+
+class Tasks:
+    """Tasks beside *group*, which is left only when they have ended.
+
+    On asyncio they are tasks of the loop itself. A task of anyio's group costs three times as much
+    as that, and more than what a short work does in it. So this does for them what the group would do: it waits
+    for them, and if one of them raises, or something else in the group, it cancels all of them and
+    raises the error. On trio they are tasks of *group*.
+    """
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._loop = asyncio.get_running_loop() if _is_in_asyncio() else None
+        self._running: dict[asyncio.Task[None], Callable[[], None]] = {}
+        """The tasks of the loop, each with what cancels it."""
+        self._is_cancelled = False
+        self._error: BaseException | None = None
+        self._emptied: anyio.Event | None = None
+
+    def start(
+        self,
+        function: Callable[[*Ts], Coroutine[Any, Any, None]],
+        *args: *Ts,
+        cancel: Callable[[], None],
+        name: str,
+    ) -> None:
+        """Run ``function(*args)`` in a task. *cancel* cancels a scope that it enters at once."""
+        # A task factory of the program's own may begin a task in the middle of its caller, which
+        # the group knows how to prevent.
+        if self._loop is None or self._loop.get_task_factory() is not None:
+            self._group.start_soon(function, *args, name=name)
+            return
+        task = self._loop.create_task(function(*args), name=name)
+        self._running[task] = cancel
+        task.add_done_callback(self._ended)
+        if self._is_cancelled:
+            cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        if task.cancelled():
+            self._group.cancel_scope.cancel()
+        else:
+            error = task.exception()
+            if error is not None:
+                self._error = self._error or error
+                self._group.cancel_scope.cancel()
+        if self._emptied is not None and not self._running:
+            self._emptied.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Wait until no task runs. If the body raised, or the wait is cancelled, cancel them."""
+        raised = error
+        while True:
+            if raised is not None:
+                self._is_cancelled = True
+                for cancel in tuple(self._running.values()):
+                    cancel()
+            if not self._running:
+                break
+            self._emptied = anyio.Event()
+            try:
+                with anyio.CancelScope(shield=raised is not None):
+                    await self._emptied.wait()
+            except anyio.get_cancelled_exc_class() as cancelled:
+                # asyncio's Task.cancel() passes through the shield. The tasks end all the same.
+                raised = raised or cancelled
+        if self._error is not None:
+            raise self._error
+        if raised is not error and raised is not None:
+            raise raised
 
 
 class LoopCalls:

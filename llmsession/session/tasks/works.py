@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
-from anyio.abc import TaskGroup
 
 from llmsession.errors import contained_in_task, starting_scope
 
-from .task_host import LoopCalls
+from .task_host import LoopCalls, Tasks
 
 __all__ = ["Work", "Works"]
 
@@ -105,14 +104,16 @@ class Work:
 
 
 class Works:
-    """All works of a manager, in the manager's task group.
+    """All works of a manager, in its *tasks*.
 
     *failed* is called with the name of a work that raised, and with the error.
     """
 
-    def __init__(self, group: TaskGroup, failed: Callable[[str, Exception], None]) -> None:
-        self._group = group
-        self._loop_calls = LoopCalls(group)
+    def __init__(
+        self, tasks: Tasks, loop_calls: LoopCalls, failed: Callable[[str, Exception], None]
+    ) -> None:
+        self._tasks = tasks
+        self._loop_calls = loop_calls
         self._failed = failed
         self._running: set[Work] = set()
         self._stopping: set[Work] = set()
@@ -139,7 +140,9 @@ class Works:
             if ended is not None:
                 ended(work)
 
-        self._group.start_soon(work.run, body, over, self._failed, name=f"llmsession {name}")
+        self._tasks.start(
+            work.run, body, over, self._failed, cancel=work.cancel, name=f"llmsession {name}"
+        )
         return work
 
     @property

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from llmsession.errors import error_text
+from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.works import Work, Works
 from tests.session.actors import SwallowingCancellation
 from tests.virtual_time import loop_turns
@@ -34,10 +36,28 @@ class Ended:
 
 
 @asynccontextmanager
+async def works_beside(
+    group: TaskGroup, failed: Callable[[str, Exception], None] = unheard
+) -> AsyncIterator[Works]:
+    """Works that have ended when it is left."""
+    async with Tasks(group) as tasks:
+        yield Works(tasks, LoopCalls(group), failed)
+
+
+@asynccontextmanager
+async def works_in(
+    failed: Callable[[str, Exception], None] = unheard,
+) -> AsyncIterator[Works]:
+    """Works beside a group of their own."""
+    async with anyio.create_task_group() as group, works_beside(group, failed) as works:
+        yield works
+
+
+@asynccontextmanager
 async def running() -> AsyncIterator[tuple[Works, Ended]]:
     """Works beside the body, which is left when all have ended."""
-    async with anyio.create_task_group() as group:
-        yield Works(group, unheard), Ended()
+    async with works_in() as works:
+        yield works, Ended()
 
 
 async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> None:
@@ -74,8 +94,7 @@ async def test_cancelling_stops_that_work_and_no_other() -> None:
 
 async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -> None:
     ended, reached = Ended(), []
-    async with anyio.create_task_group() as group:
-        works = Works(group, unheard)
+    async with works_in() as works:
 
         async def body() -> None:
             reached.append("start")
@@ -89,8 +108,7 @@ async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -
 
 async def test_cancelling_the_group_also_ends_work_and_says_so() -> None:
     ended = Ended()
-    async with anyio.create_task_group() as group:
-        works = Works(group, unheard)
+    async with anyio.create_task_group() as group, works_beside(group) as works:
         works.start("begun", anyio.sleep_forever, ended)
         await checkpoint()
         works.start("not begun", anyio.sleep_forever, ended)
@@ -122,8 +140,7 @@ async def test_what_a_work_raises_is_reported_by_name_and_ends_no_other_work(
     async def body() -> None:
         raise error
 
-    async with anyio.create_task_group() as group:
-        works = Works(group, lambda name, error: heard.append((name, error_text(error))))
+    async with works_in(lambda name, error: heard.append((name, error_text(error)))) as works:
         works.start("beside", partial(anyio.sleep, 1), ended)
         works.start("w", body, ended)
     assert ended.names == ["w", "beside"]
