@@ -1,12 +1,12 @@
-"""A value that tasks wait for, like Rust's oneshot channel, on anyio."""
+"""A value that tasks wait for, like Rust's oneshot channel."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-import anyio
-
 from llmsession.errors import SessionError
+
+from .waiter import Waiter, waiters
 
 __all__ = ["Promise"]
 
@@ -19,10 +19,10 @@ class Promise(Generic[T]):
     A second ``set`` or ``fail`` is ignored: the first answer counts.
     """
 
-    __slots__ = ("_error", "_event", "_followers", "_set", "_value")
+    __slots__ = ("_error", "_followers", "_set", "_value", "_waiters")
 
     def __init__(self) -> None:
-        self._event: anyio.Event | None = None
+        self._waiters: list[Waiter] | None = None  # most promises are set before anything waits
         self._set = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -53,8 +53,10 @@ class Promise(Generic[T]):
 
     def _settle(self) -> None:
         self._set = True
-        if self._event is not None:
-            self._event.set()
+        for waiter in self._waiters or ():
+            if not waiter.done():  # else its task was cancelled
+                waiter.set_result(None)
+        self._waiters = None
         followers, self._followers = self._followers, ()
         for follower in followers:
             if self._error is not None:
@@ -68,14 +70,21 @@ class Promise(Generic[T]):
         Cancelling the wait has no effect on other waiters or on the command.
         """
         if not self._set:
-            # The first waiter creates the event: most promises are set before anything waits for
-            # them.
-            if self._event is None:
-                self._event = anyio.Event()
-            await self._event.wait()
+            await self._wait_until_set(waiters()())
         if self._error is not None:
             raise _again(self._error)
         return self._value  # type: ignore[return-value]  # None only where T allows it
+
+    async def _wait_until_set(self, waiter: Waiter) -> None:
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if self._waiters is not None:
+                self._waiters.remove(waiter)
+            raise
 
 
 def _again(error: BaseException) -> BaseException:

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from llmsession.errors import InvalidInput
 from llmsession.store.caller import tell_asyncio
 
-__all__ = ["LoopCalls", "TaskHost", "Tasks"]
+__all__ = ["LoopCalls", "TaskHost", "Tasks", "asyncio_loop"]
 
 Ts = TypeVarTuple("Ts")
 
@@ -47,7 +47,7 @@ class TaskHost:
         """Open the task group. Call it once. Raises what *start* raises."""
         self._leave, self._left = anyio.Event(), anyio.Event()
         self._loop = _loop()
-        self._entered_by = asyncio.current_task() if _is_in_asyncio() else None
+        self._entered_by = asyncio.current_task() if asyncio_loop() is not None else None
         ready = anyio.Event()
         self._task = _spawn(self._run, ready)
         try:
@@ -126,14 +126,14 @@ class Tasks:
     """Tasks beside *group*, which is left only when they have ended.
 
     On asyncio they are tasks of the loop itself. A task of anyio's group costs three times as much
-    as that, and more than what a short work does in it. So this does for them what the group would do: it waits
-    for them, and if one of them raises, or something else in the group, it cancels all of them and
-    raises the error. On trio they are tasks of *group*.
+    as that, and more than what a short work does in it. So this does for them what the group would
+    do: it waits for them, and if one of them raises, or something else in the group, it cancels all
+    of them and raises the error. On trio they are tasks of *group*.
     """
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
-        self._loop = asyncio.get_running_loop() if _is_in_asyncio() else None
+        self._loop = asyncio_loop()
         self._running: dict[asyncio.Task[None], Callable[[], None]] = {}
         """The tasks of the loop, each with what cancels it."""
         self._is_cancelled = False
@@ -210,7 +210,7 @@ class LoopCalls:
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
-        self._loop = asyncio.get_running_loop() if _is_in_asyncio() else None
+        self._loop = asyncio_loop()
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Let the event loop call *function* soon, in a copy of this context."""
@@ -241,16 +241,20 @@ async def _call(function: Callable[[], None]) -> None:
     function()
 
 
-def _is_in_asyncio() -> bool:
+def asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop, if this is a task of asyncio. trio may run as a guest in a loop of asyncio,
+    and then this is no task of that.
+    """
     try:
-        return asyncio.current_task() is not None
+        return asyncio.get_running_loop() if asyncio.current_task() is not None else None
     except RuntimeError:
-        return False
+        return None
 
 
 def _loop() -> object:
-    if _is_in_asyncio():
-        return asyncio.get_running_loop()
+    loop = asyncio_loop()
+    if loop is not None:
+        return loop
     import trio
 
     return trio.lowlevel.current_trio_token()
@@ -259,8 +263,9 @@ def _loop() -> object:
 def _spawn(function: Callable[[anyio.Event], Any], ready: anyio.Event) -> object:
     """Start a task without a parent. Returns an object that keeps it from being collected."""
     name = "llmsession manager"
-    if _is_in_asyncio():
-        return asyncio.get_running_loop().create_task(function(ready), name=name)
+    loop = asyncio_loop()
+    if loop is not None:
+        return loop.create_task(function(ready), name=name)
     import trio
 
     return trio.lowlevel.spawn_system_task(function, ready, name=name, context=copy_context())

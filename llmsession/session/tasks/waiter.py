@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 import anyio
-from anyio.lowlevel import current_token
+
+from .task_host import asyncio_loop
 
 __all__ = ["Waiter", "waiters"]
 
@@ -31,11 +32,8 @@ def waiters() -> Callable[[], Waiter]:
     On asyncio they are the loop's own futures: with an ``anyio.Event`` instead, waking a task and
     waiting again costs four times as much.
     """
-    token = current_token()
-    make: Callable[[], Waiter] | None = getattr(
-        getattr(token, "native_token", token), "create_future", None
-    )
-    return make or _EventWaiter
+    loop = asyncio_loop()
+    return _EventWaiter if loop is None else loop.create_future
 
 
 class _EventWaiter:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import traceback
+import tracemalloc
 import weakref
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from llmsession.errors import Overloaded
 from llmsession.session.tasks.promise import Promise
@@ -68,6 +70,33 @@ async def test_cancelling_one_wait_changes_nothing_for_the_others() -> None:
             assert impatient.cancelled_caught
             assert not promise.is_set
             promise.set(4)
+    assert got == [4]
+
+
+async def test_a_wait_that_was_cancelled_leaves_nothing_behind_while_others_wait() -> None:
+    promise: Promise[int] = Promise()
+    with anyio.fail_after(5):
+        async with meanwhile(promise.wait) as got:
+            tracemalloc.start()
+            for _ in range(500):
+                with anyio.move_on_after(0.001):
+                    await promise.wait()
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert held < 50_000, "a waiter has some 200 bytes"
+            promise.set(4)
+    assert got == [4]
+
+
+async def test_a_cancellation_in_the_moment_of_the_answer_changes_nothing_for_the_others() -> None:
+    promise: Promise[int] = Promise()
+    with anyio.fail_after(5):
+        async with meanwhile(promise.wait) as got:
+            async with anyio.create_task_group() as group:
+                group.start_soon(promise.wait)
+                await checkpoint()
+                promise.set(4)
+                group.cancel_scope.cancel()
     assert got == [4]
 
 
