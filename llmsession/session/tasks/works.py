@@ -39,13 +39,7 @@ class Work:
         "result",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        name: str,
-        stopping: set[Work],
-        loop_calls: LoopCalls,
-        new_scope: Callable[[], anyio.CancelScope],
-    ) -> None:
+    def __init__(self, name: str, stopping: set[Work], loop_calls: LoopCalls) -> None:
         self.name = name
         self.is_done = False
         self.result: object = None
@@ -53,8 +47,8 @@ class Work:
         self._stopping = stopping
         self._loop_calls = loop_calls
         self._is_abandoned = False
-        self._outer = new_scope()
-        self._inner = new_scope()
+        self._outer = anyio.CancelScope()
+        self._inner = anyio.CancelScope()
 
     @property
     def is_cancelled(self) -> bool:
@@ -120,8 +114,6 @@ class Works:
     ) -> None:
         self._tasks = tasks
         self._loop_calls = loop_calls
-        # ``anyio.CancelScope()`` looks up the event loop's own class and makes the scope twice.
-        self._new_scope = type(anyio.CancelScope())
         self._failed = failed
         self._running: set[Work] = set()
         self._stopping: set[Work] = set()
@@ -138,7 +130,7 @@ class Works:
 
         *body* must report its own errors: what it raises is only logged.
         """
-        work = Work(name, self._stopping, self._loop_calls, self._new_scope)
+        work = Work(name, self._stopping, self._loop_calls)
         self._running.add(work)
 
         def over(work: Work) -> None:
