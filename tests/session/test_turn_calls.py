@@ -1,10 +1,15 @@
-"""A turn costs little more than before values of other people's code were checked. CPU time is too
-unsteady for a test, so it counts calls of Python functions, which are the same in every run.
+"""What a turn costs, counted: CPU time is too unsteady for a test, and these are the same in every
+run. A turn makes hardly more calls of Python functions than before values of other people's code
+were checked. It starts one task for each stream and tool, and neither it nor an interrupt waits for
+more passes of the event loop than it needs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,10 +17,12 @@ from typing import Any
 import pytest
 
 import llmsession
+from benchmarks.growth import CONFIG, TOOL, WAIT, Instant
 from llmsession import MemoryStore, SessionConfig, SessionManager, Tool
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted
 from llmsession.turns.request import Request, StepTag
+from tests.virtual_time import loop_turns
 
 FOLDER = str(Path(llmsession.__file__).parent)
 TURNS = 20
@@ -64,3 +71,54 @@ async def test_a_turn_makes_hardly_more_calls_than_before_its_values_were_checke
                 outcome = await (await session.send("a short question")).outcome()
     assert outcome.status == "committed"
     assert calls.count / TURNS <= before * MAX_MORE
+
+
+@contextmanager
+def started_tasks() -> Iterator[list[str]]:
+    """The names of the tasks that asyncio's loop starts in the body."""
+    loop, names = asyncio.get_running_loop(), list[str]()
+    create_task = loop.create_task
+
+    def counting(*args: Any, **options: Any) -> Any:
+        names.append(options.get("name") or "")
+        return create_task(*args, **options)
+
+    loop.create_task = counting  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        del loop.create_task
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+@pytest.mark.parametrize(("sent", "works"), [("a question", 1), (f"{TOOL} a question", 3)])
+async def test_a_turn_has_one_task_and_one_pass_of_the_loop_for_each_stream_and_tool(
+    anyio_backend: tuple[str, dict[str, Any]], sent: str, works: int
+) -> None:
+    async with SessionManager(provider=Instant(), store=MemoryStore()) as manager:
+        session = await manager.create(CONFIG)
+        await (await session.send("a question")).outcome()
+        before = loop_turns(anyio_backend)
+        with started_tasks() as names:
+            outcome = await (await session.send(sent)).outcome()
+        passes = loop_turns(anyio_backend) - before
+    assert outcome.status == "committed"
+    assert len(names) == works, names
+    # The send is read in one, and the caller gets the outcome in another one.
+    assert passes == works + 2
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_an_interrupt_is_answered_in_the_pass_after_the_end_of_the_stream(
+    anyio_backend: tuple[str, dict[str, Any]],
+) -> None:
+    provider = Instant()
+    async with SessionManager(provider=provider, store=MemoryStore()) as manager:
+        session = await manager.create(CONFIG)
+        await session.send(WAIT)
+        await provider.streaming.wait()
+        before = loop_turns(anyio_backend)
+        with started_tasks() as names:
+            outcome = await session.interrupt()
+        passes = loop_turns(anyio_backend) - before
+    assert (outcome.result, passes, names) == ("aborted", 2, [])

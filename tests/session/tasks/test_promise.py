@@ -91,12 +91,11 @@ async def test_a_wait_that_was_cancelled_leaves_nothing_behind_while_others_wait
 async def test_a_cancellation_in_the_moment_of_the_answer_changes_nothing_for_the_others() -> None:
     promise: Promise[int] = Promise()
     with anyio.fail_after(5):
-        async with meanwhile(promise.wait) as got:
-            async with anyio.create_task_group() as group:
-                group.start_soon(promise.wait)
-                await checkpoint()
-                promise.set(4)
-                group.cancel_scope.cancel()
+        async with meanwhile(promise.wait) as got, anyio.create_task_group() as group:
+            group.start_soon(promise.wait)
+            await checkpoint()
+            promise.set(4)
+            group.cancel_scope.cancel()
     assert got == [4]
 
 
