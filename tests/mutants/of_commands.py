@@ -281,6 +281,17 @@ a cancellation that finds the work shielded is lost (invariant 8)
     +             pass
     test_a_cancellation_during_a_shield_reaches_the_work_behind_it
 
+in session/tasks/task_host.py, by session/tasks/test_task_host.py
+the manager is left while an abandoned work still runs (rule 8)
+    -             if not self._running:
+    -                 break
+    +             break
+    test_they_are_left_only_when_all_have_ended_also_those_that_were_abandoned
+a work that is started while all are being cancelled goes on (rule 8)
+    -         if self._is_cancelled:
+    +         if False:
+    test_a_task_that_is_started_when_all_were_cancelled_is_cancelled_too
+
 in session/actor/turn_runner.py, by session/registry/test_lifecycle.py
 a tool in the grace of its deadline is not named once its turn has ended (invariant 11)
     - self._core.still_running.update(n for n, work in run.works.items() if not work.is_done)
