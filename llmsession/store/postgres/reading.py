@@ -50,12 +50,29 @@ class Reading:
             await self.check_seals(session, cipher)
         upto = OPEN if limit is None else after + limit
         try:
+            if cipher is PLAIN and upto - after > SMALL:
+                records = await self._plain(session, after, upto)
+                if records is not None:
+                    return records
             rows = await self._fetch(session, after, upto, cipher)
         except StoreError as error:
             if not is_damage(error.__cause__):
                 raise
             return await self._up_to_damage(session, after, upto, cipher)
         return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
+
+    async def _plain(self, session: str, after: int, upto: int) -> list[StoredRecord] | None:
+        """The records, if each exists and is stored as it was appended; otherwise None. It is so
+        nearly always, and takes two thirds of the time.
+        """
+        statement = self._statements.read_plain
+        rows = await self._connections.run(lambda it: it.fetch(statement, session, after, upto))
+        if not rows:
+            raise SessionNotFound(session)
+        records = [StoredRecord(seq, epoch, body) for seq, epoch, body in rows[1:]]
+        expected = range(after + 1, min(upto, rows[0][0]) + 1)
+        is_whole = rows[0][1] is None and [record.seq for record in records] == [*expected]
+        return records if is_whole else None
 
     async def snapshot(self, session: str, cipher: Cipher) -> bytes | None:
         """See ``SnapshotStore.snapshot``."""
@@ -234,15 +251,8 @@ def _whole(
     Raises RecordDamaged if that is the first one.
     """
     records: list[StoredRecord] = []
-    if cipher is PLAIN:
-        # Nearly always all of them are in order, and have no large parts. Columns are found by
-        # their numbers in half the time.
-        for seq, row in zip(range(after + 1, upto + 1), rows, strict=False):
-            if row[0] != seq or row[3] is not None:
-                break
-            records.append(StoredRecord(seq, row[1], row[2]))
-    rows_by_seq = {row["seq"]: row for row in rows[len(records) :]}
-    for seq in range(after + len(records) + 1, upto + 1):
+    rows_by_seq = {row["seq"]: row for row in rows}
+    for seq in range(after + 1, upto + 1):
         try:
             row = rows_by_seq.get(seq)
             if row is None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real_time
 
 FOUND_BY_INDEX = (
     "create", "just_made", "rows_of", "rarest", "holder", "take", "release", "lease", "read",
-    "parent", "fork", "settle", "unfinished", "forget_finished", "appends",
+    "read_plain", "parent", "fork", "settle", "unfinished", "forget_finished", "appends",
 )  # fmt: skip
 
 
