@@ -139,11 +139,6 @@ async def _with_any_value(store: SqliteStore, session: str) -> None:
     )
 
 
-async def _with_both(store: SqliteStore, session: str) -> None:
-    labels: dict[str, str | None] = {"tenant": None, "starred": "yes"}
-    await store.rows(after=session, limit=PAGE, filter=SessionFilter(labels=labels))
-
-
 async def _unlabelled(store: SqliteStore, session: str) -> None:
     found = SessionFilter(labels={"tenant": "07"}, without=("starred",))
     assert await store.rows(after=session, limit=PAGE, filter=found)
@@ -178,7 +173,6 @@ WORKS: dict[str, Work] = {
     "a page of 100 sessions": _page,
     "a page of 100 with a label": _labelled,
     "a page of 100 with a label of any value": _with_any_value,
-    "a page of at most 100 with a rare label and a common one": _with_both,
     "a page of 100 with a label and without another one": _unlabelled,
     "finding 20 unfinished sessions": _unfinished,
     "a search that finds one session": _search,

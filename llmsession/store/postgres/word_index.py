@@ -21,8 +21,8 @@ from .sql import LARGE_PARTS, record_of
 
 __all__ = ["WordIndex", "query_of"]
 
-PAGE = 1_000
-"""Logs that are looked for at a time."""
+PAGE = 200
+"""Sessions that are looked for at a time."""
 
 SLICE_BYTES = 256 * 1024
 SLICE_RECORDS = 200
@@ -54,15 +54,16 @@ class WordIndex:
             -- The server keeps samples of what it analyzes, and they would outlive what it deletes.
             ALTER TABLE {s}.word ALTER words SET STATISTICS 0"""
         self._behind = f"""
+            SELECT id FROM {s}.session WHERE unindexed AND id > $1 ORDER BY id LIMIT {PAGE}"""
+        self._logs_of = f"""
             SELECT u.id, u.head, array_agg(l.log) AS logs, array_agg(l.upto) AS uptos
-              FROM (SELECT id, head FROM {s}.session
-                     WHERE unindexed AND id > $1 ORDER BY id LIMIT {PAGE}) u
+              FROM {s}.session u
              CROSS JOIN LATERAL (
                 SELECT p.log, max(least(o.last, s.head)) AS upto
                   FROM {s}.span p JOIN {s}.span o ON o.log = p.log
                   JOIN {s}.session s ON s.id = o.session
                  WHERE p.session = u.id GROUP BY p.log) l
-             GROUP BY u.id, u.head ORDER BY u.id"""
+             WHERE u.id = ANY($1::text[]) GROUP BY u.id"""
         # A session that is being appended to now, or has been since its head was read, stays
         # marked. It is not waited for: appends lock several sessions, in the order of their ids.
         self._unmark = f"""
@@ -96,28 +97,29 @@ class WordIndex:
     async def bring_up_to_date(self, words_of: WordsOf) -> None:
         """Index what was appended since the last search, page by page."""
 
-        async def begin(after: str, connection: Connection) -> Sequence[Any]:
+        async def begin(after: str, connection: Connection) -> Sequence[str]:
             if not await connection.fetchval(self._exists):
                 async with connection.transaction():
                     await lock_structure(connection, self._schema)
                     await connection.execute(self._make)
-            rows: Sequence[Any] = await connection.fetch(self._behind, after)
-            return rows
+            return [row["id"] for row in await connection.fetch(self._behind, after)]
 
         after = ""
         while behind := await self._connections.run(partial(begin, after)):
-            after = behind[-1]["id"]
+            after = behind[-1]
             while behind:
                 behind = await self._connections.run(partial(self._index_next, behind, words_of))
 
     async def _index_next(
-        self, behind: Sequence[Any], words_of: WordsOf, connection: Connection
-    ) -> Sequence[Any]:
-        """Index some of the records of *behind*. Returns the rest."""
+        self, behind: Sequence[str], words_of: WordsOf, connection: Connection
+    ) -> Sequence[str]:
+        """Index some of the records of the sessions *behind*. Returns the rest of them."""
         records = size = 0
         async with connection.transaction():
             await lock_structure(connection, self._schema)
-            for number, row in enumerate(behind):
+            # Read under the lock: a rewriting may have given a session another log.
+            rows = await connection.fetch(self._logs_of, behind)
+            for number, row in enumerate(rows):
                 for log, upto in zip(row["logs"], row["uptos"], strict=True):
                     mark = await connection.fetchval(self._mark, log) or 0
                     found = await connection.fetch(self._records, log, mark, upto)
@@ -126,11 +128,11 @@ class WordIndex:
                         records, size = records + 1, size + len(record["body"])
                         if records >= SLICE_RECORDS or size >= SLICE_BYTES:
                             await connection.execute(self._set_mark, log, record["seq"])
-                            await self._have_indexed(connection, behind[:number])
-                            return behind[number:]
+                            await self._have_indexed(connection, rows[:number])
+                            return [left["id"] for left in rows[number:]]
                     if found:
                         await connection.execute(self._set_mark, log, upto)
-            await self._have_indexed(connection, behind)
+            await self._have_indexed(connection, rows)
         return ()
 
     async def _have_indexed(self, connection: Connection, rows: Sequence[Any]) -> None:
