@@ -52,8 +52,8 @@ async def test_tables_of_the_first_version_are_upgraded_and_every_session_is_loo
             SessionRow("a", 1, 0, created_at=1.0, touched_at=2.0),
             SessionRow("b", 3, 0, None, 3.0, 4.0, {"l": "v"}, "a"),
         ]
-        for label in ({"l": "v"}, {"l": None}):
-            assert await store.rows(filter=SessionFilter(labels=label)) == rows[1:]
+        for value in ("v", None):
+            assert await store.rows(filter=SessionFilter(labels={"l": value})) == rows[1:]
         assert await store.check() == []
         await store.settle(rows[0])
         assert [row.session for row in await store.unfinished()] == ["b"]
