@@ -32,6 +32,7 @@ import msgspec
 from benchmarks.report import Row
 from llmsession import (
     CompactionConfig,
+    HistoryLimits,
     MemoryStore,
     Price,
     SessionConfig,
@@ -251,6 +252,9 @@ OPENING, OPENING_EMPTY, READING = "opening a session", "opening an empty session
 USAGE_AGAIN = "the first usage() after an opening"
 COPY, COLLECTED = "a commit's copy of the history", "the collector's passes in a turn"
 TURN, TOOL_TURN = "a trivial turn", "a turn with a tool step"
+FORGETTING = "a turn at whose end retention forgets another one"
+IN_SQLITE = (TURN, TOOL_TURN, FORGETTING)
+KEPT = HistoryLimits(max_messages=100)
 
 
 def works(provider: Instant) -> Mapping[str, Work]:
@@ -293,7 +297,22 @@ async def _measure(store: Store, turns: int) -> dict[str, float]:
                     by_design[COPY] = min(by_design[COPY], meter.copying / TURNS)
                     by_design[COLLECTED] += meter.collecting / TURNS / ROUNDS
         assert session.status().context_tokens < 6_000
+        least[FORGETTING] = await _measure_forgetting(session)
     return by_design | least
+
+
+async def _measure_forgetting(session: LLMSession) -> float:
+    """The CPU seconds of a turn at whose end another one is forgotten and erased from the log. The
+    first time the whole log is looked through, and that is not measured.
+    """
+    await session.configure(retention=KEPT)
+    await (await session.send(WORDS)).outcome()
+    costs = []
+    for _ in range(ROUNDS):
+        with Meter() as meter:
+            costs.append(await _turns(session, meter))
+    assert len(session.conversation()) <= 100
+    return min(costs)
 
 
 class _Watched(SqliteStore):
@@ -533,7 +552,7 @@ def run(sizes: Sequence[int] = SIZES) -> list[Row]:
     stores: Mapping[str, Any] = {"in memory": _in_memory, "in SQLite": _in_sqlite}
     for store, measure in stores.items():
         tables = [anyio.run(measure, size) for size in sizes]
-        names = [name for name in tables[0] if store == "in memory" or name in (TURN, TOOL_TURN)]
+        names = [name for name in tables[0] if store == "in memory" or name in IN_SQLITE]
         rows += [_law(store, name, sizes, [table[name] for table in tables]) for name in names]
     rows += _opening_rows(sizes)
     rows += _whole_rows(sizes)

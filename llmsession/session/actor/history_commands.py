@@ -29,8 +29,8 @@ from llmsession.turns.request import Profile
 
 from ..core.core import Core, Report
 from ..core.idempotency_keys import IdempotencyKeys
-from ..log.erasing import Erased, erase
-from ..log.history_cuts import Excess, excess_of, first_since, forgotten_turns, messages_before
+from ..log.erasing import erase
+from ..log.history_cuts import Excess, excess_of, first_since, messages_before
 from ..log.state import SessionState
 from ..tasks.worker_thread import off_loop
 from ..values import commands as c
@@ -87,6 +87,13 @@ class HistoryWeight:
         self._tokens += sum(map(_tokens, history[self._count :]))
         self._count = len(history)
         return self._tokens
+
+    def forgetting(self, state: SessionState, count: int) -> None:
+        """The next change of *state* will be that its first *count* messages are forgotten."""
+        if self._count:
+            self._tokens = self.tokens(state) - sum(map(_tokens, state.messages[:count]))
+            self._count -= count
+            self._generation += 1
 
 
 class HistoryCommands:
@@ -267,14 +274,15 @@ class HistoryCommands:
             before, edge = first_since(
                 state.messages, state.accepted_at, state.accepted_time, before, state.head
             )
-        turns = forgotten_turns(state.messages, state.accepted_at, state.open, before, edge)
-        known = turns & state.accepted_time.keys()
+        turns = state.turns_to_forget(before, edge)
+        # The others were erased already, in the parent of this session.
+        known = len(turns) - sum(turn in turns for turn in state.erased)
         if known or (before == 0 and state.seed is not None):
             record = r.ConversationForgotten(
                 before=before,
                 generation=generation,
                 edge=edge,
-                turns=len(known),
+                turns=known,
                 messages=messages_before(state.messages, before),
             )
             self._write(command, record)
@@ -295,6 +303,7 @@ class HistoryCommands:
             messages=excess.messages,
             limits=excess.limits,
         )
+        self._weight.forgetting(self._core.state, excess.messages)
         self._write(command, record)
 
     def _answer_unchanged(self, command: _Change) -> None:
@@ -324,9 +333,10 @@ class HistoryCommands:
         if self._core.state.pending_redaction is None:
             self._end(command)
             return
+        if self._core.state.pending_redaction.receipts:  # the messages that carry them are shorter
+            self._weight = HistoryWeight()
         # The request builder caches requests that contain the erased content, so it is replaced.
         self._core.renew_builder()
-        self._core.state.checksum = None  # until it is known what the rewritten log is
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 
@@ -341,12 +351,12 @@ class HistoryCommands:
                 if not core.state.is_decoded and core.state.message_count > SHORT_MESSAGES:
                     await off_loop(tuple, core.state.messages)
                 lease = core.journal.lease
-                erased = await erase(self._store, lease, pending_redaction, lambda: core.state.head)
+                changed = await erase(self._store, lease, pending_redaction)
             except BaseException as error:  # a store is foreign code
                 lost = self._error(contained_in_task(error))
                 core.report(lambda: self._lost(lost))
             else:
-                core.report(lambda: self._erased(command, erased))
+                core.report(lambda: self._erased(command, changed))
 
         return work
 
@@ -361,9 +371,10 @@ class HistoryCommands:
         lost.__cause__ = error
         return lost
 
-    def _erased(self, command: _Change, erased: Erased) -> None:
+    def _erased(self, command: _Change, changed: bool) -> None:
         self._erasing = False
-        self._core.state.rewritten(erased.seq, erased.checksum)
+        if changed:
+            self._core.state.rewritten()
         self._core.journal.write(r.RecordsRedacted(), lambda: self._end(command))
 
     def _end(self, command: _Change) -> None:

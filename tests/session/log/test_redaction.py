@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -175,6 +176,34 @@ class _Forgetting:
             )
             self._compare(log, record)
         self._compare(log, r.ConversationCleared(generation=state.generation + 1, purge=True))
+        self._one_after_the_other(log, (*places[1:], 0))
+
+    def _one_after_the_other(self, log: list[r.Record], places: Sequence[int]) -> None:
+        """Forget before each of *places* in turn. All that changes is where it is looked for."""
+        paid: list[Redaction] = []
+        for before in places:
+            told = fold("s", log)
+            record = r.ConversationForgotten(
+                seq=len(log) + 1,
+                epoch=log[-1].epoch,
+                before=before,
+                generation=told.generation + 1,
+                edge=told.accepted_at[before] if before else told.head + 1,
+            )
+            told.apply(record)
+            redaction = told.pending_redaction
+            assert redaction is not None
+            redacted = [redaction.apply(each) for each in log]
+            changed = {old.seq for old, new in zip(log, redacted, strict=True) if old != new}
+            searched = {seq for first, last in redaction.ranges for seq in range(first, last + 1)}
+            assert changed <= searched
+            paid.append(redaction)
+            assert all(earlier.apply(each) == each for earlier in paid for each in redacted)
+            done = r.RecordsRedacted(seq=len(log) + 2, epoch=record.epoch)
+            told.apply(done)
+            self.seen["not searched"] += len(log) - len(searched)
+            log = [*redacted, record, done]
+            assert differences(told, fold("s", log)) == []
 
     def _compare(self, log: list[r.Record], record: r.Record) -> None:
         record = msgspec.structs.replace(record, seq=len(log) + 1, epoch=log[-1].epoch, at=1.0)
@@ -224,3 +253,4 @@ def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> 
     assert forgetting.seen["compared"] >= 60
     assert forgetting.seen["receipts rewritten"] >= 4
     assert forgetting.seen["frozen kept"] >= 1
+    assert forgetting.seen["not searched"] >= 100

@@ -458,7 +458,8 @@ async def test_a_snapshot_on_its_way_brings_nothing_back_that_is_forgotten_meanw
         store.gate.set()
         await settled()
         assert await store.snapshot("s") is None
-        await on.session.label({"x": "2"})
+        for number in range(EVERY):
+            await on.session.label({"x": f"more {number}"})
         await settled()
         [(_, seq, body)] = store.saved[len(old) :]
         assert seq > max(old)
