@@ -43,8 +43,10 @@ __all__ = ["HistoryCommands", "HistoryWeight", "state_excess"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
-SHORT_MESSAGES = 500
-"""So many messages are decoded in a few milliseconds: too little for a thread."""
+SHORT_MESSAGES, SHORT_RECORDS = 500, 1_000
+"""So many messages, and the tables of so many records, are decoded in a few milliseconds: too
+little for a thread.
+"""
 _PLAIN = Profile()
 """The profile for estimating tokens for retention: a limit means the same for every model."""
 
@@ -241,6 +243,39 @@ class HistoryCommands:
 
     def _make(self, command: c.HistoryCommand) -> None:
         """Start the change: write its record, or answer it if nothing changes."""
+        forgets = isinstance(command, c.Forget | c.Retain) or (
+            isinstance(command, c.Clear) and command.purge
+        )
+        state = self._core.state
+        if forgets and state.head > SHORT_RECORDS and not state.is_unpacked:
+            self._unpack_for(command)
+        else:
+            self._change(command)
+
+    def _unpack_for(self, command: c.HistoryCommand) -> None:
+        """Decode what the change looks at, beside the event loop, and then make it."""
+        core = self._core
+        self._writing = True
+        self._mailbox.hold_work()
+
+        async def work() -> None:
+            try:
+                await off_loop(core.state.unpack)
+            except BaseException as error:  # it comes again where it can be answered
+                contained_in_task(error)
+            core.report(unpacked)
+
+        def unpacked() -> None:
+            self._writing = False
+            self._mailbox.release_work()
+            try:
+                self._change(command)
+            except SessionError as error:
+                self._keys.refuse(command, error)
+
+        core.works.start(f"change of the history of {core.session}", work)
+
+    def _change(self, command: c.HistoryCommand) -> None:
         generation = self._core.state.generation + 1
         match command:
             case c.Fork():

@@ -110,6 +110,9 @@ TABLES_BY_TURN: Final = (
 )  # fmt: skip
 TABLES_BY_TEXT: Final = ("call_turns", "summaries", "commands")
 """The names of the tables of a state that grow with its log."""
+_LOOKED_AT: Final = (
+    "ended", "accepted_at", "accepted_time", "committed_at", "receipts_by_turn", "traces",
+)  # fmt: skip
 
 
 class SessionState:
@@ -277,7 +280,7 @@ class SessionState:
 
     def _joined_history(self) -> tuple[Message, ...]:
         if self._unjoined:
-            self._history = (*self._history, *self._unjoined)
+            self._history += tuple(self._unjoined)
             self._unjoined.clear()
         return self._history
 
@@ -307,6 +310,20 @@ class SessionState:
             entries = getattr(self, name)
             if not isinstance(entries, Table):
                 setattr(self, name, Table.of(entries))
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Are the tables decoded that a change looks at that forgets something?"""
+        tables = (getattr(self, name) for name in _LOOKED_AT)
+        return all(table.is_unpacked for table in tables if isinstance(table, Table))
+
+    def unpack(self) -> None:
+        """Decode these tables. Takes long for a long session, and may be called in another
+        thread if nothing changes them meanwhile.
+        """
+        for table in (getattr(self, name) for name in _LOOKED_AT):
+            if isinstance(table, Table):
+                table.unpack()
 
     def rewritten(self) -> None:
         """Records were rewritten, and the store has removed the snapshot."""
@@ -578,7 +595,8 @@ class SessionState:
         self.receipts = ()
         self._drop_seed()
         if record.purge:
-            self._forget(record.seq, frozenset(self.known_turns()))
+            turns = frozenset(self.known_turns())
+            self._forget(record.seq, turns, dict(those_of(self.traces, turns)))
 
     def _drop_seed(self) -> None:
         if self.seed is not None:
@@ -602,7 +620,8 @@ class SessionState:
     def _forgotten(self, record: r.ConversationForgotten) -> None:
         count = messages_before(self.messages, record.before)
         turns = self.turns_to_forget(record.before, record.edge)
-        calls = _calls_in(dict(those_of(self.traces, turns)))
+        traces = dict(those_of(self.traces, turns))
+        calls = _calls_in(traces)
         self.generation = record.generation
         if record.turns:
             self.forgotten = self.forgotten.and_then(
@@ -614,7 +633,7 @@ class SessionState:
         remove(self.summaries, calls)
         if count or not record.before:
             self._drop_seed()
-        self._forget(record.seq, turns)
+        self._forget(record.seq, turns, traces)
 
     def known_turns(self) -> Iterable[int]:
         """The ended turns that no record has forgotten yet, in the order in which they were
@@ -682,9 +701,10 @@ class SessionState:
             ranges += ((record, record) for record in records)
         return merged((first, last) for first, last in ranges if first < seq)
 
-    def _forget(self, seq: int, turns: frozenset[int]) -> None:
-        """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
-        traces = dict(those_of(self.traces, turns))
+    def _forget(self, seq: int, turns: frozenset[int], traces: Mapping[int, Trace]) -> None:
+        """Forget *turns*, which have *traces*. Only their numbers, call ids, ends and costs stay
+        known.
+        """
         calls, ranges = _calls_in(traces), self._ranges(turns, traces, seq)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)

@@ -61,6 +61,11 @@ class Part(Generic[K, V]):
         self._unpack = unpack
 
     @property
+    def is_unpacked(self) -> bool:
+        """Is it decoded?"""
+        return self._entries is not None
+
+    @property
     def entries(self) -> dict[K, V]:
         """The entries, in order."""
         if self._entries is None:
@@ -160,18 +165,21 @@ class Table(MutableMapping[K, V]):
         self._replace(index, entries)
 
     def those_of(self, keys: Collection[K]) -> Iterator[tuple[K, V]]:
-        """The entries with *keys*. Costs little more than those that are found, be they many or
-        few; a part without one is not decoded, if its keys are not among *keys* by their size.
-        """
-        if not keys or not self:
-            return
-        ordered: Collection[Any] = keys
-        least, most = min(ordered), max(ordered)
-        for index in range(bisect_left(self._ends, least), len(self._parts)):
-            part = self._parts[index]
-            if part.least <= most and least <= part.most:
-                yield from _those_of(part.entries, keys)
+        """The entries with *keys*, in any order. Decodes as few parts as ``remove``."""
+        for index in self._parts_with(keys):
+            yield from _those_of(self._parts[index].entries, keys)
         yield from _those_of(self._new, keys)
+
+    def _parts_with(self, keys: Collection[Any]) -> Iterator[int]:
+        """The numbers of the parts that may have some of *keys*, the last one first."""
+        least = most = None
+        # The least of many keys takes as long to find as a look into the parts.
+        if 0 < len(keys) <= PART_ENTRIES:
+            least, most = min(keys), max(keys)
+        for index in reversed(range(len(self._parts) if keys else 0)):
+            part = self._parts[index]
+            if least is None or (part.least <= most and least <= part.most):
+                yield index
 
     def keys_without(self, keys: frozenset[K]) -> Iterator[K]:
         """Its keys in order, without *keys*. Passes quickly over parts that have no others."""
@@ -181,24 +189,30 @@ class Table(MutableMapping[K, V]):
 
     def remove(self, keys: Collection[K]) -> None:
         """Remove those of *keys* that are in it. A part that loses none is not decoded, if its
-        keys are not among *keys* by their size.
+        keys are not among *keys* by their size, unless these are many.
         """
-        if not keys or not self:
+        if not self:
             return
-        ordered: Collection[Any] = keys
-        least, most = min(ordered), max(ordered)
         gone = keys if isinstance(keys, set | frozenset) else frozenset(keys)
-        for index in reversed(range(len(self._parts))):
-            part = self._parts[index]
-            if part.least > most or least > part.most or gone.isdisjoint(part.entries):
-                continue
-            left: dict[K, V] = {}
-            if not gone.issuperset(part.entries):  # who forgets removes many parts as a whole
-                entries = part.entries.items()
-                left = {key: value for key, value in entries if key not in gone}
-            self._replace(index, left)
+        for index in self._parts_with(gone):
+            entries = self._parts[index].entries
+            if gone.issuperset(entries):  # who forgets removes many parts as a whole
+                self._replace(index, {})
+            elif not gone.isdisjoint(entries):
+                left = {key: value for key, value in entries.items() if key not in gone}
+                self._replace(index, left)
         for key in gone & self._new.keys():
             del self._new[key]
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Are all parts decoded?"""
+        return all(part.is_unpacked for part in self._parts)
+
+    def unpack(self) -> None:
+        """Decode all parts. May be called in another thread, while the table is read."""
+        for part in self._parts:
+            assert part.entries
 
     def __len__(self) -> int:
         return self._count + len(self._new)

@@ -24,6 +24,7 @@ from llmsession.session.handles.session import LLMSession, live_state
 from llmsession.session.log import read_state as read_state_module
 from llmsession.session.log.joined import StoredTurns
 from llmsession.session.log.read_state import read_state
+from llmsession.session.snapshots import format as snapshot_format
 from llmsession.session.snapshots import stored_log
 from llmsession.session.snapshots.format import VERSION
 from llmsession.session.snapshots.reading import read_from_snapshot
@@ -220,21 +221,32 @@ async def test_what_is_left_of_a_long_session_that_forgets_is_decoded_beside_the
 ) -> None:
     store, provider = Snapshots(), Instant()
     async with SessionManager(provider=provider, store=store) as manager:
-        name = (await opened(manager, store, 400)).id
+        name = (await opened(manager, store, 500)).id
     threads: set[int] = set()
+    tables: set[str] = set()
+    unpack = snapshot_format._unpack
 
     def decoding(raw: bytes) -> r.Record:
         threads.add(threading.get_ident())
         return r.decode_record(raw)
 
+    def unpacking(name: str, packed: bytes) -> dict[Any, Any]:
+        threads.add(threading.get_ident())
+        tables.add(name)
+        return unpack(name, packed)
+
+    monkeypatch.setattr(snapshot_format, "_unpack", unpacking)
     async with SessionManager(provider=provider, store=store) as manager:
         session = await manager.open(name, unbound="caller")
         left = session.conversation()[-1].turn
     async with SessionManager(provider=provider, store=store) as manager:
         session = await manager.open(name, unbound="caller")
+        threads.clear()
+        tables.clear()
         with monkeypatch.context() as patch:
             patch.setattr(stored_log, "decode_record", decoding)
             await session.forget(10)
+        assert {"accepted_at", "accepted_time", "committed_at"} <= tables
         assert threads
         assert threading.get_ident() not in threads
         messages = session.conversation()
