@@ -413,13 +413,13 @@ def _opening_rows(sizes: Sequence[int]) -> list[Row]:
     return [*rows, usage]
 
 
-FORGET, EXPORT = "forget half of the turns", "export"
+FORGET = "forget half of the turns"
 WHOLE: Mapping[str, Callable[[SessionManager, LLMSession], Awaitable[object]]] = {
     "fork": lambda _, session: session.fork(),
     "rewind by half of the turns": lambda _, session: session.rewind(_half(session)),
     FORGET: lambda _, session: session.forget(_half(session)),
     "subscribe(after=0), to the last record": lambda _, session: _all_events(session),
-    EXPORT: lambda manager, session: manager.export_conversation(session.id),
+    "export": lambda manager, session: manager.export_conversation(session.id),
 }
 """What works on a whole history. Each begins with a session that was opened from its snapshot."""
 MOST_STALLS = {FORGET: 3.0}
@@ -507,9 +507,7 @@ def _whole_rows(sizes: Sequence[int]) -> list[Row]:
             bound=MOST_STALLS.get(name, 1.0),
             note=f"bare here: {MAX_STALL_MS:g} ms; ms of CPU: {by_size}",
         )
-        # An export folds the log, and each compaction in it copies a part of the view.
-        most = None if name == EXPORT else MAX_OPENING_EXPONENT
-        rows += [msgspec.structs.replace(law, bound=most), stall]
+        rows += [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT), stall]
     return rows
 
 
