@@ -7,6 +7,7 @@ history, and a copy of it, are found on any machine. What the benchmark ``growth
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +23,9 @@ from msgspec.structs import replace
 from benchmarks.growth import PRICES, TOOL, WAIT, WORDS, Instant, long_log, opened
 from llmsession import HistoryLimits, LLMSession, MemoryStore, SessionManager
 from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.schedule import fill_of, is_due, need_of
 from llmsession.compaction.policies.balanced import Balanced
+from llmsession.compaction.policies.registry import make_policy, policy_kinds
 from llmsession.session.actor.history_commands import HistoryWeight, state_excess
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
@@ -202,6 +205,44 @@ def test_a_plan_looks_at_what_is_shown_whatever_stands_before_it() -> None:
         assert plan.summary_request is not None
         steps.append(counted.steps)
     assert steps[1] <= steps[0] * MOST_TIMES
+
+
+LOOK_AT_ALL = {
+    "focus_chain",  # for the newest task list, up to the message that has one
+    # These do so only when they are due.
+    "adaptive_window_truncate", "basic_fold", "budget_projection", "file_read_dedupe",
+    "hybrid_60_80_90", "middleware_pipeline", "pipeline", "position_clear", "pressure_fading",
+    "recency_turn_summary", "sidecar_projection", "stale_read_batching",
+}  # fmt: skip
+"""The policies whose plans look at messages that are not shown."""
+
+
+def test_that_a_policy_is_due_is_seen_without_a_walk_and_most_plans_look_at_what_is_shown() -> None:
+    asked, planned = dict[str, list[int]](), dict[str, list[int]]()
+    for turns in (FEW, MANY):
+        state = folded(turns)
+        view, count = state.view, len(state.history)
+        for kind, used in itertools.product(policy_kinds(), (2_000, 6_900)):
+            if not kind.__module__.startswith("llmsession."):
+                continue  # of another test
+            policy, name = make_policy(kind.name), kind.name
+            with bytecodes() as counted:
+                fill = fill_of(view, count, used_tokens=used, limit_tokens=7_000)
+                need_of(policy, None, fill)
+                is_due(policy, fill)
+            asked.setdefault(name, []).append(counted.steps)
+            if name in LOOK_AT_ALL:
+                continue
+            budget = Budget(
+                used_tokens=used, limit_tokens=7_000, profile=Profile(), committed=count
+            )
+            with bytecodes() as counted:
+                policy.plan(view, state.history, budget)
+            planned.setdefault(name, []).append(counted.steps)
+    for few_idle, few_full, many_idle, many_full in (*asked.values(), *planned.values()):
+        assert many_idle <= few_idle * MOST_TIMES
+        assert many_full <= few_full * MOST_TIMES
+    assert asked.keys() - planned.keys() == LOOK_AT_ALL
 
 
 def test_to_forget_the_oldest_turn_looks_at_no_other_one_and_at_few_records() -> None:
