@@ -312,7 +312,7 @@ in session/log/state.py, by session/log/test_redaction.py
 a compaction keeps a text of a call that is forgotten later (docs/explanation/security.md)
     - self._trace_calls({**record.shown_results, **record.inputs}, record.seq)
     + pass
-    test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it
+    test_a_record_that_repeats_a_turn_is_found_when_that_turn_is_forgotten_later_than_others
 
 in session/log/redaction.py, by session/log/test_forget.py
 a purge leaves what the user said (docs/explanation/security.md)

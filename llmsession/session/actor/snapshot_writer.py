@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,6 +28,9 @@ that part, and all snapshots of a growing log together have about eight times th
 """
 SHORT_RECORDS = 2_000
 """The state of so many records is encoded in a few milliseconds: too little for a thread."""
+
+LAST_S = 5.0
+"""So many seconds a manager that is left waits for the last snapshots of its sessions."""
 
 _every: ContextVar[int | None] = ContextVar("every", default=None)
 
@@ -88,8 +92,10 @@ class SnapshotWriter:
 
         async def write() -> None:
             try:
-                # A manager that is left cancels all works, and waits a short time for them.
-                with anyio.CancelScope(shield=is_last):
+                # A manager that is left cancels all works. It waits for the last snapshot, but not
+                # for a store that hangs.
+                limit_s = LAST_S if is_last else math.inf
+                with anyio.move_on_after(limit_s, shield=is_last):
                     seq, encode = encoder or await self._summed_up()
                     body = encode() if seq <= SHORT_RECORDS else await off_loop(encode)
                     await self._store.save_snapshot(lease, seq, body)

@@ -194,7 +194,7 @@ def _commands(record: r.Record, turns: Collection[int]) -> r.Record:
 
 def turns_in_answer(command: r.CommandAnswer) -> list[int]:
     """The turns whose outcomes are in the answer to *command*."""
-    if b'"turns":[{' not in bytes(command.answer):  # only an interrupt's answer has some
+    if b'"turns"' not in bytes(command.answer):  # only an interrupt's answer has some
         return []
     answer = msgspec.json.decode(command.answer)
     outcomes = answer.get("turns") if isinstance(answer, dict) else None

@@ -155,6 +155,77 @@ def test_two_that_are_owed_are_paid_as_one() -> None:
     assert late.joined(None) is late
 
 
+# What repeats a turn.
+
+
+def accepted(turn: int, receipt: str | None = None) -> r.TurnAccepted:
+    return r.TurnAccepted(turn=turn, body=SECRET, started=True, receipt=receipt)
+
+
+def committed(turn: int) -> r.TurnCommitted:
+    return r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=SPOKEN)
+
+
+def with_a_call(end: r.Record) -> list[r.Record]:
+    pending = (r.PendingCall("a", "look_up", "caller"),)
+    answer = r.Answer(call_id="a", content=SECRET)
+    return [
+        accepted(2),
+        r.ToolsRequested(turn=2, step=1, reply=SPOKEN, calls=pending),
+        r.ToolsAnswered(turn=2, step=1, answers=(answer,)),
+        r.StepCompleted(turn=2, step=1),
+        end,
+    ]
+
+
+OUTCOME = {
+    "turn": {"owner": "u", "number": 2}, "status": "aborted", "stop_reason": "interrupt",
+    "usage": {}, "messages": ["marker"], "calls": [], "error": None,
+}  # fmt: skip
+ANSWER = msgspec.Raw(msgspec.json.encode({"result": "aborted", "turns": [OUTCOME]}))
+ABORTED = r.TurnAborted(turn=2, reason="interrupt", usage=Usage(), calls=(RECEIPT,))
+COMPACTED = r.CompactionApplied(
+    policy="p", reason="", compacted_before=6, shown_results={}, tokens_before=9, tokens_after=1
+)
+REPEATING: list[tuple[r.Record, r.Record]] = [
+    (committed(2), msgspec.structs.replace(COMPACTED, shown_results={"a": "marker"})),
+    (committed(2), msgspec.structs.replace(COMPACTED, inputs={"a": msgspec.Raw(b'"marker"')})),
+    (committed(2), r.SummariesStored(summaries={"a": "marker"})),
+    (ABORTED, r.CommandAnswered(commands=(r.CommandAnswer("k", "digest", ANSWER),))),
+    (ABORTED, accepted(3, receipt="marker")),
+]
+"""How turn 2 ends, and a later record that repeats something of it."""
+
+
+@pytest.mark.parametrize(("end", "repeating"), REPEATING)
+def test_a_record_that_repeats_a_turn_is_found_when_that_turn_is_forgotten_later_than_others(
+    end: r.Record, repeating: r.Record
+) -> None:
+    others = [accepted(3)] if not isinstance(repeating, r.TurnAccepted) else []
+    records = [
+        r.SessionCreated(session="s", config=msgspec.Raw(b"{}")),
+        accepted(1), committed(1), *with_a_call(end), repeating, *others, committed(3),
+        r.ConversationForgotten(before=3 if end is ABORTED else 2, generation=2, edge=4),
+        r.RecordsRedacted(),
+    ]  # fmt: skip
+    log = [
+        msgspec.structs.replace(record, seq=seq, epoch=1) for seq, record in enumerate(records, 1)
+    ]
+    state, place = fold("s", log), records.index(repeating) + 1
+    edge = state.accepted_at[3]
+    state.apply(
+        r.ConversationForgotten(seq=len(log) + 1, epoch=1, before=3, generation=3, edge=edge)
+    )
+    redaction = state.pending_redaction
+    assert redaction is not None
+    assert redaction.turns == {2}
+    assert any(first <= place <= last for first, last in redaction.ranges)
+    assert all(first > 3 for first, _ in redaction.ranges)  # the first turn is gone already
+    # What the third turn says itself stays.
+    said = r.encode_record(redaction.apply(log[place - 1])).replace(bytes(SECRET), b"")
+    assert b"marker" not in said
+
+
 # Whole lives.
 
 
