@@ -21,8 +21,8 @@ a snapshot of another version is used (docs/explanation/durability.md)
 
 in session/actor/snapshot_writer.py, by session/snapshots/test_snapshots.py
 a turn waits for a snapshot (docs/explanation/durability.md)
-    - and not self._is_writing
-    + and True
+    - if self._is_writing or not is_possible:
+    + if not is_possible:
     test_turns_interrupts_and_closing_do_not_wait_for_a_snapshot
 
 in session/log/state.py, by session/snapshots/test_snapshots.py

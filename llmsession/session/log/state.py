@@ -639,9 +639,8 @@ class SessionState:
         """The ended turns that no record has forgotten yet, in the order in which they were
         accepted.
         """
-        turns: Iterable[int] = self.accepted_time
-        if self.erased:
-            turns = merge(self.erased, self.accepted_time, key=self.accepted_at.__getitem__)
+        known, erased = self.accepted_time, self.erased
+        turns = merge(erased, known, key=self.accepted_at.__getitem__) if erased else known
         return filterfalse(self.open.__contains__, turns) if self.open else turns
 
     def turns_to_forget(self, before: int, edge: int) -> frozenset[int]:
