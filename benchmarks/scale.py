@@ -133,6 +133,12 @@ async def _labelled(store: SqliteStore, session: str) -> None:
     )
 
 
+async def _with_any_value(store: SqliteStore, session: str) -> None:
+    assert await store.rows(
+        after=session, limit=PAGE, filter=SessionFilter(labels={"tenant": None})
+    )
+
+
 async def _unlabelled(store: SqliteStore, session: str) -> None:
     found = SessionFilter(labels={"tenant": "07"}, without=("starred",))
     assert await store.rows(after=session, limit=PAGE, filter=found)
@@ -166,7 +172,8 @@ WORKS: dict[str, Work] = {
     "a session created, with a turn": _create,
     "a page of 100 sessions": _page,
     "a page of 100 with a label": _labelled,
-    "the same, without another label": _unlabelled,
+    "a page of 100 with a label of any value": _with_any_value,
+    "a page of 100 with a label and without another one": _unlabelled,
     "finding 20 unfinished sessions": _unfinished,
     "a search that finds one session": _search,
     "deleting a session": _delete,

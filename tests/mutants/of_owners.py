@@ -338,6 +338,12 @@ words of an encrypted SQLite store are indexed (docs/explanation/security.md)
     + self._is_encrypted = False
     test_an_encrypted_store_keeps_no_word_in_the_open
 
+in store/postgres/sql.py, by store/test_search.py
+a search of PostgreSQL passes over what was appended since (docs/how-to/search-sessions.md)
+    - touched_at = u.at, unindexed = true,
+    + touched_at = u.at,
+    test_a_search_of_postgres_looks_at_the_sessions_alone_that_have_changed
+
 in store/postgres/shared_records.py, by store/test_search.py
 forgotten words stay in PostgreSQL's index (docs/how-to/search-sessions.md)
     -             await self._words.remove_from(connection, replaced)

@@ -32,7 +32,7 @@ from llmsession.store import (
 )
 from llmsession.testing import ScriptedProvider, call, say
 from llmsession.testing.scripted import Scripted, think
-from llmsession.testing.store_contract.actions import Answer
+from llmsession.testing.store_contract.actions import Answer, written
 from llmsession.turns.request import Request, StepTag
 from tests.store.conftest import Database
 
@@ -309,3 +309,70 @@ async def test_a_page_of_a_list_or_a_search_fetches_its_rows_and_no_others(
                 seen += [row.session for row in page]
     assert seen == [f"s{number}" for number in range(10, 15)] * 4
     assert fetched == 4 * 5
+
+
+async def test_a_search_of_postgres_looks_at_the_sessions_alone_that_have_changed(
+    database: Database,
+) -> None:
+    read: list[str] = []
+
+    def words_of(body: bytes) -> list[str]:
+        read.append(body.decode())
+        return [body.decode()]
+
+    async def search(store: PostgresStore, word: str) -> list[str]:
+        read.clear()
+        found = [row.session for row in await store.rows_with([Word(word)], words_of)]
+        assert await store.check() == []
+        return found
+
+    def marked() -> int:
+        return len(database.sql("SELECT id FROM @session WHERE unindexed"))
+
+    async with database.store() as store:
+        leases = {}
+        for name in "abc":
+            leases[name] = await written(store, await store.create(name, Owner("ann")), b"old")
+        assert marked() == 3
+        assert (await search(store, "old"), len(read), marked()) == ([*"abc"], 3, 0)
+        leases["b"] = await written(store, leases["b"], b"new")
+        leases["b"] = await written(store, leases["b"], b"newer")
+        assert marked() == 1
+        assert (await search(store, "newer"), len(read), marked()) == (["b"], 2, 0)
+        assert (await search(store, "newer"), len(read)) == (["b"], 0)
+
+        fork = await store.fork("b", 2, "f", Owner("ann"))
+        assert (await search(store, "new"), len(read), marked()) == (["b", "f"], 0, 0)
+        await written(store, fork, b"apart")
+        assert (await search(store, "apart"), read, marked()) == (["f"], ["apart"], 0)
+        await store.rewrite(leases["b"], {1: b"rewritten", 3: b"rewritten"})
+        assert (await search(store, "rewritten"), marked()) == (["b"], 0)
+        assert sorted(read) == ["rewritten"] * 2  # one of them in a log of its own
+        assert await search(store, "newer") == []
+
+        # What a fork has of a session that is deleted before the next search.
+        await written(store, leases["a"], b"inherited")
+        await store.fork("a", 2, "g", Owner("ann"))
+        await store.delete("a")
+        assert (await search(store, "inherited"), marked()) == (["g"], 0)
+        for name in "bcfg":
+            await store.delete(name)
+        assert marked() == 0
+
+
+async def test_a_session_that_is_appended_to_during_a_search_is_searched_again(
+    database: Database,
+) -> None:
+    async with database.store() as store:
+        await written(store, await store.create("a", Owner("ann")), b"old")
+        with database.locked("session", "id = 'a'") as session:
+            query = ([Word("old")], lambda body: [body.decode()])
+            assert [row.session for row in await store.rows_with(*query)] == ["a"]
+            session.run(f"""
+                INSERT INTO "{database.schema}".record SELECT log, 2, 1, 'new' FROM
+                "{database.schema}".session; UPDATE "{database.schema}".session SET head = 2;
+                COMMIT""")
+        assert len(database.sql("SELECT id FROM @session WHERE unindexed")) == 1
+        query = ([Word("new")], lambda body: [body.decode()])
+        assert [row.session for row in await store.rows_with(*query)] == ["a"]
+        assert database.sql("SELECT id FROM @session WHERE unindexed") == []

@@ -53,7 +53,8 @@ IDLE_S = 60.0
 # A role or a database may have other defaults, and a store's promises must not depend on them: an
 # append is durable, a statement sees what was committed before it, and a vacuum may take long.
 # Rows are found by an index, however few there are. A plan that reads a whole table would be kept
-# when the table grows, and it would meet every damaged page.
+# when the table grows, and it would meet every damaged page. Pages come in the order of an index:
+# to sort them, all that comes after them would be read first.
 SETTLE = """
 SELECT set_config('synchronous_commit', 'on', false)
  WHERE current_setting('synchronous_commit') = 'off';
@@ -65,6 +66,7 @@ SET idle_in_transaction_session_timeout = 0;
 SET enable_seqscan = off;
 SET enable_hashjoin = off;
 SET enable_mergejoin = off;
+SET enable_sort = off;
 SET jit = off
 """
 

@@ -37,7 +37,12 @@ class Counters:
             INSERT INTO {s}.counter (account) VALUES ($1) ON CONFLICT DO NOTHING RETURNING 1"""
         self._list = f"""
             INSERT INTO {s}.uncounted (account, session, upto)
-            SELECT $1, id, head FROM {s}.session WHERE head > 0 AND label_marks @> $2::bytea[]"""
+            SELECT $1, id, head FROM {s}.session WHERE head > 0"""
+        self._list_labelled = f"""
+            INSERT INTO {s}.uncounted (account, session, upto)
+            SELECT $1, s.id, s.head FROM {s}.label l JOIN {s}.session s ON s.id = l.session
+             WHERE l.mark = substring($3::bytea FOR 8)
+               AND s.head > 0 AND s.label_marks @> $2::bytea[]"""
         self._uncounted = f"""
             SELECT session, upto FROM {s}.uncounted WHERE account = $1 ORDER BY session LIMIT $2"""
         self._strike = f"""
@@ -71,8 +76,11 @@ class Counters:
                 async with connection.transaction():
                     await connection.execute(self._lock_appends)
                     if await connection.fetchval(self._begin, mark):
-                        marks = label_marks(labels, cipher)
-                        await connection.execute(self._list, mark, marks)
+                        if marks := label_marks(labels, cipher):
+                            listed = (self._list_labelled, mark, marks, marks[-1])
+                            await connection.execute(*listed)
+                        else:
+                            await connection.execute(self._list, mark)
             return await connection.fetch(self._uncounted, mark, max(0, limit))
 
         rows = await self._connections.run(act)

@@ -201,7 +201,8 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
         lone=len(units) == 1,
         single=is_single,
         marked=any(mark is not None for mark in marks),
-        plain=cipher is PLAIN and not blobs and not any(entry is not None for entry in labels),
+        plain=cipher is PLAIN and not blobs,
+        labelled=any(entry is not None for entry in labels),
         charged=any(charge is not None for charge in charges),
     )
     columns: dict[str, Sequence[object]] = {
@@ -216,6 +217,8 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
         columns["large"], columns["large_starts"], columns["large_lengths"] = zip(
             *larges, strict=True
         )
+        columns["seal"] = [seal_head(cipher, unit.first.session, unit.head) for unit in units]
+    if shape.labelled:
         columns["labels"] = [
             None if entry is None else seal_labels(entry, first.session, cipher)
             for entry, first in zip(labels, firsts, strict=True)
@@ -223,7 +226,6 @@ def arguments(units: Sequence[Unit], cipher: Cipher) -> Arguments:
         columns["marks"] = [
             None if entry is None else _array(label_marks(entry, cipher)) for entry in labels
         ]
-        columns["seal"] = [seal_head(cipher, unit.first.session, unit.head) for unit in units]
     if shape.charged:
         columns |= _charge_columns(charges, cipher)
     values: list[object] = [

@@ -13,10 +13,21 @@ from ..ownership import NOBODY, still_holds
 from ..protocol import Batch, SessionFilter, SessionRow, StoredRecord
 from .connections import Connection, Connections, Grouped, is_damage
 from .schema import OPEN
-from .sql import Statements, check_seals, label_marks, owner_of, record_of, row_of, snapshot_place
+from .sql import (
+    Page,
+    Statements,
+    check_seals,
+    label_marks,
+    owner_of,
+    record_of,
+    row_of,
+    snapshot_place,
+)
 
 __all__ = ["Reading"]
 
+MANY = 1_000
+"""Of a label with so many sessions it is not counted how many more it has."""
 SMALL, MAX_TOGETHER = 16, 64
 """Reads of at most so many records are made together, at most so many of them. So a statement reads
 no more records than one for a page does."""
@@ -39,12 +50,29 @@ class Reading:
             await self.check_seals(session, cipher)
         upto = OPEN if limit is None else after + limit
         try:
+            if cipher is PLAIN and upto - after > SMALL:
+                records = await self._plain(session, after, upto)
+                if records is not None:
+                    return records
             rows = await self._fetch(session, after, upto, cipher)
         except StoreError as error:
             if not is_damage(error.__cause__):
                 raise
             return await self._up_to_damage(session, after, upto, cipher)
         return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
+
+    async def _plain(self, session: str, after: int, upto: int) -> list[StoredRecord] | None:
+        """The records, if each exists and is stored as it was appended; otherwise None. It is so
+        nearly always, and takes two thirds of the time.
+        """
+        statement = self._statements.read_plain
+        rows = await self._connections.run(lambda it: it.fetch(statement, session, after, upto))
+        if not rows:
+            raise SessionNotFound(session)
+        records = [StoredRecord(seq, epoch, body) for seq, epoch, body in rows[1:]]
+        expected = range(after + 1, min(upto, rows[0][0]) + 1)
+        is_whole = rows[0][1] is None and [record.seq for record in records] == [*expected]
+        return records if is_whole else None
 
     async def snapshot(self, session: str, cipher: Cipher) -> bytes | None:
         """See ``SnapshotStore.snapshot``."""
@@ -146,23 +174,30 @@ class Reading:
         """See ``Store.rows``. Only sessions that have records for each of *queries*, which are
         tsqueries.
         """
-        marks = label_marks(filter.labels, cipher) if filter.labels else None
-        without = label_marks(dict.fromkeys(filter.without), cipher) if filter.without else None
-        rows = await self._connections.run(
-            lambda it: it.fetch(
-                self._statements.rows_with(len(queries)),
-                after,
-                max(0, limit),
-                marks,
-                filter.created_after,
-                filter.created_before,
-                filter.touched_after,
-                filter.touched_before,
-                without,
-                *queries,
-            )
-        )
+        marks = label_marks(filter.labels, cipher)
+        without = label_marks(dict.fromkeys(filter.without), cipher)
+        # A name with its value says more than the name.
+        leads = [label_marks({label: value}, cipher)[-1] for label, value in filter.labels.items()]
+
+        async def act(connection: Connection) -> Sequence[Any]:
+            lead = await self._lead(connection, after, leads, is_search=bool(queries))
+            wanted = Page(after, max(0, limit), filter, marks, without, lead, queries)
+            statement, values = self._statements.page(wanted)
+            return await connection.fetch(statement, *values)
+
+        rows = await self._connections.run(act)
         return [row_of(row, cipher) for row in rows]
+
+    async def _lead(
+        self, connection: Connection, after: str, marks: Sequence[bytes], *, is_search: bool
+    ) -> bytes | None:
+        """The one of *marks* with the fewest sessions from *after* on; of those with many the first
+        one, or None in a search, whose words may be in fewer sessions.
+        """
+        if not marks or (len(marks) == 1 and not is_search):
+            return marks[0] if marks else None
+        row = await connection.fetchrow(self._statements.rarest, marks, after, MANY)
+        return None if is_search and row["sessions"] == MANY else row["mark"]
 
     async def unfinished(self, after: str, limit: int, cipher: Cipher) -> list[SessionRow]:
         """See ``UnfinishedIndex.unfinished``."""
@@ -216,15 +251,8 @@ def _whole(
     Raises RecordDamaged if that is the first one.
     """
     records: list[StoredRecord] = []
-    if cipher is PLAIN:
-        # Nearly always all of them are in order, and have no large parts. Columns are found by
-        # their numbers in half the time.
-        for seq, row in zip(range(after + 1, upto + 1), rows, strict=False):
-            if row[0] != seq or row[3] is not None:
-                break
-            records.append(StoredRecord(seq, row[1], row[2]))
-    rows_by_seq = {row["seq"]: row for row in rows[len(records) :]}
-    for seq in range(after + len(records) + 1, upto + 1):
+    rows_by_seq = {row["seq"]: row for row in rows}
+    for seq in range(after + 1, upto + 1):
         try:
             row = rows_by_seq.get(seq)
             if row is None:

@@ -146,6 +146,24 @@ ALTER TABLE {s}.session ADD PRIMARY KEY (id);
 CREATE INDEX session_label_marks ON {s}.session USING gin (label_marks);
 """
 
+# What a page and a search read, so that they look at no other session. ``label`` has the sessions
+# of each mark in the order of their ids. A part of the mark is enough: who reads compares the whole
+# ones in the session's row. ``unindexed`` sessions may have records that no search has indexed. An
+# append sets it, and after the first one that is no change, so the update stays a HOT one.
+_LISTED = """
+CREATE TABLE {s}.label (
+    mark bytea NOT NULL,
+    session text COLLATE "C" NOT NULL,
+    PRIMARY KEY (mark, session)
+);
+INSERT INTO {s}.label
+SELECT DISTINCT substring(m.mark FOR 8), id FROM {s}.session
+ CROSS JOIN LATERAL unnest(label_marks) AS m(mark) ORDER BY 1, 2;
+DROP INDEX {s}.session_label_marks;
+ALTER TABLE {s}.session ADD COLUMN unindexed boolean NOT NULL DEFAULT true;
+CREATE INDEX session_unindexed ON {s}.session (id) WHERE unindexed;
+"""
+
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)"
 _HAS_SEALS = """
 SELECT EXISTS (
@@ -197,7 +215,7 @@ SELECT EXISTS (
 
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED, _SNAPSHOTS, _MARKED)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _UNFINISHED, _SNAPSHOTS, _MARKED, _LISTED)
 """The first script makes tables of ``FIRST_VERSION``. Each later one upgrades them to the next
 version.
 """

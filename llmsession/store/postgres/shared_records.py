@@ -93,7 +93,10 @@ class SharedRecords:
             UPDATE {s}.store SET highest_epoch = greatest(highest_epoch, $1)"""
         self._drop_session = f"""
             WITH settled AS (DELETE FROM {s}.unfinished WHERE session = $1),
-            unsaved AS (DELETE FROM {s}.snapshot WHERE session = $1)
+            unsaved AS (DELETE FROM {s}.snapshot WHERE session = $1),
+            unlabelled AS (
+                DELETE FROM {s}.label l USING {s}.session s, unnest(s.label_marks) AS m(mark)
+                 WHERE s.id = $1 AND l.session = $1 AND l.mark = substring(m.mark FOR 8))
             DELETE FROM {s}.session WHERE id = $1"""
         # A key share lock: appends go on, and a rewrite or a deletion is waited for.
         self._save_snapshot = f"""
@@ -178,19 +181,21 @@ class SharedRecords:
             shared = [record for record in records if record["shared"]]
             own = [record for record in records if not record["shared"]]
             blobs = Blobs(cipher)
+            replaced: list[tuple[int, int]] = []
             if shared:
                 log = await connection.fetchval(self._new_log)
                 places = [(record, log, session) for record in shared]
                 await connection.execute(self._insert, *_rows(places, bodies, cipher, blobs))
                 seqs = [record["seq"] for record in shared]
                 await self._move(connection, session, seqs, log, cipher)
+                replaced += [(log, seq) for seq in seqs]
             if own:
                 places = [(record, record["log"], record["born"]) for record in own]
                 await connection.execute(self._replace, *_rows(places, bodies, cipher, blobs))
+                replaced += [(record["log"], record["seq"]) for record in own]
             if blobs:
                 await connection.execute(self._keep_blobs, *blobs.columns()[1:])
             await self._let_go(connection, [record["large"] for record in own])
-            replaced = [(record["log"], record["seq"]) for record in own]
             await self._words.remove_from(connection, replaced)
 
     async def save_snapshot(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,15 +12,17 @@ from llmsession.errors import StoreError
 
 from ..cipher import Cipher, Unreadable, unseal_block
 from ..large_blocks import NAME_BYTES, join_large, unpack_places
-from ..protocol import Owner, SessionRow, StoredRecord
+from ..protocol import Owner, SessionFilter, SessionRow, StoredRecord
 from ..row_seals import check_row
 from .schema import OPEN
 
 __all__ = [
     "ALL_SHAPES",
     "LARGE_PARTS",
+    "MARK_BYTES",
     "OWNER_COLUMNS",
     "PLACED_BYTES",
+    "Page",
     "Shape",
     "Statements",
     "account_mark",
@@ -45,6 +47,9 @@ CASE WHEN r.large IS NOT NULL THEN (
       LEFT JOIN {{s}}.blob b ON b.name = substring(r.large FROM at + 9 FOR {NAME_BYTES})
 ) END"""
 """The contents of the blobs that belong into a record *r*, in order."""
+
+MARK_BYTES = 8
+"""So much of a label's mark is in ``label``: see ``schema``."""
 
 OWNER_COLUMNS = "owner, owner_pid, owner_started, owner_host"
 _ROW = f"id, epoch, head, {OWNER_COLUMNS}, created_at, touched_at, labels, parent"
@@ -79,21 +84,15 @@ class Statements:
              WHERE id = $1 AND ({OWNER_COLUMNS}) = ($2, $3, $4, $5)
                AND parent IS NOT DISTINCT FROM $6 AND head = $7"""
         self.rows_of = f"SELECT {_ROW} FROM {s}.session WHERE id = ANY($1::text[])"
-        self.rows = f"""
-            SELECT {_ROW} FROM {s}.session
-             WHERE id > $1
-               AND ($3::bytea[] IS NULL OR label_marks @> $3)
-               AND ($4::float8 IS NULL OR created_at >= $4)
-               AND ($5::float8 IS NULL OR created_at < $5)
-               AND ($6::float8 IS NULL OR touched_at >= $6)
-               AND ($7::float8 IS NULL OR touched_at < $7)
-               AND ($8::bytea[] IS NULL OR NOT coalesce(label_marks, '{{}}') && $8)
-             ORDER BY id LIMIT $2"""
-        self._having = f"""
-               AND id IN (
-                SELECT p.session FROM {s}.word w
-                  JOIN {s}.span p ON p.log = w.log AND w.seq BETWEEN p.first AND p.last
-                 WHERE w.words @@ $@::text::tsquery AND p.session > $1)"""
+        # The mark with the fewest sessions above an id, and their number, counted up to a limit.
+        self.rarest = f"""
+            SELECT m.mark, c.sessions FROM unnest($1::bytea[]) WITH ORDINALITY AS m(mark, n)
+             CROSS JOIN LATERAL (
+                SELECT count(*) AS sessions FROM (
+                    SELECT FROM {s}.label l
+                     WHERE l.mark = substring(m.mark FOR {MARK_BYTES}) AND l.session > $2 LIMIT $3
+                ) l) c
+             ORDER BY c.sessions, m.n LIMIT 1"""
         self.holder = f"""
             SELECT s.id, s.epoch, {OWNER_COLUMNS}, extract(epoch FROM now())::float8 AS now,
                    extract(epoch FROM o.lease_until)::float8 AS lease_until
@@ -170,6 +169,7 @@ class Statements:
         self.forget_owners = f"""
             DELETE FROM {s}.owner WHERE lease_until < now() - interval '1 day'"""
         self.read = _read(s)
+        self.read_plain = _read_plain(s)
         self.snapshot = f"""
             SELECT least, body FROM {s}.snapshot WHERE session = $1 AND body IS NOT NULL"""
         self.seals = f"""
@@ -199,14 +199,92 @@ class Statements:
                 UNION ALL SELECT $1, $7 + 1, {OPEN}, log, $1 FROM made)
             SELECT epoch FROM made"""
         self.appends = {shape: _append(s, shape) for shape in ALL_SHAPES}
+        self._schema = s
 
-    def rows_with(self, queries: int) -> str:
-        """``rows`` with so many queries of the word index as further values. A session has to have
-        a record for each of them.
+    def page(self, wanted: Page) -> tuple[str, Sequence[object]]:
+        """The statement for a page of rows, by id, and its values.
+
+        It begins at its place and ends when the page is full: it reads the ids in their order, all
+        of them or those of ``Page.lead``, and sorts nothing. Only a search without a lead first
+        finds every session that has the words.
         """
-        having = (self._having.replace("@::", f"{9 + at}::") for at in range(queries))
-        before, order, after = self.rows.rpartition("ORDER BY id")
-        return before + "".join(having) + order + after
+        s = self._schema
+        filter = wanted.filter
+        values: list[object] = [wanted.after, wanted.limit]
+
+        def bound(value: object) -> str:
+            values.append(value)
+            return f"${len(values)}"
+
+        conditions = [
+            f"s.{condition} {bound(time)}::float8"
+            for condition, time in (
+                ("created_at >=", filter.created_after),
+                ("created_at <", filter.created_before),
+                ("touched_at >=", filter.touched_after),
+                ("touched_at <", filter.touched_before),
+            )
+            if time is not None
+        ]
+        if wanted.marks:
+            conditions.append(f"s.label_marks @> {bound(wanted.marks)}::bytea[]")
+        if wanted.without:
+            others = bound(wanted.without)
+            conditions.append(f"NOT coalesce(s.label_marks, '{{}}') && {others}::bytea[]")
+        queries = [f"w.words @@ {bound(query)}::text::tsquery" for query in wanted.queries]
+        # OFFSET 0 is a fence: what is in it is read first, in its order.
+        if wanted.lead is not None:
+            ids = f"""
+                SELECT session AS listed FROM {s}.label
+                 WHERE mark = substring({bound(wanted.lead)}::bytea FOR {MARK_BYTES})
+                   AND session > $1 ORDER BY session OFFSET 0"""
+            # IS TRUE keeps the planner from asking the index of all words about each session.
+            conditions += [
+                f"""EXISTS (
+                SELECT FROM {s}.span p
+                  JOIN {s}.word w ON w.log = p.log AND w.seq BETWEEN p.first AND p.last
+                 WHERE p.session = s.id AND ({query}) IS TRUE OFFSET 0)"""
+                for query in queries
+            ]
+        else:
+            ids = " INTERSECT ".join(
+                f"""
+                SELECT DISTINCT p.session AS listed
+                  FROM (SELECT log, seq FROM {s}.word w WHERE {query} OFFSET 0) w
+                 CROSS JOIN LATERAL (
+                    SELECT session FROM {s}.span
+                     WHERE log = w.log AND w.seq BETWEEN first AND last AND session > $1 OFFSET 0
+                 ) p"""
+                for query in queries
+            )
+        source, at = f"{s}.session s", "s.id"
+        if ids:
+            source, at = (
+                f"({ids}) i CROSS JOIN LATERAL"
+                f" (SELECT * FROM {s}.session WHERE id = i.listed OFFSET 0) s",
+                "i.listed",
+            )
+        else:
+            conditions.append("s.id > $1")
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"SELECT {_ROW} FROM {source} {where} ORDER BY {at} LIMIT $2", values
+
+
+class Page(NamedTuple):
+    """The page of rows that somebody wants."""
+
+    after: str
+    limit: int
+    filter: SessionFilter
+    marks: Sequence[bytes] = ()
+    """The marks of the labels that a session must have."""
+    without: Sequence[bytes] = ()
+    """The marks that it must not have."""
+    lead: bytes | None = None
+    """The one of *marks* whose sessions are read; None: the sessions of all ids, or those that
+    *queries* find."""
+    queries: Sequence[str] = ()
+    """Of the word index: the session must have a record for each of these tsqueries."""
 
 
 class Shape(NamedTuple):
@@ -221,7 +299,9 @@ class Shape(NamedTuple):
     marked: bool
     """Some say whether they are unfinished."""
     plain: bool
-    """No unit has labels, large parts or seals."""
+    """No unit has large parts or seals."""
+    labelled: bool
+    """Some have labels."""
     charged: bool
     """Some have charges."""
 
@@ -234,10 +314,11 @@ class Shape(NamedTuple):
         if self.marked:
             columns += [("unfinished", "boolean")]
         if not self.plain:
-            columns += [("labels", "bytea"), ("marks", "text"), ("large", "bytea")]
-            columns += [("seal", "bytea")]
+            columns += [("large", "bytea"), ("seal", "bytea")]
         if not (self.plain or self.single):
             columns += [("large_starts", "text"), ("large_lengths", "text")]
+        if self.labelled:
+            columns += [("labels", "bytea"), ("marks", "text")]
         if self.charged:
             columns += [("account", "bytea"), ("tokens", "text"), ("nano_usd", "text")]
             columns += [("unpriced", "text")]
@@ -248,7 +329,7 @@ _COLUMNS = (
     ("session", "text"), ("epoch", "bigint"), ("head", "bigint"), ("at", "float8"),
     ("body", "bytea"),
 )  # fmt: skip
-ALL_SHAPES = tuple(Shape(*parts) for parts in itertools.product((True, False), repeat=5))
+ALL_SHAPES = tuple(Shape(*parts) for parts in itertools.product((True, False), repeat=6))
 
 
 def _append(s: str, shape: Shape) -> str:
@@ -304,10 +385,7 @@ def _append(s: str, shape: Shape) -> str:
         )"""
     if not shape.plain:
         kept += ["large"]
-        sets += """, head_seal = u.seal,
-                labels = CASE WHEN u.marks IS NULL THEN s.labels ELSE u.labels END,
-                label_marks = CASE WHEN u.marks IS NULL THEN s.label_marks
-                                   ELSE u.marks::bytea[] END"""
+        sets += ", head_seal = u.seal"
         n, name, body, refs = (f"${len(columns) + at}" for at in range(1, 5))
         parts += f""", kept AS (
             INSERT INTO {s}.blob (name, body, refs)
@@ -317,6 +395,25 @@ def _append(s: str, shape: Shape) -> str:
               JOIN fenced f ON f.n = b.n
              GROUP BY b.name ORDER BY b.name
             ON CONFLICT (name) DO UPDATE SET refs = blob.refs + excluded.refs
+        )"""
+    if shape.labelled:
+        kept += ["marks"] if "session" in kept else ["session", "marks"]
+        sets += """, labels = CASE WHEN u.marks IS NULL THEN s.labels ELSE u.labels END,
+                label_marks = CASE WHEN u.marks IS NULL THEN s.label_marks
+                                   ELSE u.marks::bytea[] END"""
+        # The whole statement sees the session's row as it was before, with its former marks.
+        parts += f""", marked AS (
+            SELECT f.session, substring(m.mark FOR {MARK_BYTES}) AS mark
+              FROM fenced f CROSS JOIN LATERAL unnest(f.marks::bytea[]) AS m(mark)
+        ), unlabelled AS (
+            DELETE FROM {s}.label l
+             USING fenced f, {s}.session s, unnest(s.label_marks) AS m(mark)
+             WHERE f.marks IS NOT NULL AND s.id = f.session AND l.session = f.session
+               AND l.mark = substring(m.mark FOR {MARK_BYTES})
+               AND (l.mark, l.session) NOT IN (SELECT mark, session FROM marked)
+        ), labelled AS (
+            INSERT INTO {s}.label (mark, session)
+            SELECT mark, session FROM marked ON CONFLICT DO NOTHING
         )"""
     if shape.charged:
         kept += ["account", "tokens", "nano_usd", "unpriced"]
@@ -337,7 +434,7 @@ def _append(s: str, shape: Shape) -> str:
     return f"""
         WITH fenced AS (
             UPDATE {s}.session s
-               SET head = {head}, touched_at = u.at,
+               SET head = {head}, touched_at = u.at, unindexed = true,
                    created_at = CASE WHEN s.created_at = 0 THEN u.at ELSE s.created_at END{sets}
               FROM {units}
              WHERE s.id = u.session AND s.epoch = u.epoch AND s.head = u.head
@@ -374,6 +471,26 @@ def _read(s: str) -> str:
              ) r
              WHERE p.session = s.id
           ) r ON true"""
+
+
+def _read_plain(s: str) -> str:
+    """Of the session $1 its head, in a row without an epoch, and those of its records after the seq
+    $2 and up to $3 that have no large parts. The driver takes as long for a few further columns as
+    for these three."""
+    return f"""
+        SELECT s.head AS seq, NULL::bigint AS epoch, NULL::bytea AS body
+          FROM {s}.session s WHERE s.id = $1
+        UNION ALL
+        SELECT r.seq, r.epoch, r.body
+          FROM {s}.session s JOIN {s}.span p ON p.session = s.id
+         CROSS JOIN LATERAL (
+            SELECT seq, epoch, body FROM {s}.record
+             WHERE log = p.log AND large IS NULL
+               AND seq BETWEEN greatest(p.first, $2::bigint + 1)
+                           AND least(p.last, s.head, $3::bigint)
+            OFFSET 0
+         ) r
+         WHERE s.id = $1"""
 
 
 # What rows mean.

@@ -19,7 +19,7 @@ SELECT tablename FROM pg_tables WHERE schemaname = $1::text AND tablename = ANY(
 """
 TABLES = (
     "store", "session", "span", "record", "blob", "snapshot", "unfinished", "owner",
-    "counter", "slice", "uncounted", "word", "indexed",
+    "label", "counter", "slice", "uncounted", "word", "indexed",
 )  # fmt: skip
 """All tables of a store. The first search makes the last two."""
 OLD_READERS_S = 60.0
@@ -140,6 +140,16 @@ def _questions(s: str) -> Sequence[tuple[str, str]]:
                AND NOT EXISTS (SELECT FROM {s}.unfinished u WHERE u.session = s.id)
              ORDER BY s.id""",
             "session {0!r} has unfinished work and is not listed with it",
+        ),
+        (
+            f"""
+            SELECT s.id FROM {s}.session s
+             WHERE EXISTS (
+                SELECT FROM unnest(s.label_marks) AS m(mark)
+                 WHERE NOT EXISTS (SELECT FROM {s}.label l
+                        WHERE l.mark = substring(m.mark FOR 8) AND l.session = s.id))
+             ORDER BY s.id""",
+            "session {0!r} has a label and is not listed with it",
         ),
         (
             f"""

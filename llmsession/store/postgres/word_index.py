@@ -1,8 +1,9 @@
 """The word index of a PostgreSQL store: its text search, without the texts themselves.
 
-The first search makes the tables. Appends do not touch them. A search first brings the index up to
-date, in short transactions. These hold the same lock as rewriting and deleting, which remove
-records from the index in their own transactions. So a word leaves the index when it leaves the log.
+The first search makes the tables. Appends do not touch them, but mark their sessions (see
+``schema``), and a search looks at no other session. It first brings the index up to date, in short
+transactions. These hold the same lock as rewriting and deleting, which remove records from the
+index in their own transactions. So a word leaves the index when it leaves the log.
 Runs in the store's own loop.
 """
 
@@ -20,8 +21,8 @@ from .sql import LARGE_PARTS, record_of
 
 __all__ = ["WordIndex", "query_of"]
 
-PAGE = 1_000
-"""Logs that are looked for at a time."""
+PAGE = 200
+"""Sessions that are looked for at a time."""
 
 SLICE_BYTES = 256 * 1024
 SLICE_RECORDS = 200
@@ -53,12 +54,27 @@ class WordIndex:
             -- The server keeps samples of what it analyzes, and they would outlive what it deletes.
             ALTER TABLE {s}.word ALTER words SET STATISTICS 0"""
         self._behind = f"""
-            SELECT u.log, u.upto FROM (
-                SELECT p.log, max(least(p.last, s.head)) AS upto
-                  FROM {s}.span p JOIN {s}.session s ON s.id = p.session
-                 WHERE p.log > $1 GROUP BY p.log) u
-              LEFT JOIN {s}.indexed i ON i.log = u.log WHERE u.upto > coalesce(i.upto, 0)
-             ORDER BY u.log LIMIT {PAGE}"""
+            SELECT id FROM {s}.session WHERE unindexed AND id > $1 ORDER BY id LIMIT {PAGE}"""
+        self._logs_of = f"""
+            SELECT u.id, u.head, array_agg(l.log) AS logs, array_agg(l.upto) AS uptos
+              FROM {s}.session u
+             CROSS JOIN LATERAL (
+                SELECT p.log, max(least(o.last, s.head)) AS upto
+                  FROM {s}.span p JOIN {s}.span o ON o.log = p.log
+                  JOIN {s}.session s ON s.id = o.session
+                 WHERE p.session = u.id GROUP BY p.log) l
+             WHERE u.id = ANY($1::text[]) GROUP BY u.id"""
+        # A session that is being appended to now, or has been since its head was read, stays
+        # marked. It is not waited for: appends lock several sessions, in the order of their ids.
+        self._unmark = f"""
+            WITH same AS (
+                SELECT s.id FROM unnest($1::text[], $2::bigint[]) AS u(id, head)
+                  JOIN {s}.session s ON s.id = u.id AND s.head = u.head
+                   FOR NO KEY UPDATE OF s SKIP LOCKED)
+            UPDATE {s}.session s SET unindexed = false FROM same WHERE s.id = same.id"""
+        self._mark_again = f"""
+            UPDATE {s}.session SET unindexed = true WHERE NOT unindexed AND id IN (
+                SELECT session FROM {s}.span WHERE log = ANY($1::bigint[]))"""
         self._mark = f"SELECT upto FROM {s}.indexed WHERE log = $1"
         self._records = f"""
             SELECT r.seq, r.epoch, r.body, r.large, '' AS born, {LARGE_PARTS.format(s=s)} AS parts
@@ -81,40 +97,47 @@ class WordIndex:
     async def bring_up_to_date(self, words_of: WordsOf) -> None:
         """Index what was appended since the last search, page by page."""
 
-        async def begin(after: int, connection: Connection) -> Sequence[Any]:
+        async def begin(after: str, connection: Connection) -> Sequence[str]:
             if not await connection.fetchval(self._exists):
                 async with connection.transaction():
                     await lock_structure(connection, self._schema)
                     await connection.execute(self._make)
-            rows: Sequence[Any] = await connection.fetch(self._behind, after)
-            return rows
+            return [row["id"] for row in await connection.fetch(self._behind, after)]
 
-        after = 0
+        after = ""
         while behind := await self._connections.run(partial(begin, after)):
-            after = behind[-1]["log"]
+            after = behind[-1]
             while behind:
                 behind = await self._connections.run(partial(self._index_next, behind, words_of))
 
     async def _index_next(
-        self, behind: Sequence[Any], words_of: WordsOf, connection: Connection
-    ) -> Sequence[Any]:
-        """Index some of the records of *behind*. Returns the rest."""
+        self, behind: Sequence[str], words_of: WordsOf, connection: Connection
+    ) -> Sequence[str]:
+        """Index some of the records of the sessions *behind*. Returns the rest of them."""
         records = size = 0
         async with connection.transaction():
             await lock_structure(connection, self._schema)
-            for number, row in enumerate(behind):
-                log, upto = row["log"], row["upto"]
-                mark = await connection.fetchval(self._mark, log) or 0
-                rows = await connection.fetch(self._records, log, mark, upto)
-                for record in rows:
-                    await self._index(connection, log, record, words_of)
-                    mark, records = record["seq"], records + 1
-                    size += len(record["body"])
-                    if records >= SLICE_RECORDS or size >= SLICE_BYTES:
-                        await connection.execute(self._set_mark, log, mark)
-                        return behind[number:]
-                await connection.execute(self._set_mark, log, upto)
+            # Read under the lock: a rewriting may have given a session another log.
+            rows = await connection.fetch(self._logs_of, behind)
+            for number, row in enumerate(rows):
+                for log, upto in zip(row["logs"], row["uptos"], strict=True):
+                    mark = await connection.fetchval(self._mark, log) or 0
+                    found = await connection.fetch(self._records, log, mark, upto)
+                    for record in found:
+                        await self._index(connection, log, record, words_of)
+                        records, size = records + 1, size + len(record["body"])
+                        if records >= SLICE_RECORDS or size >= SLICE_BYTES:
+                            await connection.execute(self._set_mark, log, record["seq"])
+                            await self._have_indexed(connection, rows[:number])
+                            return [left["id"] for left in rows[number:]]
+                    if found:
+                        await connection.execute(self._set_mark, log, upto)
+            await self._have_indexed(connection, rows)
         return ()
+
+    async def _have_indexed(self, connection: Connection, rows: Sequence[Any]) -> None:
+        columns = [row["id"] for row in rows], [row["head"] for row in rows]
+        await connection.execute(self._unmark, *columns)
 
     async def _index(
         self, connection: Connection, log: int, record: Mapping[str, Any], words_of: WordsOf
@@ -139,12 +162,14 @@ class WordIndex:
             for log, seq in firsts.items():
                 await connection.execute(self._remove_from, log, seq)
                 await connection.execute(self._lower_mark, log, seq)
+            await connection.execute(self._mark_again, list(firsts))
 
     async def remove_deleted(self, connection: Connection, logs: Sequence[int]) -> None:
         """Records of *logs* were deleted, perhaps all of a log."""
         if await connection.fetchval(self._exists):
             await connection.execute(self._remove_gone, logs)
             await connection.execute(self._forget_logs, logs)
+            await connection.execute(self._mark_again, logs)
 
 
 def query_of(word: Word) -> str:

@@ -19,11 +19,23 @@ from ..ownership import NOBODY, still_holds
 from ..protocol import SessionFilter, SessionRow, StoredRecord, Word
 from ..segments import Segment, unused, within
 from .records import Records
-from .rows import UNFINISHED, Values, filter_sql, place_of, row_of, seq_at, snapshot_place
+from .rows import (
+    UNFINISHED,
+    Values,
+    count_sql,
+    filter_sql,
+    place_of,
+    row_of,
+    seq_at,
+    snapshot_place,
+)
 from .session_tables import find_row, find_sealed_row, read_segments
 from .word_index import WORDS_FOUND, Behind, fts_query, logs_behind
 
 __all__ = ["Reading"]
+
+MANY = 1_000
+"""Of a label with so many sessions it is not counted how many more it has."""
 
 
 class Reading:
@@ -54,9 +66,23 @@ class Reading:
         exist.
         """
         has_words = [(WORDS_FOUND, [fts_query(word)] * 2) for word in words]
-        query, bound = filter_sql(after, limit, filter, has_words)
+        query, bound = filter_sql(after, limit, filter, self._rarest(after, filter), has_words)
         value_rows: list[Values] = self.db.execute(query, bound).fetchall()
         return [row_of(values) for values in value_rows]
+
+    def _rarest(self, after: str, filter: SessionFilter) -> str | None:
+        """The name of the filter's label with the fewest sessions from *after* on; of those with
+        many, the first one. None if it names none.
+        """
+        labels = filter.labels
+        if len(labels) < 2:
+            return next(iter(labels), None)
+
+        def count(name: str) -> int:
+            found: int = self.db.execute(*count_sql(name, labels[name], after, MANY)).get
+            return found
+
+        return min(labels, key=count)
 
     def unfinished(self, after: str, limit: int, now: float) -> list[SessionRow]:
         """See ``UnfinishedIndex.unfinished``. *now* is in seconds since the epoch."""

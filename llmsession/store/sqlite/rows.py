@@ -14,6 +14,7 @@ __all__ = [
     "SEQ_BITS",
     "UNFINISHED",
     "Values",
+    "count_sql",
     "filter_sql",
     "labels_text",
     "place_of",
@@ -86,28 +87,44 @@ Condition: TypeAlias = tuple[str, list[Any]]
 """SQL that a row must meet, and the values bound to it."""
 
 
+def _has_label(name: str, value: str | None) -> Condition:
+    """A row *l* of ``label`` is this one. None: whatever its value is."""
+    return (
+        ("l.name = ?", [name]) if value is None else ("l.name = ? AND l.value = ?", [name, value])
+    )
+
+
+def count_sql(name: str, value: str | None, after: str, upto: int) -> tuple[str, list[Any]]:
+    """The query for the number of sessions above *after* with a label, counted up to *upto*."""
+    has_label, bound = _has_label(name, value)
+    some = f"SELECT 1 FROM label AS l WHERE {has_label} AND l.session > ? LIMIT ?"
+    return f"SELECT count(*) FROM ({some})", [*bound, after, upto]
+
+
 def filter_sql(
-    after: str, limit: int, filter: SessionFilter, more: Sequence[Condition] = ()
+    after: str,
+    limit: int,
+    filter: SessionFilter,
+    lead: str | None = None,
+    more: Sequence[Condition] = (),
 ) -> tuple[str, list[Any]]:
     """The query for the matching rows, and the values bound to it.
 
-    It begins at *after* and ends with the page, however many sessions match: by the index of a
-    label with its value, or else by the ids. Only a label without a value is looked up for all.
+    It begins at *after* and ends with the page, however many sessions match: by the index of the
+    label *lead*, one of those that the filter names, or else by the ids. It sorts nothing.
     """
-    values = [(name, value) for name, value in filter.labels.items() if value is not None]
     source, at = "session AS s", "s.id"
     conditions: list[Condition] = list(more)
-    if values:
+    if lead is not None:
         # CROSS JOIN: SQLite keeps the order of the tables.
         source, at = "label AS l CROSS JOIN session AS s ON s.id = l.session", "l.session"
-        conditions.append(("l.name = ? AND l.value = ?", [*values[0]]))
+        conditions.append(_has_label(lead, filter.labels[lead]))
     conditions.append((f"{at} > ?", [after]))
-    for pair in values[1:]:
-        query = "EXISTS (SELECT 1 FROM label WHERE name = ? AND value = ? AND session = s.id)"
-        conditions.append((query, [*pair]))
     for name, value in filter.labels.items():
-        if value is None:
-            conditions.append(("s.id IN (SELECT session FROM label WHERE name = ?)", [name]))
+        if name != lead:
+            has_label, bound_label = _has_label(name, value)
+            query = f"EXISTS (SELECT 1 FROM label AS l WHERE {has_label} AND l.session = s.id)"
+            conditions.append((query, bound_label))
     for name in filter.without:
         query = "NOT EXISTS (SELECT 1 FROM json_each(s.labels) WHERE key = ?)"
         conditions.append((query, [name]))

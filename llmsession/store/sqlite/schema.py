@@ -99,9 +99,14 @@ _SNAPSHOTS = """
 CREATE TABLE snapshot (log INTEGER PRIMARY KEY, least INTEGER NOT NULL, body BLOB) STRICT;
 """
 
+# The sessions that have a label, whatever its value is, in the order of their ids.
+_LABEL_NAMES = """
+CREATE INDEX label_name ON label (name, session);
+"""
+
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED, _NOTED_LOGS, _SNAPSHOTS)
+STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED, _NOTED_LOGS, _SNAPSHOTS, _LABEL_NAMES)
 """The first step makes a file of ``FIRST_VERSION``. Each later one upgrades it to the next version.
 A step that was released never changes.
 """

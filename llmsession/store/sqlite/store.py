@@ -124,7 +124,7 @@ class SqliteStore:
     async def rows(
         self, *, after: str = "", limit: int = 1000, filter: SessionFilter = EVERYTHING
     ) -> Sequence[SessionRow]:
-        """See ``Store.rows``. Labels are found by an index, times by looking at every row."""
+        """See ``Store.rows``. Labels are found by an index, times by looking at the rows."""
         return await self._readers.run(lambda look: look.rows(after, limit, filter))
 
     async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:

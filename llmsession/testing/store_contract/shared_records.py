@@ -228,6 +228,15 @@ class SharedRecordsContract(StoreStage):
             assert await matching(created_after=100.0, created_before=300.0) == "ab"
             assert await matching(created_before=100.0, touched_after=300.0) == "e"
             assert await matching(labels={"team": "x"}, touched_after=150.0) == "b"
+            row = await store.row("b")
+            labels = {"team": "y", "user": "8", "new": "1"}
+            await self._append(store, Batch("b", row.epoch, row.head, (b"2",), 201.0, labels))
+            assert await matching(labels={"team": "x"}) == "a"
+            assert await matching(labels={"team": "y", "new": None}) == "b"
+            assert await matching(labels={"user": None, "team": None}) == "ab"
+            await store.delete("a")
+            assert await matching(labels={"user": None}) == "b"
+            assert list(await store.check()) == []
 
     async def test_a_store_that_is_whole_has_nothing_to_complain_of(self) -> None:
         async with self.store() as store:

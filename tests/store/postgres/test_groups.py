@@ -93,7 +93,9 @@ def test_a_groups_rows_are_told_in_columns() -> None:
     waiting.append(Entry(Batch("c", 1, 7, ()), NOBODY, NOBODY))
     shape, columns = arguments(form_group(waiting, LargeBatches()), PLAIN)
     columns = cast(Sequence[Sequence[object]], columns)
-    assert shape == Shape(lone=False, single=False, marked=False, plain=True, charged=False)
+    assert shape == Shape(
+        lone=False, single=False, marked=False, plain=True, labelled=False, charged=False
+    )
     assert [list(column) for column in columns] == [
         ["a", "b", "c"],
         [1, 1, 1],
@@ -115,7 +117,9 @@ def test_what_a_units_batches_spent_is_one_charge_and_two_accounts_are_two_units
     units = form_group(waiting, LargeBatches())
     assert [unit.charge for unit in units] == [Charge("a", Spending(5, 2, frozenset("m")))]
     shape, columns = arguments(units, PLAIN)
-    assert shape == Shape(lone=True, single=False, marked=False, plain=True, charged=True)
+    assert shape == Shape(
+        lone=True, single=False, marked=False, plain=True, labelled=False, charged=True
+    )
     account = account_mark("a", PLAIN)
     assert list(columns[7:]) == [account, "5", "2", '{"\\\\x6d"}']
     assert [unit.charge for unit in form_group(waiting, LargeBatches())] == [

@@ -6,8 +6,10 @@ import anyio
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Lease, Owner, SessionRow
+from llmsession.store import Lease, Owner, SessionFilter, SessionRow
+from llmsession.store.cipher import PLAIN
 from llmsession.store.postgres.schema import FIRST_VERSION, MIGRATIONS
+from llmsession.store.postgres.sql import label_marks
 from llmsession.testing.store_contract.actions import append, raised
 from tests.store.conftest import Database
 
@@ -42,12 +44,17 @@ async def test_tables_of_the_first_version_are_upgraded_and_every_session_is_loo
         "INSERT INTO @session (id, log, epoch, head, created_at, touched_at, parent, labels)"
         " VALUES ('a', 1, 1, 0, 1, 2, NULL, NULL), ('b', 2, 3, 0, 3, 4, 'a', '{\"l\":\"v\"}')"
     )
+    marks = label_marks({"l": "v"}, PLAIN)
+    database.sql("UPDATE @session SET label_marks = $1 WHERE id = 'b'", marks)
     async with database.store() as store:
         rows = await store.unfinished()
         assert rows == [
             SessionRow("a", 1, 0, created_at=1.0, touched_at=2.0),
             SessionRow("b", 3, 0, None, 3.0, 4.0, {"l": "v"}, "a"),
         ]
+        for value in ("v", None):
+            assert await store.rows(filter=SessionFilter(labels={"l": value})) == rows[1:]
+        assert await store.check() == []
         await store.settle(rows[0])
         assert [row.session for row in await store.unfinished()] == ["b"]
         assert (await store.acquire("a", ANN)).epoch == 2

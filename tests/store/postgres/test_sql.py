@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from llmsession.store import Owner
+from llmsession.store import Owner, SessionFilter, Word
 from llmsession.store.cipher import PLAIN
 from llmsession.store.postgres.connections import SETTLE
-from llmsession.store.postgres.sql import Statements, label_marks
+from llmsession.store.postgres.schema import OPEN
+from llmsession.store.postgres.sql import Page, Statements, label_marks
+from llmsession.store.protocol import EVERYTHING
 from tests.store.conftest import Database
 
 pytestmark = pytest.mark.real_time
 
 FOUND_BY_INDEX = (
-    "create", "just_made", "rows_of", "rows", "holder", "take", "release", "lease", "read",
-    "parent", "fork", "settle", "unfinished", "forget_finished", "appends",
+    "create", "just_made", "rows_of", "rarest", "holder", "take", "release", "lease", "read",
+    "read_plain", "parent", "fork", "settle", "unfinished", "forget_finished", "appends",
 )  # fmt: skip
 
 
@@ -40,6 +45,96 @@ async def test_no_statement_reads_a_whole_table_though_it_is_small_now(
                 lines += [line for (line,) in session.ask(explain, *[None] * count)]
     whole = [line for line in lines if re.search("Seq Scan on (?!store)", line)]
     assert whole == [], "\n".join(lines)
+
+
+TENANT, STARRED = label_marks({"tenant": "7"}, PLAIN), label_marks({"starred": "yes"}, PLAIN)
+OLD = SessionFilter(created_after=0.5, touched_before=9.5)
+PAGES = {
+    "all": Page("s1", 10, EVERYTHING),
+    "of a time": Page("s1", 10, OLD),
+    "with a label": Page("s1", 10, EVERYTHING, TENANT, (), TENANT[1]),
+    "with a label of any value": Page("s1", 10, EVERYTHING, TENANT[:1], (), TENANT[0]),
+    "with two labels": Page("s1", 10, EVERYTHING, [*STARRED, *TENANT], (), STARRED[1]),
+    "with a label and without one": Page("s1", 10, OLD, TENANT, STARRED, TENANT[1]),
+    "with a label and a word": Page("s1", 10, OLD, TENANT, (), TENANT[1], ("'hay'", "'w':*")),
+}
+
+
+async def fill(database: Database, first: int, last: int) -> None:
+    """Sessions with these numbers. Each 10th is of the tenant, each 20th is starred."""
+    database.sql(
+        """
+        INSERT INTO @session (id, log, epoch, head, created_at, touched_at, label_marks, unindexed)
+        SELECT 's' || lpad((n * 7919 % 99991)::text, 5, '0'), -n, 1, 1, 1, 2,
+               CASE WHEN n % 20 = 0 THEN $3::bytea[] || $4::bytea[]
+                    WHEN n % 10 = 0 THEN $3::bytea[] END, false
+          FROM generate_series($1::int, $2::int) AS n
+        """,
+        *(first, last, TENANT, STARRED),
+    )
+    for statement in (
+        "INSERT INTO @label SELECT substring(m FOR 8), id FROM @session, unnest(label_marks) m",
+        f"INSERT INTO @span SELECT id, 1, {OPEN}, log, id FROM @session",
+        f"INSERT INTO @word SELECT -n, 1, 'hay word' FROM generate_series({first}, {last}) n",
+        "INSERT INTO @record SELECT log, 1, 1, '' FROM @session",
+    ):
+        database.sql(f"{statement} ON CONFLICT DO NOTHING")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_page_reads_as_many_rows_of_ten_times_the_sessions_and_sorts_none(
+    database: Database,
+) -> None:
+    async with database.store() as store:
+        await store.rows_with([Word("hay")], lambda _: ["hay"])
+        visited: dict[str, list[float]] = {name: [] for name in PAGES}
+        for first, last, analyzed in ((1, 400, False), (401, 4_000, False), (4_001, 4_000, True)):
+            await fill(database, first, last)
+            if analyzed:  # by the numbers of rows another plan may seem better
+                database.sql("ANALYZE @session")
+                database.sql("ANALYZE @label")
+            with database.server.session() as session:
+                session.run(SETTLE)
+                for name, page in PAGES.items():
+                    statement, values = Statements(database.schema).page(page)
+                    [(plan,)] = session.ask(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", *values)
+                    nodes = list(nodes_of(json.loads(plan)[0]["Plan"]))
+                    kinds = {node["Node Type"] for node in nodes}
+                    assert not kinds & {"Sort", "Incremental Sort", "Seq Scan"}, (name, plan)
+                    visited[name].append(sum(map(rows_read, nodes)))
+        assert await store.check() == []
+    for name, counts in visited.items():
+        assert max(counts) <= 1.3 * counts[0], (name, counts)
+
+
+def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes_of(part)
+
+
+def rows_read(node: dict[str, Any]) -> float:
+    """The rows that a node returned, and those that it looked at and left out."""
+    left_out = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
+    return float((node["Actual Rows"] + left_out) * node["Actual Loops"])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_of_several_labels_the_one_of_the_fewest_sessions_is_read(
+    database: Database,
+) -> None:
+    async with database.store() as store:
+        await store.rows_with([Word("hay")], lambda _: ["hay"])
+        await fill(database, 1, 200)
+        with database.server.session() as session:
+            rarest = Statements(database.schema).rarest
+            marks = [TENANT[1], STARRED[1], label_marks({"x": "y"}, PLAIN)[1]]
+            assert session.ask(rarest, marks, "", 100) == [(marks[2], 0)]
+            assert session.ask(rarest, marks[:2], "", 100) == [(marks[1], 10)]
+            assert session.ask(rarest, marks[:2], "", 5) == [(marks[0], 5)]
+            assert session.ask(rarest, marks[:1], "t", 5) == [(marks[0], 0)]
+            for labels in ({"tenant": "7", "starred": None}, {"starred": "yes", "tenant": None}):
+                assert len(await store.rows(filter=SessionFilter(labels=labels))) == 10
 
 
 def test_a_label_is_not_taken_for_another_one_by_its_marks() -> None:

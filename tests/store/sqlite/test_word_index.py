@@ -83,7 +83,7 @@ async def test_the_index_of_an_earlier_version_is_made_anew(tmp_path: Path) -> N
         assert await Search(store).find("one") == ["a"]
     with raw(path) as db:
         db.execute("DROP TABLE unindexed; DELETE FROM word; DELETE FROM indexed").fetchall()
-        db.execute("DROP TABLE snapshot").fetchall()  # which a later step made
+        db.execute("DROP TABLE snapshot; DROP INDEX label_name").fetchall()  # of later steps
         db.pragma("user_version", FIRST_VERSION + STEPS.index(word_index_step()) - 1)
     async with opened(path) as store:
         assert await Search(store).find("one") == ["a"]
