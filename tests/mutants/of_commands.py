@@ -155,7 +155,9 @@ a clear is made while a turn is open (invariant 1)
 what comes behind a clear meets the history before it (invariant 1)
     -         self._writing = True
     -         self._mailbox.hold_work()
+    -         noted = c.remembered(command.command_id, command.digest, None)
     +         self._writing = True
+    +         noted = c.remembered(command.command_id, command.digest, None)
     session/test_in_flight.py
     test_two_clears_at_once_start_two_generations
 """)

@@ -7,6 +7,7 @@ history, and a copy of it, are found on any machine. What the benchmark ``growth
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,13 +16,16 @@ from types import FrameType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from msgspec.structs import replace
 
 from benchmarks.growth import PRICES, TOOL, WAIT, WORDS, Instant, long_log, opened
 from llmsession import HistoryLimits, LLMSession, MemoryStore, SessionManager
 from llmsession.compaction.planning.policy import Budget
+from llmsession.compaction.planning.schedule import fill_of, is_due, need_of
 from llmsession.compaction.policies.balanced import Balanced
+from llmsession.compaction.policies.registry import make_policy, policy_kinds
 from llmsession.session.actor.history_commands import HistoryWeight, state_excess
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
@@ -137,6 +141,33 @@ async def test_a_long_session_runs_no_more_bytecodes_and_holds_no_more_bytes_tha
         assert long[work][1] <= held + SPARE_BYTES, (work, short[work], long[work])
 
 
+async def cost_of_forgetting(turns: int) -> int:
+    """The bytecodes of a turn at whose end another one is forgotten: the fewest of some times."""
+    async with long_session(turns) as (session, provider):
+        await session.configure(retention=HistoryLimits(max_messages=20, max_tokens=20_000))
+        await a_turn(session, provider)  # the first time, the whole log is looked through
+        await until_idle(session)
+        steps = []
+        for _ in range(2 * TIMES):
+            before = live_state(session).generation
+            with bytecodes() as counted:
+                await a_turn(session, provider)
+                await until_idle(session)
+            if live_state(session).generation > before:  # a turn with a tool makes room for two
+                steps.append(counted.steps)
+        return min(steps)
+
+
+async def until_idle(session: LLMSession) -> None:
+    while session.status().phase != "idle" or session.status().jobs:
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_turn_that_forgets_another_one_costs_the_same_in_a_long_session() -> None:
+    short, long = await cost_of_forgetting(FEW), await cost_of_forgetting(MANY)
+    assert long <= short * MOST_TIMES + SPARE_STEPS, (short, long)
+
+
 def folded(turns: int) -> SessionState:
     """The state after a log of *turns* turns."""
     created = r.SessionCreated(session="s", config=msgspec.Raw(b"{}"))
@@ -174,6 +205,75 @@ def test_a_plan_looks_at_what_is_shown_whatever_stands_before_it() -> None:
         assert plan.summary_request is not None
         steps.append(counted.steps)
     assert steps[1] <= steps[0] * MOST_TIMES
+
+
+LOOK_AT_ALL = {
+    "focus_chain",  # for the newest task list, up to the message that has one
+    # These do so only when they are due.
+    "adaptive_window_truncate", "basic_fold", "budget_projection", "file_read_dedupe",
+    "hybrid_60_80_90", "middleware_pipeline", "pipeline", "position_clear", "pressure_fading",
+    "recency_turn_summary", "sidecar_projection", "stale_read_batching",
+}  # fmt: skip
+"""The policies whose plans look at messages that are not shown."""
+
+
+def test_that_a_policy_is_due_is_seen_without_a_walk_and_most_plans_look_at_what_is_shown() -> None:
+    asked, planned = dict[str, list[int]](), dict[str, list[int]]()
+    for turns in (FEW, MANY):
+        state = folded(turns)
+        view, count = state.view, len(state.history)
+        for kind, used in itertools.product(policy_kinds(), (2_000, 6_900)):
+            if not kind.__module__.startswith("llmsession."):
+                continue  # of another test
+            policy, name = make_policy(kind.name), kind.name
+            with bytecodes() as counted:
+                fill = fill_of(view, count, used_tokens=used, limit_tokens=7_000)
+                need_of(policy, None, fill)
+                is_due(policy, fill)
+            asked.setdefault(name, []).append(counted.steps)
+            if name in LOOK_AT_ALL:
+                continue
+            budget = Budget(
+                used_tokens=used, limit_tokens=7_000, profile=Profile(), committed=count
+            )
+            with bytecodes() as counted:
+                policy.plan(view, state.history, budget)
+            planned.setdefault(name, []).append(counted.steps)
+    for few_idle, few_full, many_idle, many_full in (*asked.values(), *planned.values()):
+        assert many_idle <= few_idle * MOST_TIMES
+        assert many_full <= few_full * MOST_TIMES
+    assert asked.keys() - planned.keys() == LOOK_AT_ALL
+
+
+def test_to_forget_the_oldest_turn_looks_at_no_other_one_and_at_few_records() -> None:
+    made = []
+    for turns in (FEW, MANY):
+        state, weight = folded(turns), HistoryWeight()
+        forget(state, 2)  # the first time, the whole log is looked through
+        limits = HistoryLimits(max_messages=state.message_count - 1, max_tokens=10**9)
+        state_excess(state, limits, 50.0, weight)  # each message is counted once
+        with bytecodes() as counted:
+            excess = state_excess(state, limits, 50.0, weight)
+            ranges = forget(state, 3)
+        made.append(counted.steps)
+        assert excess is not None
+        assert excess.before == 3
+        accepted, forgotten = state.accepted_at[2], state.head - 1
+        assert ranges == ((accepted, accepted + 1), (forgotten - 2, forgotten - 1))
+    assert made[1] <= made[0] + SPARE_STEPS // 10, made
+
+
+def forget(state: SessionState, before: int) -> tuple[tuple[int, int], ...]:
+    """Forget what is before the turn *before*. Returns the ranges of records that are searched."""
+    edge, seq = state.accepted_at[before], state.head + 1
+    record = r.ConversationForgotten(
+        before=before, edge=edge, generation=state.generation + 1, seq=seq, epoch=1
+    )
+    state.apply(record)
+    assert state.pending_redaction is not None
+    ranges = state.pending_redaction.ranges
+    state.apply(r.RecordsRedacted(seq=seq + 1, epoch=1))
+    return ranges
 
 
 def test_limits_of_retention_that_hold_are_seen_to_hold_without_a_walk() -> None:

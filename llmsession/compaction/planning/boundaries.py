@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 
 from llmsession.turns.blocks import DocumentBlock, ImageBlock, TextBlock, is_thinking
 from llmsession.turns.messages import Message
@@ -170,10 +170,12 @@ def newest_that_fit(sizes: Sequence[int], room: int) -> int:
     The search goes from the newest to the oldest and stops at the first size that does not fit.
     """
     index = len(sizes)
-    while index > 0 and sizes[index - 1] <= room:
+    # Before what is shown there may be any number of messages, and their sizes are 0.
+    opening = next(compress(range(index), sizes), index)
+    while index > opening and sizes[index - 1] <= room:
         index -= 1
         room -= sizes[index]
-    return index
+    return 0 if index == opening and room >= 0 else index
 
 
 def turns_from(messages: Sequence[Message], count: int) -> int:

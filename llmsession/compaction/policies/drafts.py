@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -231,8 +231,9 @@ class Draft:
         """Leave out all thinking made so far."""
         self.drops_thinking = True
         self.shown = msgspec.structs.replace(self.shown, thinking_from=len(self.messages))
-        for index, message in enumerate(self.messages):
-            if message.is_assistant:
+        # A message that is not shown has no size, with or without thinking.
+        for index in self.shown.shown_positions(len(self.messages)):
+            if self.messages[index].is_assistant:
                 self.measure(index)
 
     def strip_thinking(self) -> int:
@@ -291,8 +292,14 @@ class Draft:
         view, draft_view, budget = self.view, self.shown, self.budget
         shown_results, inputs, texts = self.changed()
         compacted_before, turns = view.compacted_before, set[int]()
-        for index, message in enumerate(self.messages):
-            if any(result.tool_use_id in shown_results for result in message.tool_results):
+        places: Iterable[int] = view.shown_positions(len(self.messages))
+        if shown_results:  # a stage may decide for a result that is not shown now
+            places = range(len(self.messages))
+        for index in places:
+            message = self.messages[index]
+            if shown_results and any(
+                result.tool_use_id in shown_results for result in message.tool_results
+            ):
                 compacted_before = max(compacted_before, index + 1)
                 turns.add(message.turn)
             elif view.shows(index) and not self.shows(index):

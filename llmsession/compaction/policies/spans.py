@@ -82,5 +82,7 @@ def spans_between(first: int, end: int, pins: tuple[int, ...]) -> tuple[Span, ..
 
 def beside_pins(sizes: list[int], pins: tuple[int, ...], room: int) -> tuple[list[int], int]:
     """*sizes* and *room* after the pinned messages are charged first."""
-    charged = [0 if index in pins else size for index, size in enumerate(sizes)]
+    charged = list(sizes)
+    for index in pins:
+        charged[index] = 0
     return charged, room - sum(sizes[index] for index in pins)

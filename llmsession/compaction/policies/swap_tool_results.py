@@ -101,7 +101,8 @@ class SwapToolResults(CheckedPolicy, frozen=True, kw_only=True):
         compacted_before = max(compacted_before, view.compacted_before)
         shown_results: dict[str, str] = {}
         turns: set[int] = set()
-        for position, message in enumerate(messages[:compacted_before]):
+        for position in view.shown_positions(compacted_before):
+            message = messages[position]
             for result in message.tool_results:
                 compact = self._compact(view, position, result, budget)
                 if compact is not None:

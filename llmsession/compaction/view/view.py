@@ -96,6 +96,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         if position < length:
             yield position, length
 
+    def shown_positions(self, length: int) -> Iterator[int]:
+        """The positions of ``shown_ranges``."""
+        return chain.from_iterable(range(*span) for span in self.shown_ranges(length))
+
     def text_for(self, call_id: str, position: int) -> str | None:
         """The text that replaces the result of *call_id* in the message at *position*; None if the
         result is shown itself.

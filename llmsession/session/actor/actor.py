@@ -334,6 +334,7 @@ class Actor:
                 self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
                 return True
             self._is_releasing = True
+            self.snapshots.write_if_removed()
             self.core.works.start(f"release of {self.session}", self._release)
         return False
 

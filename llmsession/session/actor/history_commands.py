@@ -29,8 +29,8 @@ from llmsession.turns.request import Profile
 
 from ..core.core import Core, Report
 from ..core.idempotency_keys import IdempotencyKeys
-from ..log.erasing import Erased, erase
-from ..log.history_cuts import Excess, excess_of, first_since, forgotten_turns, messages_before
+from ..log.erasing import erase
+from ..log.history_cuts import Excess, excess_of, first_since, messages_before
 from ..log.state import SessionState
 from ..tasks.worker_thread import off_loop
 from ..values import commands as c
@@ -43,8 +43,10 @@ __all__ = ["HistoryCommands", "HistoryWeight", "state_excess"]
 
 _Change: TypeAlias = c.Clear | c.Rewind | c.Forget | c.Retain
 _ChangeRecord: TypeAlias = r.ConversationCleared | r.ConversationRewound | r.ConversationForgotten
-SHORT_MESSAGES = 500
-"""So many messages are decoded in a few milliseconds: too little for a thread."""
+SHORT_MESSAGES, SHORT_RECORDS = 500, 1_000
+"""So many messages, and the tables of so many records, are decoded in a few milliseconds: too
+little for a thread.
+"""
 _PLAIN = Profile()
 """The profile for estimating tokens for retention: a limit means the same for every model."""
 
@@ -87,6 +89,13 @@ class HistoryWeight:
         self._tokens += sum(map(_tokens, history[self._count :]))
         self._count = len(history)
         return self._tokens
+
+    def forgetting(self, state: SessionState, count: int) -> None:
+        """The next change of *state* will be that its first *count* messages are forgotten."""
+        if self._count:
+            self._tokens = self.tokens(state) - sum(map(_tokens, state.messages[:count]))
+            self._count -= count
+            self._generation += 1
 
 
 class HistoryCommands:
@@ -234,6 +243,39 @@ class HistoryCommands:
 
     def _make(self, command: c.HistoryCommand) -> None:
         """Start the change: write its record, or answer it if nothing changes."""
+        forgets = isinstance(command, c.Forget | c.Retain) or (
+            isinstance(command, c.Clear) and command.purge
+        )
+        state = self._core.state
+        if forgets and state.head > SHORT_RECORDS and not state.is_unpacked:
+            self._unpack_for(command)
+        else:
+            self._change(command)
+
+    def _unpack_for(self, command: c.HistoryCommand) -> None:
+        """Decode what the change looks at, beside the event loop, and then make it."""
+        core = self._core
+        self._writing = True
+        self._mailbox.hold_work()
+
+        async def work() -> None:
+            try:
+                await off_loop(core.state.unpack)
+            except BaseException as error:  # it comes again where it can be answered
+                contained_in_task(error)
+            core.report(unpacked)
+
+        def unpacked() -> None:
+            self._writing = False
+            self._mailbox.release_work()
+            try:
+                self._change(command)
+            except SessionError as error:
+                self._keys.refuse(command, error)
+
+        core.works.start(f"change of the history of {core.session}", work)
+
+    def _change(self, command: c.HistoryCommand) -> None:
         generation = self._core.state.generation + 1
         match command:
             case c.Fork():
@@ -267,14 +309,15 @@ class HistoryCommands:
             before, edge = first_since(
                 state.messages, state.accepted_at, state.accepted_time, before, state.head
             )
-        turns = forgotten_turns(state.messages, state.accepted_at, state.open, before, edge)
-        known = turns & state.accepted_time.keys()
+        turns = state.turns_to_forget(before, edge)
+        # The others were erased already, in the parent of this session.
+        known = len(turns) - sum(turn in turns for turn in state.erased)
         if known or (before == 0 and state.seed is not None):
             record = r.ConversationForgotten(
                 before=before,
                 generation=generation,
                 edge=edge,
-                turns=len(known),
+                turns=known,
                 messages=messages_before(state.messages, before),
             )
             self._write(command, record)
@@ -295,6 +338,7 @@ class HistoryCommands:
             messages=excess.messages,
             limits=excess.limits,
         )
+        self._weight.forgetting(self._core.state, excess.messages)
         self._write(command, record)
 
     def _answer_unchanged(self, command: _Change) -> None:
@@ -324,9 +368,10 @@ class HistoryCommands:
         if self._core.state.pending_redaction is None:
             self._end(command)
             return
+        if self._core.state.pending_redaction.receipts:  # the messages that carry them are shorter
+            self._weight = HistoryWeight()
         # The request builder caches requests that contain the erased content, so it is replaced.
         self._core.renew_builder()
-        self._core.state.checksum = None  # until it is known what the rewritten log is
         self._erasing = True
         self._core.works.start(f"redaction of {self._core.session}", self._erasure(command))
 
@@ -341,12 +386,12 @@ class HistoryCommands:
                 if not core.state.is_decoded and core.state.message_count > SHORT_MESSAGES:
                     await off_loop(tuple, core.state.messages)
                 lease = core.journal.lease
-                erased = await erase(self._store, lease, pending_redaction, lambda: core.state.head)
+                changed = await erase(self._store, lease, pending_redaction)
             except BaseException as error:  # a store is foreign code
                 lost = self._error(contained_in_task(error))
                 core.report(lambda: self._lost(lost))
             else:
-                core.report(lambda: self._erased(command, erased))
+                core.report(lambda: self._erased(command, changed))
 
         return work
 
@@ -361,9 +406,10 @@ class HistoryCommands:
         lost.__cause__ = error
         return lost
 
-    def _erased(self, command: _Change, erased: Erased) -> None:
+    def _erased(self, command: _Change, changed: bool) -> None:
         self._erasing = False
-        self._core.state.rewritten(erased.seq, erased.checksum)
+        if changed:
+            self._core.state.rewritten()
         self._core.journal.write(r.RecordsRedacted(), lambda: self._end(command))
 
     def _end(self, command: _Change) -> None:

@@ -4,13 +4,15 @@ history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from llmsession.turns.messages import Message
 
 from ..values.history_limits import HistoryLimits
-from .joined import place_of, turns_between
+from ..values.tables import Entries, keys_without, those_of
+from .joined import place_of, turns_between, turns_of
 from .redaction import NOTHING_SAID
 
 __all__ = [
@@ -42,21 +44,24 @@ def messages_before(history: Sequence[Message], turn: int) -> int:
 
 def forgotten_turns(
     history: Sequence[Message],
+    known: Iterable[int],
     accepted_at: Mapping[int, int],
-    open_turns: Collection[int],
     before: int,
     edge: int,
 ) -> frozenset[int]:
     """The turns to forget so that *history* begins with turn *before*.
 
-    These are the turns before it in the history, and ended turns outside the history that were
-    accepted before the record *edge*.
+    These are the turns before it in the history, and those of *known* outside the history that were
+    accepted before the record *edge*. *known* are the ended turns that were not forgotten earlier,
+    in the order of *accepted_at*. Looks at little more than the turns that it returns.
     """
     count = messages_before(history, before)
     gone = frozenset(turns_between(history, 0, count))
-    remaining = frozenset(turns_between(history, count, len(history)))
-    old = {turn for turn, seq in accepted_at.items() if seq < edge and turn not in open_turns}
-    return frozenset((gone | old) - remaining)
+    others = keys_without(known, gone)  # the first one is nearly always kept
+    beside = [*takewhile(lambda turn: accepted_at[turn] < edge, others)]
+    if beside:
+        gone = gone.union(beside).difference(turns_between(history, count, len(history)))
+    return gone
 
 
 def first_since(
@@ -68,11 +73,12 @@ def first_since(
 ) -> tuple[int, int]:
     """The first turn to keep and the ``edge``, in order to forget everything before *moment*.
 
-    Nothing from *moment* or later is forgotten, even if clocks went backwards.
+    Nothing from *moment* or later is forgotten, even if clocks went backwards. *accepted_time* has
+    the order of *accepted_at*.
     """
-    later = [turn for turn, time in accepted_time.items() if time >= moment]
-    edge = min((accepted_at[turn] for turn in later), default=head + 1)
-    in_order = turns_between(history, 0, len(history))
+    later = (accepted_at[turn] for turn, time in accepted_time.items() if time >= moment)
+    edge = next(later, head + 1)
+    in_order = turns_of(history)
     before = next((turn for turn in in_order if accepted_time.get(turn, moment - 1) >= moment), 0)
     return before, edge
 
@@ -93,7 +99,7 @@ class Excess(NamedTuple):
 def excess_of(
     history: Sequence[Message],
     accepted_at: Mapping[int, int],
-    accepted_time: Mapping[int, float],
+    accepted_time: Entries[int, float],
     head: int,
     *,
     limits: HistoryLimits,
@@ -123,15 +129,18 @@ def excess_of(
         by_age = messages_before(history, before)
     by_count = by_age
     if limits.max_messages is not None:
-        by_count = max(by_age, _newest(history, limits.max_messages, lambda _: 1))
+        by_count = max(by_age, _newest(history, limits.max_messages, len(history), lambda _: 1))
     count = by_count
     if limits.max_tokens is not None:
-        count = max(by_count, _newest(history, limits.max_tokens, tokens_of))
+        count = max(by_count, _newest(history, limits.max_tokens, all_tokens(), tokens_of))
     if count > by_age:  # else the age decides the cut, which may be after all messages
         before = history[count].turn
         edge = max(edge, accepted_at[before])
-    gone = forgotten_turns(history, accepted_at, (), before, edge) if edge else frozenset()
-    gone &= accepted_time.keys()  # the other turns were forgotten earlier
+    gone = frozenset[int]()
+    if edge:
+        gone = forgotten_turns(history, accepted_time, accepted_at, before, edge)
+    # The others were erased already, in the parent of this session.
+    gone = frozenset(turn for turn, _ in those_of(accepted_time, gone))
     if not gone:
         return None
     turns = {
@@ -158,21 +167,23 @@ def _is_younger(
     return oldest >= moment and first is not None and first >= moment
 
 
-def _newest(history: Sequence[Message], limit: int, weight: Callable[[Message], int]) -> int:
+def _newest(
+    history: Sequence[Message], limit: int, total: int, weight: Callable[[Message], int]
+) -> int:
     """The position at which the newest whole turns begin that weigh at most *limit* together.
 
-    The newest turn is always among them, whatever it weighs.
+    The newest turn is always among them, whatever it weighs. *total* is the weight of all. Looks at
+    the messages before that position and at one turn behind it.
     """
-    start = end = len(history)
-    total = 0
-    while start > 0:
-        turn, first = history[start - 1].turn, start
-        while first > 0 and history[first - 1].turn == turn:
-            first -= 1
-            total += weight(history[first])
-            if total > limit and start < end:
-                return start
-        start = first
+    start = 0
+    while total > limit:
+        turn, end = history[start].turn, start
+        while end < len(history) and history[end].turn == turn:
+            total -= weight(history[end])
+            end += 1
+        if end == len(history):
+            break
+        start = end
     return start
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "place_of",
     "turn_lengths",
     "turns_between",
+    "turns_of",
 ]
 
 
@@ -60,6 +61,14 @@ def turns_between(history: Sequence[Message], first: int, end: int) -> list[int]
     return [*turns, *dict.fromkeys(message.turn for message in others)]
 
 
+def turns_of(history: Sequence[Message]) -> Iterator[int]:
+    """The turns of *history*, in order. Looks only at those that are taken, and decodes nothing."""
+    stored, rest = _parts(history)
+    yield from stored.turns if stored else ()
+    for turn, _ in groupby(message.turn for message in rest):
+        yield turn
+
+
 def place_of(history: Sequence[Message], turn: int) -> tuple[int, int]:
     """The position of the first message of *turn* in *history*, and the position after its last
     one. Decodes nothing. Raises ValueError if the turn is not in it.
@@ -67,13 +76,17 @@ def place_of(history: Sequence[Message], turn: int) -> tuple[int, int]:
     stored, rest = _parts(history)
     if stored and turn in stored.turns:
         return stored.place_of(turn)
-    # Nearly always a turn near the end is looked for.
-    end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].turn == turn), 0)
-    if not end:
+    # A rewind looks for a turn near the end, and who forgets for one near the beginning.
+    last = len(rest) - 1
+    both_ends = chain.from_iterable(zip(range(last + 1), range(last, -1, -1), strict=True))
+    first = next((at for at in both_ends if rest[at].turn == turn), None)
+    if first is None:
         raise ValueError(f"turn {turn} is not in the history")
-    first = end
+    end = first + 1
     while first and rest[first - 1].turn == turn:
         first -= 1
+    while end <= last and rest[end].turn == turn:
+        end += 1
     count = len(stored or ())
     return count + first, count + end
 

@@ -7,7 +7,7 @@ real message has.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -16,12 +16,36 @@ from msgspec.structs import replace
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 
-__all__ = ["NOTHING_SAID", "Redaction", "redact_answer"]
+__all__ = [
+    "NOTHING_SAID",
+    "NO_TRACE",
+    "Redaction",
+    "Trace",
+    "merged",
+    "redact_answer",
+    "turns_in_answer",
+]
 
 NOTHING_SAID = msgspec.Raw(b"[]")
 """The content of a redacted message."""
 _EMPTY_STEER = msgspec.Raw(b'[{"type":"text","text":""}]')
 """The message of its steers closes a step without calls, and that message needs a block."""
+
+
+class Trace(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Where something of a turn is: it can be forgotten without a look at everything else."""
+
+    calls: tuple[str, ...] = ()
+    """The ids of its calls."""
+    records: tuple[int, ...] = ()
+    """The seqs of records that may repeat its content, beside those from its acceptance to its
+    commit. If it was dropped, the record of its end is one of them.
+    """
+    commands: tuple[str, ...] = ()
+    """The ids of commands whose answers have its outcome."""
+
+
+NO_TRACE = Trace()
 
 
 class Redaction(msgspec.Struct, frozen=True):
@@ -38,6 +62,8 @@ class Redaction(msgspec.Struct, frozen=True):
     seq: int
     seed: bool
     """Is the session's seed removed as well?"""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """The records that may have such content: the first and the last seq of each range."""
 
     def joined(self, other: Redaction | None) -> Redaction:
         """This redaction and the earlier one *other* as one."""
@@ -49,6 +75,7 @@ class Redaction(msgspec.Struct, frozen=True):
             {**other.receipts, **self.receipts},
             self.seq,
             self.seed or other.seed,
+            merged(self.ranges + other.ranges),
         )
 
     def apply(self, record: r.Record) -> r.Record:
@@ -68,6 +95,17 @@ class Redaction(msgspec.Struct, frozen=True):
         if record.receipt is None or record.turn not in self.receipts:
             return record
         return replace(record, receipt=self.receipts[record.turn])
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """*ranges* in order. Ranges that touch or overlap become one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            before = joined.pop()
+            first, last = before[0], max(before[1], last)
+        joined.append((first, last))
+    return tuple(joined)
 
 
 def _said(record: r.Record, turns: Collection[int], calls: Collection[str]) -> r.Record:
@@ -152,6 +190,15 @@ def _pending_calls(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
 def _commands(record: r.Record, turns: Collection[int]) -> r.Record:
     answers = tuple(redact_answer(command, turns) for command in record.commands)
     return record if answers == record.commands else replace(record, commands=answers)
+
+
+def turns_in_answer(command: r.CommandAnswer) -> list[int]:
+    """The turns whose outcomes are in the answer to *command*."""
+    if b'"turns"' not in bytes(command.answer):  # only an interrupt's answer has some
+        return []
+    answer = msgspec.json.decode(command.answer)
+    outcomes = answer.get("turns") if isinstance(answer, dict) else None
+    return [outcome["turn"]["number"] for outcome in outcomes or ()]
 
 
 def redact_answer(command: r.CommandAnswer, turns: Collection[int]) -> r.CommandAnswer:

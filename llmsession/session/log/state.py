@@ -6,9 +6,10 @@ The live session and a session that is opened again run the same code, so they c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from heapq import merge
+from itertools import chain, filterfalse
 from typing import Any, Final
 from zlib import crc32
 
@@ -20,7 +21,7 @@ from llmsession.compaction.view.view import View
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json, join_blocks, split_blocks, text_block
 from llmsession.turns.ids import TurnCounter
-from llmsession.turns.messages import Message, count_turns, message_name
+from llmsession.turns.messages import Message, message_name
 from llmsession.turns.receipts import PendingReceipt, receipt_text, seed_text, settled_answer
 from llmsession.turns.reply import (
     may_run_server_tools,
@@ -33,10 +34,18 @@ from llmsession.turns.usage import Usage, cleared_tokens
 
 from ..values.history_limits import NOTHING_FORGOTTEN
 from ..values.sums import NO_SUMS
-from ..values.tables import Entries, Table, remove
+from ..values.tables import Entries, Table, remove, those_of
 from .history_cuts import forgotten_turns, messages_before, messages_through
 from .joined import Joined, StoredMessages, appended, turns_between
-from .redaction import NOTHING_SAID, Redaction, redact_answer
+from .redaction import (
+    NO_TRACE,
+    NOTHING_SAID,
+    Redaction,
+    Trace,
+    merged,
+    redact_answer,
+    turns_in_answer,
+)
 from .reported_usage import Reported
 
 __all__ = ["TABLES_BY_TEXT", "TABLES_BY_TURN", "OpenTurn", "SessionState", "fold"]
@@ -97,14 +106,13 @@ class OpenTurn(msgspec.Struct):
 
 TABLES_BY_TURN: Final = (
     "ended", "accepted_at", "accepted_time", "committed_at", "turn_usage", "requests",
-    "receipts_by_turn",
+    "receipts_by_turn", "traces",
 )  # fmt: skip
 TABLES_BY_TEXT: Final = ("call_turns", "summaries", "commands")
 """The names of the tables of a state that grow with its log."""
-
-
-_NO_TURNS: frozenset[int] = frozenset()
-"""One object for all states: an empty set has 216 bytes."""
+_LOOKED_AT: Final = (
+    "ended", "accepted_at", "accepted_time", "committed_at", "receipts_by_turn", "traces",
+)  # fmt: skip
 
 
 class SessionState:
@@ -124,9 +132,9 @@ class SessionState:
         "committed_report", "config", "counter", "ended", "epoch", "erased",
         "forgotten", "generation", "handed_over_at", "head", "head_turn", "id_ranges",
         "labels", "last_calls", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
-        "receipts_by_turn", "reported", "requests", "seed", "session",
+        "receipts_by_turn", "redacted_before", "reported", "requests", "seed", "session",
         "snapshot_head", "source", "suggests_new_session", "summaries",
-        "summary_requests", "summary_usage", "sums", "turn_count", "turn_usage",
+        "summary_requests", "summary_usage", "sums", "traces", "turn_count", "turn_usage",
         "usage", "view",
     )  # fmt: skip
 
@@ -157,12 +165,14 @@ class SessionState:
         self.checksum: int | None = 0
         """The CRC-32 of the log's bytes up to ``head``, for a snapshot. Who applies records that
         were read or appended adds their bytes with ``add_bytes``. None: not known, because records
-        are being rewritten.
+        were rewritten. Then the store has no snapshot either.
         """
         self.sums = NO_SUMS
         """What the snapshot that this state was read from says of the cost of ``requests``."""
         self.snapshot_head = 0
-        """The records that the newest snapshot in the store covers, or that one was tried for."""
+        """The records that the newest snapshot covered, that one was tried for, or that the log had
+        when it was last rewritten.
+        """
         self.head_turn: int | None = None
         self.counter = TurnCounter()
         self.reported: Reported | None = None
@@ -198,9 +208,17 @@ class SessionState:
         # Turns whose content is already erased from the log, although no record read so far says
         # that they were forgotten. That record comes later in the log, or it is in the log of the
         # parent that this session was forked from.
-        self.erased = _NO_TURNS
+        self.erased: dict[int, None] = {}
         self.pending_redaction: Redaction | None = None
         """Forgotten content that is still in the log and must be erased."""
+        self.redacted_before = 0
+        """Before this record nothing is left of the turns that were forgotten when it was written.
+        0 if nothing was erased yet, or if that is not certain.
+        """
+        self.traces: Entries[int, Trace] = {}
+        """By turn, where else than between its acceptance and its commit its content may be. Turns
+        without an entry leave none. Forgotten turns have no entry.
+        """
         self.commands: Entries[str, r.CommandAnswer] = {}
         self.turn_usage: Entries[int, Usage] = {}
         self.usage = Usage()
@@ -237,7 +255,7 @@ class SessionState:
         """The committed messages, oldest first. Decodes those that were not used before."""
         history = self._joined_history()
         if self._stored is not None:
-            history = self._history = (*self._stored, *history)
+            history = self._history = self._stored[:] + history
             self._stored = None
         return history
 
@@ -262,7 +280,7 @@ class SessionState:
 
     def _joined_history(self) -> tuple[Message, ...]:
         if self._unjoined:
-            self._history = (*self._history, *self._unjoined)
+            self._history += tuple(self._unjoined)
             self._unjoined.clear()
         return self._history
 
@@ -293,12 +311,25 @@ class SessionState:
             if not isinstance(entries, Table):
                 setattr(self, name, Table.of(entries))
 
-    def rewritten(self, seq: int, checksum: int) -> None:
-        """The log was rewritten: up to the record *seq* its bytes have *checksum* now. See
-        ``checksum``, which stays unknown if *seq* is not the last record.
+    @property
+    def is_unpacked(self) -> bool:
+        """Are the tables decoded that a change looks at that forgets something?"""
+        tables = (getattr(self, name) for name in _LOOKED_AT)
+        return all(table.is_unpacked for table in tables if isinstance(table, Table))
+
+    def unpack(self) -> None:
+        """Decode these tables. Takes long for a long session, and may be called in another
+        thread if nothing changes them meanwhile.
         """
-        self.snapshot_head = 0  # a rewrite takes the snapshot along
-        self.checksum = checksum if seq == self.head else None
+        for table in (getattr(self, name) for name in _LOOKED_AT):
+            if isinstance(table, Table):
+                table.unpack()
+
+    def rewritten(self) -> None:
+        """Records were rewritten, and the store has removed the snapshot."""
+        # The next one is due when the log has grown by its share, as after any other snapshot: a
+        # session may forget something in each turn.
+        self.checksum, self.snapshot_head = None, self.head
 
     @contextmanager
     def whole_log(self) -> Iterator[None]:
@@ -344,6 +375,9 @@ class SessionState:
         self.head, self.epoch = record.seq, record.epoch
         if record.commands:
             self.commands.update((command.id, command) for command in record.commands)
+            for command in record.commands:
+                for turn in turns_in_answer(command):
+                    self._trace(turn, records=(record.seq,), commands=(command.id,))
 
     # One method for each kind of record; the table below names them.
 
@@ -370,6 +404,7 @@ class SessionState:
             self.view = self.view.voided(self.message_count)
             self._unreport()
         self.commands = {}
+        self.redacted_before = 0  # who erased something from these records was its parent
         self.turn_usage, self.usage = {}, Usage()
         # The parent's requests are not charged to the fork.
         self.requests, self.charged = {}, Charged(0, self.charged.prompt_tokens)
@@ -395,7 +430,7 @@ class SessionState:
         self.counter.saw(number)
         self.accepted_at[number] = record.seq
         if record.body == NOTHING_SAID:
-            self.erased |= {number}
+            self.erased[number] = None
         else:
             self.accepted_time[number] = record.at
         self.open[number] = turn = OpenTurn(number, record.body)
@@ -412,6 +447,8 @@ class SessionState:
         if record.receipt is not None and self.receipts:
             turn.receipts_used = len(self.receipts)
             self.receipts_by_turn[turn.number] = self.receipts
+            for receipt in self.receipts:
+                self._trace(receipt.turn, records=(record.seq,))
         if record.seed or record.receipt:
             body, synthetic = _with_notes(body, record.seed, record.receipt)
         self._stage_user_message(turn, body, record.at, synthetic)
@@ -429,6 +466,7 @@ class SessionState:
             self.call_turns[call.id] = record.turn
             if call.name:  # else the turn was forgotten
                 self.last_calls[call.name] = call.runner, record.turn
+        self._trace(record.turn, calls=tuple(call.id for call in record.calls))
         self._stage_reply(turn, record.reply, record.at)
 
     def _answered(self, record: r.ToolsAnswered) -> None:
@@ -477,7 +515,7 @@ class SessionState:
         self.counter.saw(record.turn)
         self.accepted_at[record.turn] = record.seq
         if record.messages[0].body == NOTHING_SAID:
-            self.erased |= {record.turn}
+            self.erased[record.turn] = None
         else:
             self.committed_at[record.turn] = record.seq
             self.accepted_time[record.turn] = record.messages[0].created_at or record.at
@@ -491,7 +529,9 @@ class SessionState:
         # sent.
         self.view = self.view.voided(self.message_count)
         self.ended[record.turn] = "committed"
-        self.call_turns.update((call, record.turn) for call in record.calls)
+        if record.calls:
+            self.call_turns.update((call, record.turn) for call in record.calls)
+            self._trace(record.turn, calls=record.calls)
 
     def _drop(self, turn: OpenTurn) -> None:
         """Remove an open turn and the summaries of its calls. The history was never changed
@@ -510,6 +550,7 @@ class SessionState:
         if record.calls:
             self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
         how = "aborted" if isinstance(record, r.TurnAborted) else "failed"
+        self._trace(record.turn, records=(record.seq,))
         self._end(turn, how, record)
 
     def _end(self, turn: OpenTurn, how: str, record: r.Terminal) -> None:
@@ -526,6 +567,7 @@ class SessionState:
 
     def _summaries(self, record: r.SummariesStored) -> None:
         self.summaries.update(record.summaries)
+        self._trace_calls(record.summaries, record.seq)
         if record.requests:
             self.summary_requests.extend(record.requests)
             used = sum((request.usage for request in record.requests), Usage())
@@ -534,6 +576,7 @@ class SessionState:
 
     def _compacted(self, record: r.CompactionApplied) -> None:
         self.view = self.view.applied(plan_of(record), self._context_count)
+        self._trace_calls({**record.shown_results, **record.inputs}, record.seq)
         self._unreport()
         if record.figures.get("suggest_new_session"):
             self.suggests_new_session = True
@@ -550,9 +593,15 @@ class SessionState:
         self.suggests_new_session = False
         self.summaries = {}
         self.receipts = ()
-        self.seed = None
+        self._drop_seed()
         if record.purge:
-            self._forget(record.seq, frozenset(self.accepted_at.keys() - self.open.keys()))
+            turns = frozenset(self.known_turns())
+            self._forget(record.seq, turns, dict(those_of(self.traces, turns)))
+
+    def _drop_seed(self) -> None:
+        if self.seed is not None:
+            self.seed = None
+            self.redacted_before = 0  # it is in the first record, too
 
     def _rewound(self, record: r.ConversationRewound) -> None:
         count = messages_through(self.messages, record.to)
@@ -570,10 +619,9 @@ class SessionState:
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
         count = messages_before(self.messages, record.before)
-        turns = forgotten_turns(
-            self.messages, self.accepted_at, self.open, record.before, record.edge
-        )
-        calls = {call for call, turn in self.call_turns.items() if turn in turns}
+        turns = self.turns_to_forget(record.before, record.edge)
+        traces = dict(those_of(self.traces, turns))
+        calls = _calls_in(traces)
         self.generation = record.generation
         if record.turns:
             self.forgotten = self.forgotten.and_then(
@@ -584,58 +632,112 @@ class SessionState:
         self.view = self.view.without_head(count, self.message_count, calls)
         remove(self.summaries, calls)
         if count or not record.before:
-            self.seed = None
-        self._forget(record.seq, turns)
+            self._drop_seed()
+        self._forget(record.seq, turns, traces)
+
+    def known_turns(self) -> Iterable[int]:
+        """The ended turns that no record has forgotten yet, in the order in which they were
+        accepted.
+        """
+        known, erased = self.accepted_time, self.erased
+        turns = merge(erased, known, key=self.accepted_at.__getitem__) if erased else known
+        return filterfalse(self.open.__contains__, turns) if self.open else turns
+
+    def turns_to_forget(self, before: int, edge: int) -> frozenset[int]:
+        """See ``forgotten_turns``. Raises ValueError if the turn *before* is not in the history."""
+        return forgotten_turns(self.messages, self.known_turns(), self.accepted_at, before, edge)
 
     def _cut_history(self, first: int, end: int) -> None:
         """Keep of the history the messages from the position *first* to *end*."""
+        messages, length = self.messages, self.message_count
+        gone = len(turns_between(messages, 0, first)) + len(turns_between(messages, end, length))
+        self.turn_count -= gone
         history, stored = self._joined_history(), self._stored
         count = len(stored) if stored is not None else 0
         self._history = history = history[max(0, first - count) : max(0, end - count)]
-        self.turn_count = count_turns(history)
         self.head_turn = history[-1].turn if history else None
         if stored is not None:
             stored = stored.part(min(first, count), min(end, count))
             self._stored = stored if len(stored) else None
-            self.turn_count += len(stored.turns)
             if not history and stored.turns:
                 self.head_turn = stored.turns[-1]
 
-    def _forget(self, seq: int, turns: frozenset[int]) -> None:
-        """Forget *turns*. Only their numbers, call ids, ends and costs stay known."""
-        calls = frozenset(call for call, turn in self.call_turns.items() if turn in turns)
+    def _trace(
+        self,
+        turn: int,
+        *,
+        calls: tuple[str, ...] = (),
+        records: tuple[int, ...] = (),
+        commands: tuple[str, ...] = (),
+    ) -> None:
+        """Note where *turn* left something. See ``Trace``."""
+        known = self.traces.get(turn, NO_TRACE)
+        self.traces[turn] = Trace(
+            known.calls + calls, known.records + records, known.commands + commands
+        )
+
+    def _trace_calls(self, calls: Iterable[str], seq: int) -> None:
+        """The record *seq* has something of *calls*."""
+        for turn in dict.fromkeys(map(self.call_turns.get, calls)):
+            if turn is not None:
+                self._trace(turn, records=(seq,))
+
+    def _ranges(
+        self, turns: frozenset[int], traces: Mapping[int, Trace], seq: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Where something of *turns* may be in the log before the record *seq*."""
+        clean = self.redacted_before
+        if not clean:
+            return ((1, seq - 1),)
+        # What was written since the last time is looked at as a whole.
+        ranges = [(clean, seq - 1)]
+        ended = dict(those_of(self.ended, turns))
+        committed_at = dict(those_of(self.committed_at, turns))
+        for turn, first in those_of(self.accepted_at, turns):
+            records = traces.get(turn, NO_TRACE).records
+            is_dropped = ended.get(turn) in ("aborted", "failed")
+            ranges.append((first, max(records) if is_dropped else committed_at.get(turn, clean)))
+            ranges += ((record, record) for record in records)
+        return merged((first, last) for first, last in ranges if first < seq)
+
+    def _forget(self, seq: int, turns: frozenset[int], traces: Mapping[int, Trace]) -> None:
+        """Forget *turns*, which have *traces*. Only their numbers, call ids, ends and costs stay
+        known.
+        """
+        calls, ranges = _calls_in(traces), self._ranges(turns, traces, seq)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
-        self.erased -= turns
+        remove(self.erased, turns)
         # A turn before them that is kept called none of these tools: what is forgotten is older.
         calls_left = self.last_calls.items()
         self.last_calls = {name: call for name, call in calls_left if call[1] not in turns}
         remove(self.committed_at, turns)
         remove(self.accepted_time, turns)
-        self.commands = {
-            name: redact_answer(command, turns) for name, command in self.commands.items()
-        }
+        for name in chain.from_iterable(trace.commands for trace in traces.values()):
+            if name in self.commands:  # else it was asked of the parent of this session
+                self.commands[name] = redact_answer(self.commands[name], turns)
+        remove(self.traces, turns)
         if self.source is not None:
             self.source = r.Source(format=self.source.format, id=self.source.id)
         # The redacted log has fewer compactions, but must fold to the same version.
         self.view = msgspec.structs.replace(self.view, version=seq)
-        redaction = Redaction(turns, calls, receipts, seq, self.seed is None)
+        redaction = Redaction(turns, calls, receipts, seq, self.seed is None, ranges)
         self.pending_redaction = redaction.joined(self.pending_redaction)
 
     def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
         """Remove *turns* from the receipts of other turns. Returns the new texts of receipts, by
         turn.
         """
+        remove(self.receipts_by_turn, turns)
         changed: dict[int, str] = {}
-        kept: dict[int, tuple[PendingReceipt, ...]] = {}
-        for turn, receipts in self.receipts_by_turn.items():
+        for turn, receipts in [*self.receipts_by_turn.items()]:
             left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
-            if turn not in turns:
+            if left != receipts:
+                changed[turn] = receipt_text(left) or ""
                 if left:
-                    kept[turn] = left
-                if left != receipts:
-                    changed[turn] = receipt_text(left) or ""
-        self.receipts_by_turn = kept
+                    self.receipts_by_turn[turn] = left
+                else:
+                    del self.receipts_by_turn[turn]
         if changed:
             history = list(self.history)
             for turn in changed.keys() & {message.turn for message in history}:
@@ -645,7 +747,9 @@ class SessionState:
         return changed
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
-        self.pending_redaction = None
+        redaction, self.pending_redaction = self.pending_redaction, None
+        if redaction is not None and redaction.turns:
+            self.redacted_before = redaction.seq
         # Decodes what is left, so that nothing else stays in memory: no message of a part that was
         # cut off, and no bytes of the log.
         self.history = self.history
@@ -765,6 +869,10 @@ class SessionState:
         turn.calls, turn.answers = (), {}
         if blocks:
             self._stage_user_message(turn, join_blocks(blocks), time, tuple(synthetic))
+
+
+def _calls_in(traces: Mapping[int, Trace]) -> frozenset[str]:
+    return frozenset(chain.from_iterable(trace.calls for trace in traces.values()))
 
 
 def _note_server_tools(turn: OpenTurn, body: msgspec.Raw) -> msgspec.Raw:

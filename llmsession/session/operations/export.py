@@ -12,7 +12,8 @@ from llmsession.turns.messages import Message, count_turns
 
 from ..log.history_cuts import first_kept, messages_before
 from ..log.read_state import read_state
-from ..log.state import SessionState
+from ..log.state import TABLES_BY_TEXT, TABLES_BY_TURN, SessionState
+from ..tasks.worker_thread import off_loop
 from ..values.labels import ARCHIVED_LABEL, MAX_AGE_LABEL, TITLE_LABEL
 
 __all__ = ["conversation_of"]
@@ -24,6 +25,10 @@ _CUT_SHORT = frozenset(
 OWN = "own"
 _OWN_LABELS = frozenset({TITLE_LABEL, ARCHIVED_LABEL, MAX_AGE_LABEL})
 """Labels that an import sets from the conversation and from its configuration."""
+
+
+SHORT_MESSAGES = 1_000
+"""So many messages are looked through in less than a millisecond: too little for a thread."""
 
 
 class _Config(msgspec.Struct):
@@ -60,13 +65,23 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
     Acquires no lease. Raises SessionNotFound, and StoreError if the log cannot be read.
     """
     extra = _ForkAndCuts()
-    state = await read_state(store, session_id, extra)
+    states = [await read_state(store, session_id, extra)]
+    if states[0].message_count <= SHORT_MESSAGES:
+        return _conversation(session_id, states, extra)
+    return await off_loop(_conversation, session_id, states, extra)
+
+
+def _conversation(session_id: str, states: list[SessionState], extra: _ForkAndCuts) -> Conversation:
+    """The conversation of the only one of *states*, which is taken out of it: to free the tables of
+    a long state takes long, too.
+    """
+    state = states.pop()
     source = state.source or r.Source(format=OWN)
     cut_short = extra.cut_short | set(source.interrupted)
     summary = next((s for s in reversed(state.view.prefix_summaries) if s.by != "provider"), None)
     in_order = dict.fromkeys(message.turn for message in state.history)
     forked = state.parent is not None
-    return Conversation(
+    conversation = Conversation(
         id=session_id,
         # Other fields of its file can be written back only in that format.
         format=source.format,
@@ -84,6 +99,9 @@ async def conversation_of(store: Store, session_id: str) -> Conversation:
         extra=source.extra,
         records=source.records,
     )
+    for name in (*TABLES_BY_TURN, *TABLES_BY_TEXT):  # in between, the event loop gets its turn
+        delattr(state, name)
+    return conversation
 
 
 def _shared_turns(base: tuple[Message, ...], history: tuple[Message, ...]) -> int:

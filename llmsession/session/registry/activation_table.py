@@ -149,6 +149,7 @@ class ActivationTable:
         if actor.session in self._busy:  # another task is creating a session with the same id
             return False
         async with self.exclusive(actor.session):
+            actor.snapshots.write_if_removed()
             lease = actor.evict()
             try:
                 with anyio.CancelScope(shield=True):

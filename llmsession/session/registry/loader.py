@@ -227,8 +227,8 @@ class Loader:
     async def _erase(self, state: SessionState, lease: Lease) -> None:
         """Erase content that was forgotten and is still in the log."""
         if state.pending_redaction is not None:
-            erased = await erase(self._store, lease, state.pending_redaction, lambda: state.head)
-            state.rewritten(erased.seq, erased.checksum)
+            if await erase(self._store, lease, state.pending_redaction):
+                state.rewritten()
             await self.write(state, lease, [r.RecordsRedacted()])
 
     async def _undo(self, lease: Lease, error: BaseException) -> None:

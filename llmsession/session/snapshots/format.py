@@ -33,6 +33,7 @@ from llmsession.turns.spending.spending import Charged
 from llmsession.turns.usage import Usage
 
 from ..log.joined import StoredMessages, StoredTurns, turn_lengths
+from ..log.redaction import Trace
 from ..log.reported_usage import Reported
 from ..log.state import TABLES_BY_TEXT, TABLES_BY_TURN, OpenTurn, SessionState
 from ..values.history_limits import Forgotten
@@ -43,7 +44,7 @@ from .stored_log import LogBytes, StoredLog
 __all__ = ["VERSION", "Snapshot", "Unusable", "encoder_of", "unpacked"]
 
 NO_PRICES = PriceTable({})
-VERSION = 2
+VERSION = 3
 """Raise it whenever a log folds to another state than before, or a snapshot has other fields: with
 a new kind of record, too. ``tests/session/snapshots/test_format.py`` notices most of that.
 """
@@ -92,7 +93,7 @@ class _Small(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefix_broken: bool = False
     suggests_new_session: bool = False
     receipts: tuple[PendingReceipt, ...] = ()
-    erased: frozenset[int] = frozenset()
+    redacted_before: int = 0
 
 
 class _Changing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,6 +102,7 @@ class _Changing(msgspec.Struct, frozen=True, omit_defaults=True):
     last_turn: int
     open: tuple[OpenTurn, ...] = ()
     last_calls: dict[str, tuple[r.Runner, int]] = {}
+    erased: tuple[int, ...] = ()
 
 
 class _Slice(msgspec.Struct, frozen=True, array_like=True):
@@ -139,6 +141,7 @@ _columns: Mapping[str, msgspec.json.Decoder[Any]] = {
     "turn_usage": _entries(int, Usage),
     "requests": _entries(int, tuple[r.ModelRequest, ...]),
     "receipts_by_turn": _entries(int, tuple[PendingReceipt, ...]),
+    "traces": _entries(int, Trace),
     "call_turns": _entries(str, int),
     "summaries": _entries(str, str),
     "commands": _entries(str, r.CommandAnswer),
@@ -161,8 +164,9 @@ def encoder_of(
     state.split_tables()
     place = _Place(state.head, state.checksum)
     # An open turn is changed in place, so it is encoded now.
+    open_turns, erased = tuple(state.open.values()), tuple(state.erased)
     changing = msgspec.Raw(
-        encode_json(_Changing(state.counter.last, tuple(state.open.values()), state.last_calls))
+        encode_json(_Changing(state.counter.last, open_turns, state.last_calls, erased))
     )
     small = _Small(**{name: getattr(state, name) for name in _Small.__struct_fields__})
     tables = {name: getattr(state, name).copy() for name in _columns}
@@ -247,6 +251,7 @@ class Snapshot:
         state.counter = TurnCounter(head.changing.last_turn)
         state.sums = head.sums
         state.last_calls = head.changing.last_calls
+        state.erased = dict.fromkeys(head.changing.erased)
         state.open = {turn.number: turn for turn in head.changing.open}
         for name, table in self._tables.items():
             setattr(state, name, table)

@@ -13,10 +13,19 @@ from collections.abc import (
     MutableMapping,
     ValuesView,
 )
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, filterfalse, islice
 from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = ["PART_ENTRIES", "Entries", "Part", "Table", "last_values", "remove"]
+__all__ = [
+    "PART_ENTRIES",
+    "Entries",
+    "Part",
+    "Table",
+    "keys_without",
+    "last_values",
+    "remove",
+    "those_of",
+]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,6 +59,11 @@ class Part(Generic[K, V]):
         """The entries as they are in a snapshot, if they were encoded before."""
         self._entries = entries
         self._unpack = unpack
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Is it decoded?"""
+        return self._entries is not None
 
     @property
     def entries(self) -> dict[K, V]:
@@ -150,22 +164,55 @@ class Table(MutableMapping[K, V]):
         del entries[key]
         self._replace(index, entries)
 
+    def those_of(self, keys: Collection[K]) -> Iterator[tuple[K, V]]:
+        """The entries with *keys*, in any order. Decodes as few parts as ``remove``."""
+        for index in self._parts_with(keys):
+            yield from _those_of(self._parts[index].entries, keys)
+        yield from _those_of(self._new, keys)
+
+    def _parts_with(self, keys: Collection[Any]) -> Iterator[int]:
+        """The numbers of the parts that may have some of *keys*, the last one first."""
+        least = most = None
+        # The least of many keys takes as long to find as a look into the parts.
+        if 0 < len(keys) <= PART_ENTRIES:
+            least, most = min(keys), max(keys)
+        for index in reversed(range(len(self._parts) if keys else 0)):
+            part = self._parts[index]
+            if least is None or (part.least <= most and least <= part.most):
+                yield index
+
+    def keys_without(self, keys: frozenset[K]) -> Iterator[K]:
+        """Its keys in order, without *keys*. Passes quickly over parts that have no others."""
+        for entries in self.dicts():
+            if not keys.issuperset(entries):
+                yield from filterfalse(keys.__contains__, entries)
+
     def remove(self, keys: Collection[K]) -> None:
         """Remove those of *keys* that are in it. A part that loses none is not decoded, if its
-        keys are not among *keys* by their size.
+        keys are not among *keys* by their size, unless these are many.
         """
-        if not keys:
+        if not self:
             return
-        ordered: Collection[Any] = keys
-        least, most = min(ordered), max(ordered)
         gone = keys if isinstance(keys, set | frozenset) else frozenset(keys)
-        for index in reversed(range(len(self._parts))):
-            part = self._parts[index]
-            if part.least <= most and least <= part.most and not gone.isdisjoint(part.entries):
-                entries = part.entries.items()
-                self._replace(index, {key: value for key, value in entries if key not in gone})
+        for index in self._parts_with(gone):
+            entries = self._parts[index].entries
+            if gone.issuperset(entries):  # who forgets removes many parts as a whole
+                self._replace(index, {})
+            elif not gone.isdisjoint(entries):
+                left = {key: value for key, value in entries.items() if key not in gone}
+                self._replace(index, left)
         for key in gone & self._new.keys():
             del self._new[key]
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Are all parts decoded?"""
+        return all(part.is_unpacked for part in self._parts)
+
+    def unpack(self) -> None:
+        """Decode all parts. May be called in another thread, while the table is read."""
+        for part in self._parts:
+            assert part.entries
 
     def __len__(self) -> int:
         return self._count + len(self._new)
@@ -240,10 +287,28 @@ def _last(entries: dict[K, V], count: int) -> list[V]:
     return [*islice(reversed(entries.values()), max(0, count))][::-1]
 
 
+def keys_without(entries: Iterable[K], keys: frozenset[K]) -> Iterator[K]:
+    """The keys of *entries* in order, without *keys*."""
+    if isinstance(entries, Table):
+        return entries.keys_without(keys)
+    return filterfalse(keys.__contains__, entries)
+
+
+def those_of(entries: Entries[K, V], keys: Collection[K]) -> Iterator[tuple[K, V]]:
+    """Those of *entries* that have one of *keys*."""
+    yield from entries.those_of(keys) if isinstance(entries, Table) else _those_of(entries, keys)
+
+
+def _those_of(entries: dict[K, V], keys: Collection[K]) -> Iterator[tuple[K, V]]:
+    if len(keys) < len(entries):
+        return ((key, entries[key]) for key in keys if key in entries)
+    return ((key, value) for key, value in entries.items() if key in keys)
+
+
 def remove(entries: Entries[K, V], keys: Collection[K]) -> None:
     """Remove those of *keys* that *entries* has."""
     if isinstance(entries, Table):
         entries.remove(keys)
-        return
-    for key in keys:
-        entries.pop(key, None)
+    elif entries:
+        for key in keys:
+            entries.pop(key, None)

@@ -143,10 +143,11 @@ class _Cuts:
         touched = {"open", "ended", "head", "epoch", "receipts", "turn_usage", "usage"}
         touched |= {"requests", "charged"}
         touched |= {"summaries", "view", "reported"}  # what an open turn computed goes with it
+        touched |= {"traces", "redacted_before"}
         changed = {text.split(":")[0] for text in differences(before, after)}
         assert changed <= touched
         if not before.open:
-            assert changed <= {"head", "epoch"}
+            assert changed <= {"head", "epoch", "redacted_before"}
         assert after.receipts[: len(before.receipts)] == before.receipts
         assert after.view.compacted_before <= len(after.history)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -154,6 +155,77 @@ def test_two_that_are_owed_are_paid_as_one() -> None:
     assert late.joined(None) is late
 
 
+# What repeats a turn.
+
+
+def accepted(turn: int, receipt: str | None = None) -> r.TurnAccepted:
+    return r.TurnAccepted(turn=turn, body=SECRET, started=True, receipt=receipt)
+
+
+def committed(turn: int) -> r.TurnCommitted:
+    return r.TurnCommitted(turn=turn, stop_reason="end_turn", usage=Usage(), reply=SPOKEN)
+
+
+def with_a_call(end: r.Record) -> list[r.Record]:
+    pending = (r.PendingCall("a", "look_up", "caller"),)
+    answer = r.Answer(call_id="a", content=SECRET)
+    return [
+        accepted(2),
+        r.ToolsRequested(turn=2, step=1, reply=SPOKEN, calls=pending),
+        r.ToolsAnswered(turn=2, step=1, answers=(answer,)),
+        r.StepCompleted(turn=2, step=1),
+        end,
+    ]
+
+
+OUTCOME = {
+    "turn": {"owner": "u", "number": 2}, "status": "aborted", "stop_reason": "interrupt",
+    "usage": {}, "messages": ["marker"], "calls": [], "error": None,
+}  # fmt: skip
+ANSWER = msgspec.Raw(msgspec.json.encode({"result": "aborted", "turns": [OUTCOME]}))
+ABORTED = r.TurnAborted(turn=2, reason="interrupt", usage=Usage(), calls=(RECEIPT,))
+COMPACTED = r.CompactionApplied(
+    policy="p", reason="", compacted_before=6, shown_results={}, tokens_before=9, tokens_after=1
+)
+REPEATING: list[tuple[r.Record, r.Record]] = [
+    (committed(2), msgspec.structs.replace(COMPACTED, shown_results={"a": "marker"})),
+    (committed(2), msgspec.structs.replace(COMPACTED, inputs={"a": msgspec.Raw(b'"marker"')})),
+    (committed(2), r.SummariesStored(summaries={"a": "marker"})),
+    (ABORTED, r.CommandAnswered(commands=(r.CommandAnswer("k", "digest", ANSWER),))),
+    (ABORTED, accepted(3, receipt="marker")),
+]
+"""How turn 2 ends, and a later record that repeats something of it."""
+
+
+@pytest.mark.parametrize(("end", "repeating"), REPEATING)
+def test_a_record_that_repeats_a_turn_is_found_when_that_turn_is_forgotten_later_than_others(
+    end: r.Record, repeating: r.Record
+) -> None:
+    others = [accepted(3)] if not isinstance(repeating, r.TurnAccepted) else []
+    records = [
+        r.SessionCreated(session="s", config=msgspec.Raw(b"{}")),
+        accepted(1), committed(1), *with_a_call(end), repeating, *others, committed(3),
+        r.ConversationForgotten(before=3 if end is ABORTED else 2, generation=2, edge=4),
+        r.RecordsRedacted(),
+    ]  # fmt: skip
+    log = [
+        msgspec.structs.replace(record, seq=seq, epoch=1) for seq, record in enumerate(records, 1)
+    ]
+    state, place = fold("s", log), records.index(repeating) + 1
+    edge = state.accepted_at[3]
+    state.apply(
+        r.ConversationForgotten(seq=len(log) + 1, epoch=1, before=3, generation=3, edge=edge)
+    )
+    redaction = state.pending_redaction
+    assert redaction is not None
+    assert redaction.turns == {2}
+    assert any(first <= place <= last for first, last in redaction.ranges)
+    assert all(first > 3 for first, _ in redaction.ranges)  # the first turn is gone already
+    # What the third turn says itself stays.
+    said = r.encode_record(redaction.apply(log[place - 1])).replace(bytes(SECRET), b"")
+    assert b"marker" not in said
+
+
 # Whole lives.
 
 
@@ -175,6 +247,34 @@ class _Forgetting:
             )
             self._compare(log, record)
         self._compare(log, r.ConversationCleared(generation=state.generation + 1, purge=True))
+        self._one_after_the_other(log, (*places[1:], 0))
+
+    def _one_after_the_other(self, log: list[r.Record], places: Sequence[int]) -> None:
+        """Forget before each of *places* in turn. All that changes is where it is looked for."""
+        paid: list[Redaction] = []
+        for before in places:
+            told = fold("s", log)
+            record = r.ConversationForgotten(
+                seq=len(log) + 1,
+                epoch=log[-1].epoch,
+                before=before,
+                generation=told.generation + 1,
+                edge=told.accepted_at[before] if before else told.head + 1,
+            )
+            told.apply(record)
+            redaction = told.pending_redaction
+            assert redaction is not None
+            redacted = [redaction.apply(each) for each in log]
+            changed = {old.seq for old, new in zip(log, redacted, strict=True) if old != new}
+            searched = {seq for first, last in redaction.ranges for seq in range(first, last + 1)}
+            assert changed <= searched
+            paid.append(redaction)
+            assert all(earlier.apply(each) == each for earlier in paid for each in redacted)
+            done = r.RecordsRedacted(seq=len(log) + 2, epoch=record.epoch)
+            told.apply(done)
+            self.seen["not searched"] += len(log) - len(searched)
+            log = [*redacted, record, done]
+            assert differences(told, fold("s", log)) == []
 
     def _compare(self, log: list[r.Record], record: r.Record) -> None:
         record = msgspec.structs.replace(record, seq=len(log) + 1, epoch=log[-1].epoch, at=1.0)
@@ -224,3 +324,4 @@ def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> 
     assert forgetting.seen["compared"] >= 60
     assert forgetting.seen["receipts rewritten"] >= 4
     assert forgetting.seen["frozen kept"] >= 1
+    assert forgetting.seen["not searched"] >= 100

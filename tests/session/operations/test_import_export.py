@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,19 +11,23 @@ import anyio
 import msgspec
 import pytest
 
+from benchmarks.growth import Instant, opened
 from llmsession import (
     CompactionConfig,
     InvalidConfig,
     InvalidInput,
     InvalidMessage,
     LLMSession,
+    MemoryStore,
     SessionConfig,
     SessionExists,
+    SessionManager,
     SessionNotFound,
     StoreError,
     Tool,
 )
 from llmsession.session.handles.session import live_state
+from llmsession.session.operations import export
 from llmsession.session.operations.export import conversation_of
 from llmsession.session.operations.import_records import OPENING
 from llmsession.testing.scripted import call, never, say, think
@@ -520,3 +525,23 @@ async def test_of_conversations_that_cannot_all_be_imported_none_is() -> None:
         with anyio.fail_after(10):
             assert await on.manager.import_conversations([good], CONFIG) == ("g",)
         assert await on.manager.import_conversations([], CONFIG) == ()
+
+
+@pytest.mark.real_time
+async def test_the_export_of_a_long_session_is_put_together_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    def noting(**fields: Any) -> Conversation:
+        threads.append(threading.get_ident())
+        return Conversation(**fields)
+
+    monkeypatch.setattr(export, "Conversation", noting)
+    async with SessionManager(provider=Instant(), store=MemoryStore()) as manager:
+        for turns in (10, 600):
+            session = await opened(manager, manager.store, turns)
+            exported = await manager.export_conversation(session.id)
+            assert exported.messages == session.conversation()
+    short, long = threads
+    assert short == threading.get_ident() != long

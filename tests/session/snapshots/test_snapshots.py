@@ -24,6 +24,8 @@ from llmsession.session.handles.session import LLMSession, live_state
 from llmsession.session.log import read_state as read_state_module
 from llmsession.session.log.joined import StoredTurns
 from llmsession.session.log.read_state import read_state
+from llmsession.session.manager import runtime_of
+from llmsession.session.snapshots import format as snapshot_format
 from llmsession.session.snapshots import stored_log
 from llmsession.session.snapshots.format import VERSION
 from llmsession.session.snapshots.reading import read_from_snapshot
@@ -50,6 +52,17 @@ class Snapshots(MemoryStore):
         self.change: Callable[[bytes], bytes] = bytes
         self.gate: anyio.Event | None = None
         self.error: Exception | None = None
+        self.read_gate: anyio.Event | None = None
+        """Holds up the next page on its way."""
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        page = await super().read(session, after=after, limit=limit)
+        gate, self.read_gate = self.read_gate, None
+        if gate is not None:
+            await gate.wait()
+        return page
 
     async def save_snapshot(self, lease: Lease, seq: int, body: bytes) -> None:
         self.saved.append((lease.session, seq, body))
@@ -220,21 +233,32 @@ async def test_what_is_left_of_a_long_session_that_forgets_is_decoded_beside_the
 ) -> None:
     store, provider = Snapshots(), Instant()
     async with SessionManager(provider=provider, store=store) as manager:
-        name = (await opened(manager, store, 400)).id
+        name = (await opened(manager, store, 500)).id
     threads: set[int] = set()
+    tables: set[str] = set()
+    unpack = snapshot_format._unpack
 
     def decoding(raw: bytes) -> r.Record:
         threads.add(threading.get_ident())
         return r.decode_record(raw)
 
+    def unpacking(name: str, packed: bytes) -> dict[Any, Any]:
+        threads.add(threading.get_ident())
+        tables.add(name)
+        return unpack(name, packed)
+
+    monkeypatch.setattr(snapshot_format, "_unpack", unpacking)
     async with SessionManager(provider=provider, store=store) as manager:
         session = await manager.open(name, unbound="caller")
         left = session.conversation()[-1].turn
     async with SessionManager(provider=provider, store=store) as manager:
         session = await manager.open(name, unbound="caller")
+        threads.clear()
+        tables.clear()
         with monkeypatch.context() as patch:
             patch.setattr(stored_log, "decode_record", decoding)
             await session.forget(10)
+        assert {"accepted_at", "accepted_time", "committed_at"} <= tables
         assert threads
         assert threading.get_ident() not in threads
         messages = session.conversation()
@@ -458,7 +482,8 @@ async def test_a_snapshot_on_its_way_brings_nothing_back_that_is_forgotten_meanw
         store.gate.set()
         await settled()
         assert await store.snapshot("s") is None
-        await on.session.label({"x": "2"})
+        for number in range(EVERY):
+            await on.session.label({"x": f"more {number}"})
         await settled()
         [(_, seq, body)] = store.saved[len(old) :]
         assert seq > max(old)
@@ -489,6 +514,49 @@ async def test_a_session_that_forgets_after_each_turn_has_a_snapshot_of_what_is_
             assert min(seqs, default=seq + 1) > seq
             assert len(on.session.conversation()) == 4
             await same_as_its_log(on, on.session)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_session_that_forgets_after_each_turn_writes_its_snapshot_only_at_its_end(
+    closes: bool,
+) -> None:
+    store, limits = Snapshots(), HistoryLimits(max_messages=4)
+    async with stage([f"answer {turn}" for turn in range(9)], store=store, retention=limits) as on:
+        for turn in range(9):
+            await on.say(f"question {turn}")
+            await settled()
+            assert len(store.saved) <= 2  # before anything was forgotten
+        assert await store.snapshot("s") is None
+        if closes:
+            await on.session.close()
+            await settled()
+            assert await store.snapshot("s") is not None
+    assert await store.snapshot("s") is not None
+    assert await same_as_the_log(store, "s") == ""
+    bodies = await log_bodies(store)
+    assert store.saved[-1][1] == len(bodies)
+
+
+async def test_the_checksum_of_a_log_that_is_rewritten_while_it_is_summed_up_is_not_kept() -> None:
+    store, limits = Snapshots(), HistoryLimits(max_messages=2)
+    async with stage(["one", "two", "three"], store=store, retention=limits) as on:
+        await on.say("first", "second")
+        await settled()
+        actor = runtime_of(on.manager).find_live("s")
+        assert actor is not None
+        assert actor.state.checksum is None
+        store.read_gate = gate = anyio.Event()
+        actor.snapshots.write_if_removed()
+        await settled()
+        await on.say("third")  # and the second turn is forgotten
+        await settled()
+        saved = len(store.saved)
+        gate.set()
+        await settled()
+        assert len(store.saved) == saved
+        assert actor.state.checksum is None
+    assert await same_as_the_log(store, "s") == ""
+    assert await store.snapshot("s") is not None
 
 
 @pytest.mark.parametrize("turns", [10, 1_500])

@@ -281,7 +281,7 @@ class SummaryKeepLast4(SummaryPolicy, frozen=True, kw_only=True):
         be.
         """
         latest = latest_cut(view, messages, budget)
-        indexes = [index for index in range(len(messages)) if view.shows(index)]
+        indexes = [*view.shown_positions(len(messages))]
         count = len(indexes) + (view.prefix_summary is not None)
         if not latest or budget.used_tokens <= budget.limit_tokens:
             return None

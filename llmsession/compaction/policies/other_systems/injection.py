@@ -312,11 +312,12 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
 
     def changes(self, view: View, messages: Sequence[Message], budget: Budget) -> Plan | None:
         """The current items in their places; None if they are there already."""
-        places: dict[int, int] = {}
-        for index, message in enumerate(messages):
-            if message.is_user and message.turn not in places:
-                places[message.turn] = index
-        places = {turn: index for turn, index in places.items() if view.shows(index)}
+        wanted = {item.turn for item in self.items}
+        places = {
+            messages[index].turn: index
+            for index in (view.shown_positions(len(messages)) if wanted else ())
+            if messages[index].turn in wanted and _opens_turn(messages, index)
+        }
         visible = [
             item
             for item in self.items
@@ -325,6 +326,16 @@ class ContextProviders(InjectingPolicy, frozen=True, kw_only=True):
         texts = rendered_items(visible, self.item_chars)
         items = [Injected(places[turn], text) for turn, text in texts.items()]
         return self.injected(view, messages, budget, items, "what is attached, as it is now")
+
+
+def _opens_turn(messages: Sequence[Message], at: int) -> bool:
+    """Is the message at *at* the first one of the user in its turn?"""
+    before, turn = at - 1, messages[at].turn
+    while before >= 0 and messages[before].turn == turn:
+        if messages[before].is_user:
+            return False
+        before -= 1
+    return messages[at].is_user
 
 
 def rendered_items(items: Sequence[ContextItem], item_chars: int = ITEM_CHARS) -> dict[int, str]:

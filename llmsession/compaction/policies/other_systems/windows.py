@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -47,11 +49,14 @@ def _window_plan(
     figures: dict[str, int] | None = None,
 ) -> Plan | None:
     """The plan that leaves *spans* out and shows *texts*; None if that changes nothing."""
-    gone = [index for first, end in spans for index in range(first, end) if view.shows(index)]
+    shown = chain.from_iterable(view.shown_ranges(end, first) for first, end in spans)
+    gone = [index for first, end in shown for index in range(first, end)]
     if not gone and not texts:
         return None
-    cleaned = {key.rpartition("#")[0] for key in texts or ()}
-    edited = next((index for index, message in enumerate(messages) if message.id in cleaned), None)
+    edited: int | None = None
+    if texts:
+        cleaned = {key.rpartition("#")[0] for key in texts}
+        edited = next(index for index, message in enumerate(messages) if message.id in cleaned)
     first = min([*gone[:1], *([] if edited is None else [edited])])
     edits = [f"{len(gone)} messages left out"] * bool(gone)
     edits += [f"{len(texts)} texts cleaned"] if texts else []
@@ -180,13 +185,20 @@ class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
         """The position after the newest message that is too old. "Now" is the newest time of
         *messages*.
         """
-        times = [_milliseconds(message) for message in messages]
+        # This is asked before each request, and nearly always nothing is too old.
+        times = [*map(attrgetter("created_at"), messages)]
+        if str in {*map(type, times)}:
+            # Compared as text, "2026" would be above any number or below it: everything would be
+            # old, or nothing.
+            text = next(message.id for message in messages if isinstance(message.created_at, str))
+            raise TypeError(f"created_at of message {text} is text: it must be seconds")
         if self.max_age_h <= 0 or not times:
             return 0
-        oldest = max(times) - self.max_age_h * 3_600_000
-        return max(
-            (index + 1 for index, time in enumerate(times) if time and time <= oldest), default=0
-        )
+        oldest = _milliseconds(max(times)) - self.max_age_h * 3_600_000
+        if _milliseconds(min(filter(None, times), default=0.0)) > oldest:
+            return 0
+        newest_first = range(len(times), 0, -1)
+        return next((at for at in newest_first if _is_old(times[at - 1], oldest)), 0)
 
     def start_by_count(self, messages: Sequence[Message]) -> int:
         """Where the newest ``max_messages`` begin."""
@@ -201,12 +213,14 @@ class AgeCountToken(WaitingPolicy, frozen=True, kw_only=True):
         return newest_that_fit(*beside_pins(sizes, pinned(messages), room))
 
 
-def _milliseconds(message: Message) -> int:
-    if isinstance(message.created_at, str):
-        # Compared as text, "2026" would be above any number or below it: everything would be old,
-        # or nothing.
-        raise TypeError(f"created_at of message {message.id} is text: it must be seconds")
-    return round(message.created_at * 1_000)
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1_000)
+
+
+def _is_old(seconds: float, oldest: int) -> bool:
+    """Is this time, if it is one, *oldest* milliseconds or earlier?"""
+    time = _milliseconds(seconds)
+    return time != 0 and time <= oldest
 
 
 UNKNOWN_WINDOW_TOKENS = 128_000
@@ -314,13 +328,13 @@ class CleanAndBudget30k(WaitingPolicy, frozen=True, kw_only=True):
         """What to clean and to leave out; None if that is nothing more."""
         texts: dict[str, str] = {}
         empty: list[Span] = []
-        for index, message in enumerate(messages):
-            if view.shows(index):
-                cleaned = _cleaned(view, message)
-                if cleaned and _leaves_nothing(message, {**view.texts, **cleaned}):
-                    empty.append((index, index + 1))
-                else:
-                    texts |= cleaned
+        for index in view.shown_positions(len(messages)):
+            message = messages[index]
+            cleaned = _cleaned(view, message)
+            if cleaned and _leaves_nothing(message, {**view.texts, **cleaned}):
+                empty.append((index, index + 1))
+            else:
+                texts |= cleaned
         cleaner = replace(view, texts={**view.texts, **texts})
         sizes = sizes_in_quarters(cleaner, messages, budget.profile)
         for index, _ in empty:
