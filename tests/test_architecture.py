@@ -156,9 +156,14 @@ class Module(NamedTuple):
         return ["llmsession", *Path(self.place).parent.parts]
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
 def read_modules(package: Path, *, generated: bool = False) -> list[Module]:
     return [
-        Module(path.relative_to(package).as_posix(), ast.parse(path.read_text("utf-8"), str(path)))
+        Module(path.relative_to(package).as_posix(), _parsed(path))
         for path in sorted(package.rglob("*.py"))
         if generated or not GENERATED.fullmatch(path.relative_to(package).as_posix())
     ]
