@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from blockbuster import blockbuster_ctx
+from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
+import llmsession
 from tests.steady_time import steady_backend
 from tests.virtual_time import virtual_backend
 
@@ -27,6 +31,8 @@ settings.register_profile(
 )
 settings.load_profile("everywhere")
 
+
+OURS = f"{Path(llmsession.__file__).parent}{os.sep}"
 
 # A shell gives its background jobs SIGINT to ignore, and so to every program that the tests start:
 # those that are sent Ctrl-C would not hear it.
@@ -72,12 +78,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_begins_late)  # otherwise as they were
     if not config.getoption("--quick"):
         return
     slow = [item for item in items if item.nodeid.startswith(SLOW) or "[trio" in item.name]
     config.hook.pytest_deselected(items=slow)
     left_out = set(slow)
     items[:] = [item for item in items if item not in left_out]
+
+
+def _begins_late(item: pytest.Item) -> int:
+    """0: the first to run, because a worker that began with it last would keep all others waiting;
+    by path they would be the last."""
+    if item.nodeid.startswith("tests/test_project.py"):  # a type check without a cache
+        return 0
+    return 1 if item.nodeid.startswith("tests/test_") else 2
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,18 +125,48 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return virtual_backend(request.param, sockets=sockets)
 
 
+@cache
+def _is_ours(file: str) -> bool:
+    return file.startswith(OURS)
+
+
+def _unless_we_call(can_block: Callable[..., bool]) -> Callable[..., bool]:
+    """Asked before a call that would block: it may where *can_block* says so, and where no function
+    of llmsession is on the stack. The detector would see that by itself, but it compares the file
+    of each frame with every name it knows: where a test reads many files, for seconds."""
+
+    def may_block(*args: Any, **options: Any) -> bool:
+        frame = inspect.currentframe()
+        while frame is not None and not _is_ours(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame is None or can_block(*args, **options)
+
+    return may_block
+
+
+@pytest.fixture(scope="session")
+def detector() -> BlockBuster:
+    detector = BlockBuster("llmsession")
+    for function in detector.functions.values():
+        # The loop of a store's own thread holds nobody up.
+        function.can_block_in("llmsession/store/postgres/thread.py", "_run")
+        function.can_block_in("coverage/collector.py", "lock_data")  # make coverage
+        function.can_block_predicate = _unless_we_call(function.can_block_predicate)
+    return detector
+
+
 @pytest.fixture(autouse=True)
 def nothing_of_ours_blocks_the_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
     """A call in llmsession that blocks an asyncio loop raises. On trio nothing is detected."""
     if "anyio_backend" not in request.fixturenames:
         yield
         return
-    with blockbuster_ctx("llmsession") as blocked:
-        for function in blocked.functions.values():
-            # The loop of a store's own thread holds nobody up.
-            function.can_block_in("llmsession/store/postgres/thread.py", "_run")
-            function.can_block_in("coverage/collector.py", "lock_data")  # make coverage
+    detector: BlockBuster = request.getfixturevalue("detector")
+    detector.activate()
+    try:
         yield
+    finally:
+        detector.deactivate()
 
 
 @pytest.fixture(scope="session")

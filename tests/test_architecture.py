@@ -156,9 +156,14 @@ class Module(NamedTuple):
         return ["llmsession", *Path(self.place).parent.parts]
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
 def read_modules(package: Path, *, generated: bool = False) -> list[Module]:
     return [
-        Module(path.relative_to(package).as_posix(), ast.parse(path.read_text("utf-8"), str(path)))
+        Module(path.relative_to(package).as_posix(), _parsed(path))
         for path in sorted(package.rglob("*.py"))
         if generated or not GENERATED.fullmatch(path.relative_to(package).as_posix())
     ]
@@ -169,16 +174,25 @@ def package_modules() -> list[Module]:
     return read_modules(PACKAGE)
 
 
-def import_names(module: Module) -> Iterator[tuple[int, str, str]]:
+@cache
+def nodes_of(module: Module) -> tuple[ast.AST, ...]:
+    """All that is in *module*: many rules look at it."""
+    return tuple(ast.walk(module.tree))
+
+
+@cache
+def import_names(module: Module) -> list[tuple[int, str, str]]:
     """Line, absolute dotted name and imported name of every import statement, also of those in
     functions and type-checking blocks. ``import x`` imports no name: ""."""
-    for node in ast.walk(module.tree):
+    found = []
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name, "") for alias in node.names)
+            found += [(node.lineno, alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = module.package[: len(module.package) - node.level + 1] if node.level else []
             start = ".".join([*above, *([node.module] if node.module else [])])
-            yield from ((node.lineno, start, alias.name) for alias in node.names)
+            found += [(node.lineno, start, alias.name) for alias in node.names]
+    return found
 
 
 def imports_of(module: Module) -> Iterator[tuple[int, str]]:
@@ -186,7 +200,7 @@ def imports_of(module: Module) -> Iterator[tuple[int, str]]:
     for line, start, alias in import_names(module):
         # What comes from the root may be a part.
         yield line, f"{start}.{alias}" if start == "llmsession" and alias else start
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
             named = node.args[0] if node.args else None
             yield node.lineno, str(named.value) if isinstance(named, ast.Constant) else "?"
@@ -305,8 +319,8 @@ def nobody_imports_the_face_of_its_part(modules: Sequence[Module]) -> Iterator[s
 
 def nobody_reaches_into_another_object(modules: Sequence[Module]) -> Iterator[str]:
     for module in modules:
-        own = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
-        for node in ast.walk(module.tree):
+        own = {node.name for node in nodes_of(module) if isinstance(node, ast.ClassDef)}
+        for node in nodes_of(module):
             match node:
                 case ast.Attribute(attr=name, value=ast.Name(id="self" | "cls")):
                     continue
@@ -334,7 +348,7 @@ def pure_parts_are_pure(modules: Sequence[Module]) -> Iterator[str]:
         for line, name in imports_of(module):
             if name.partition(".")[0] not in PURE_IMPORTS:
                 yield f"{module.place}:{line}: imports {name}"
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             if isinstance(node, ASYNC_NODES) or (
                 isinstance(node, ast.comprehension) and node.is_async
             ):
@@ -349,7 +363,7 @@ def one_file_prints(modules: Sequence[Module]) -> Iterator[str]:
         # The command's face prints where rich, which the other one needs, is not installed.
         if module.place in ("cli/common/terminal.py", "cli/__init__.py"):
             continue
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             match node:
                 case ast.Call(func=ast.Name(id="print" | "Console")):
                     yield f"{module.place}:{node.lineno}: prints"
@@ -366,7 +380,7 @@ def one_file_prints(modules: Sequence[Module]) -> Iterator[str]:
 def names_say_something(modules: Sequence[Module]) -> Iterator[str]:
     for module in modules:
         named = [*Path(module.place).with_suffix("").parts]
-        named += [node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+        named += [node.name for node in nodes_of(module) if isinstance(node, ast.ClassDef)]
         for name in named:
             words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name)}
             if words & BANNED_WORDS or ("manager" in words and name not in MANAGERS):

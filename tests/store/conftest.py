@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -59,7 +60,9 @@ class Database:
             self.schema,
         )
         assert len(paths) > 10  # tables, indexes, what is too long for a row
-        files = [file for (path,) in paths for file in self.server.data.glob(f"{path}*")]
+        [folder] = {(self.server.data / path).parent for (path,) in paths}
+        begins = tuple(Path(path).name for (path,) in paths)
+        files = [file for file in folder.iterdir() if file.name.startswith(begins)]
         return b"".join(file.read_bytes() for file in files)
 
     @contextmanager

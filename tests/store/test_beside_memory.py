@@ -156,6 +156,7 @@ async def in_sqlite(key: bytes | None) -> AsyncIterator[Kept]:
 
 @KEYS
 @given(program=st.lists(acts, max_size=30))
+@settings(max_examples=50)
 def test_whatever_is_done_sqlite_says_what_the_store_in_memory_says(
     program: list[Act], key: bytes | None
 ) -> None:

@@ -33,7 +33,7 @@ from tests.transcripts.agents.sources import SOURCES, continue_session
 from tests.transcripts.chats.samples import SAMPLES, documents
 from tests.transcripts.shapes import content_of
 
-EXAMPLES = int(os.environ.get("TRANSCRIPT_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("TRANSCRIPT_EXAMPLES", "30"))
 CHATS = {name: documents(sample) for name, sample in SAMPLES.items()}
 FILES: dict[str, dict[str, bytes]] = {**SOURCES, **CHATS}
 WRITTEN = [name for name in FILES if FORMATS[name].write is not None]
