@@ -92,11 +92,13 @@ __all__ = [
     "Unreachable",
     "contained",
     "contained_in_task",
+    "contained_in_work",
     "error_text",
     "foreign",
     "need_package",
     "refusing",
     "starting_scope",
+    "work_supervisor",
 ]
 
 
@@ -806,28 +808,49 @@ def contained_in_task(error: BaseException) -> Exception:
     that the code raised by itself is not: it let a cancelled scope of its own out, or raised the
     exception of another event loop.
     """
-    if isinstance(error, anyio.get_cancelled_exc_class()) and _is_cancelled():
+    is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+    if is_cancellation and (_is_in_cancelled_scope() or _requests_to_cancel()):
         raise error
     return contained(error)
+
+
+def contained_in_work(error: BaseException) -> Exception:
+    """*error*, which somebody's code raised in a work, as ``contained_in_task`` gives it. For the
+    frame of the work that calls this code.
+
+    ``Task.cancel`` counts as a cancellation only if it reached the work's supervisor too, as at the
+    end of an event loop. Else the code cancelled its own task, and that is the end of this code
+    only.
+    """
+    host = work_supervisor.get(None)
+    if host is not None and not host.cancelling() and not _is_in_cancelled_scope():
+        for _ in range(_requests_to_cancel()):
+            cast(asyncio.Task[Any], asyncio.current_task()).uncancel()
+    return contained_in_task(error)
 
 
 starting_scope: ContextVar[anyio.CancelScope] = ContextVar("starting_scope")
 """The scope in which this task was started. A cancellation of it that is on its way when a scope
 inside is shielded is still one of this task, which nothing else tells on trio.
 """
+work_supervisor: ContextVar[asyncio.Task[Any] | None] = ContextVar("work_supervisor")
+"""In a work: the task of asyncio that supervises it. None on trio, whose tasks cannot be cancelled
+but by a scope."""
 
 
-def _is_cancelled() -> bool:
-    """Is this task being cancelled?"""
+def _is_in_cancelled_scope() -> bool:
     scope = starting_scope.get(None)
     if scope is not None and scope.cancel_called:
         return True
-    if anyio.current_effective_deadline() == -math.inf:
-        return True
+    return anyio.current_effective_deadline() == -math.inf
+
+
+def _requests_to_cancel() -> int:
+    """How often this task was cancelled by ``Task.cancel``."""
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
-        return False
+        return 0
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 @coroutine

@@ -24,11 +24,13 @@ MODULES = (
 INTERNAL = {
     "contained",
     "contained_in_task",
+    "contained_in_work",
     "error_text",
     "foreign",
     "need_package",
     "refusing",
     "starting_scope",
+    "work_supervisor",
 }
 """Functions of ``llmsession.errors`` for the package itself."""
 

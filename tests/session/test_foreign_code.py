@@ -323,6 +323,80 @@ async def test_what_a_tool_waits_for_may_fail_with_anything(error: BaseException
     assert after[:2] == ["cleaned up", "and waited"]
 
 
+ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+
+
+async def _cancelled_by_itself() -> None:
+    _own_task().cancel()
+    await anyio.sleep(1)
+
+
+async def _cancelled_and_returns() -> None:
+    _own_task().cancel()
+
+
+async def _cancelled_by_others() -> None:
+    asyncio.get_running_loop().call_soon(_own_task().cancel)
+    await anyio.sleep(1)
+
+
+def _own_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+CANCELLED = (_cancelled_by_itself, _cancelled_and_returns, _cancelled_by_others)
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("how", CANCELLED)
+async def test_a_tool_whose_task_is_cancelled_alone_costs_its_own_call(
+    how: Callable[..., Any],
+) -> None:
+    life = Life(provider=Model(tools=int))
+    await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=how)]), how.__name__)
+    assert [outcome.status for _, outcome in life.answered] == ["committed"] * 4
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("how", CANCELLED)
+async def test_a_provider_whose_task_is_cancelled_alone_costs_its_own_turn(
+    how: Callable[..., Any],
+) -> None:
+    async def reply() -> AsyncGenerator[Any, None]:
+        yield ReplyStarted("m")
+        await how()
+
+    life = Life(provider=Model(stream=reply))
+    await life.live(SessionConfig(model="odd"), how.__name__)
+    assert [outcome.status for _, outcome in life.answered] == ["failed"] * 3 + ["committed"]
+
+
+def test_a_loop_that_ends_before_its_tools_leaves_no_result_of_them() -> None:
+    store = MemoryStore()
+
+    async def program() -> None:
+        started = asyncio.Event()
+
+        async def tool() -> None:
+            started.set()
+            await asyncio.sleep(3600)
+
+        program.manager = manager = SessionManager(provider=Model(tools=int), store=store)  # type: ignore[attr-defined]
+        await manager.__aenter__()
+        config = SessionConfig(model="odd", tools=[Tool(name="t", run=tool)])
+        await (await manager.create(config, session_id="odd")).send("hello")
+        await started.wait()
+
+    async def bodies() -> list[bytes]:
+        return [stored.body for stored in await store.read("odd")]
+
+    asyncio.run(program())
+    kinds = [msgspec.json.decode(body)["kind"] for body in asyncio.run(bodies())]
+    assert kinds[-1] == "tools.requested"
+
+
 @pytest.mark.real_time
 async def test_whatever_a_synchronous_tool_does_costs_its_own_session_at_most() -> None:
     for name, act in acts("synchronous"):

@@ -38,7 +38,7 @@ from llmsession.errors import (
     TurnNotOpen,
     UnknownToolCall,
     contained,
-    contained_in_task,
+    contained_in_work,
     error_text,
 )
 from llmsession.store.checked import CheckedStore
@@ -541,7 +541,7 @@ class Actor:
                 else:
                     result = Lost("the log was changed by somebody else in this owner's epoch")
             except BaseException as error:  # a store is foreign code
-                result = Lost(error_text(contained_in_task(error)))
+                result = Lost(error_text(contained_in_work(error)))
             self.report(lambda: self._written(written, result))
 
         self.core.works.start(f"read of {self.session}", look)
@@ -587,7 +587,7 @@ class Actor:
             try:
                 await self._store.release(self.core.journal.lease)
             except BaseException as error:  # a store is foreign code
-                error = contained_in_task(error)
+                error = contained_in_work(error)
                 self.core.log.trouble("session.not_released", error=error_text(error))
         has_handed_over = self._hand_over is not None and self._hand_over.stage == "written"
         try:

@@ -19,7 +19,7 @@ from llmsession.errors import (
     SessionError,
     SessionMoved,
     StoreError,
-    contained_in_task,
+    contained_in_work,
     error_text,
 )
 from llmsession.store.protocol import Store
@@ -262,7 +262,7 @@ class HistoryCommands:
             try:
                 await off_loop(core.state.unpack)
             except BaseException as error:  # it comes again where it can be answered
-                contained_in_task(error)
+                contained_in_work(error)
             core.report(unpacked)
 
         def unpacked() -> None:
@@ -388,7 +388,7 @@ class HistoryCommands:
                 lease = core.journal.lease
                 changed = await erase(self._store, lease, pending_redaction)
             except BaseException as error:  # a store is foreign code
-                lost = self._error(contained_in_task(error))
+                lost = self._error(contained_in_work(error))
                 core.report(lambda: self._lost(lost))
             else:
                 core.report(lambda: self._erased(command, changed))

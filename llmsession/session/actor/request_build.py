@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 
-from llmsession.errors import ContextTooLarge, contained, contained_in_task, error_text
+from llmsession.errors import ContextTooLarge, contained, contained_in_work, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.event_choice import event_for_budget
@@ -298,7 +298,7 @@ class RequestBuilds:
             try:
                 await core.account.make_room()
             except BaseException as error:
-                text = error_text(contained_in_task(error))
+                text = error_text(contained_in_work(error))
             core.report(partial(go_on, text))
 
         core.works.start(f"budget of {core.session}", reserve)

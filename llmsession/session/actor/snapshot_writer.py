@@ -10,7 +10,7 @@ from zlib import crc32
 
 import anyio
 
-from llmsession.errors import contained_in_task, error_text
+from llmsession.errors import contained_in_work, error_text
 from llmsession.store.checked import CheckedStore
 
 from ..core.core import Core
@@ -102,7 +102,7 @@ class SnapshotWriter:
             except _Rewritten:
                 pass  # another one is due later
             except BaseException as raised:  # a store is foreign code
-                error = contained_in_task(raised)
+                error = contained_in_work(raised)
                 core.log.trouble("snapshot.not_saved", error=error_text(error))
             finally:
                 self._is_writing = False

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from llmsession.compaction.recall import RECALL_TOOL_NAME, recall, recall_chars
-from llmsession.errors import contained_in_task, error_text
+from llmsession.errors import contained_in_work, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import ToolUseBlock
@@ -105,7 +105,7 @@ class Toolbox:
                 )
                 answers = await prepare_answers((result,), compaction=core.capping)
             except BaseException as error:  # a tool may return anything; the model gets the error
-                answers = (make_error(call.id, error_text(contained_in_task(error))),)
+                answers = (make_error(call.id, error_text(contained_in_work(error))),)
             return partial(self._tool_ended, run, tag, answers[0])
 
         name = f"tool {tool.name} {call.id} in {core.session}"

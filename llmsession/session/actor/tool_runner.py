@@ -16,7 +16,7 @@ import msgspec
 
 from llmsession.compaction.summaries.cap import cap_content, result_text
 from llmsession.compaction.summaries.extractive import summarise
-from llmsession.errors import InvalidMessage, contained_in_task, error_text, foreign, refusing
+from llmsession.errors import InvalidMessage, contained_in_work, error_text, foreign, refusing
 from llmsession.store.caller import tell_nothing
 from llmsession.turns.blocks import (
     MAX_CONTENT_BYTES,
@@ -99,7 +99,7 @@ async def run_callable(
             returned if isinstance(returned, ToolOutput) else ToolOutput(content=_content(returned))
         )
     except BaseException as error:  # a tool may raise anything; the model gets the text
-        contained_in_task(error)
+        contained_in_work(error)
         if isinstance(error, anyio.get_cancelled_exc_class()):
             # This task was not cancelled. The tool cancelled a scope of its own, and the
             # cancellation escaped from that scope.

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from llmsession.errors import ProviderError, contained_in_task, error_text
+from llmsession.errors import ProviderError, contained_in_work, error_text
 from llmsession.providers.protocol import name_for
 from llmsession.turns import events as e
 from llmsession.turns import records as r
@@ -208,7 +208,7 @@ class TurnRunner:
             except ProviderError as error:
                 return partial(self._stream_failed, run, tag, checked_failure(error))
             except BaseException as error:  # a provider is foreign code
-                fault = contained_in_task(error)
+                fault = contained_in_work(error)
                 core.log.bug("provider.crashed", fault)
                 said = f"raised {error_text(error)}"
                 if isinstance(error, anyio.get_cancelled_exc_class()):

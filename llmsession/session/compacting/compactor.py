@@ -45,7 +45,7 @@ from llmsession.compaction.planning.schedule import (
 from llmsession.compaction.policies.injecting import with_stale_left_out
 from llmsession.compaction.view.plan import Plan, record_of
 from llmsession.compaction.view.view import View
-from llmsession.errors import contained, contained_in_task, error_text
+from llmsession.errors import contained, contained_in_work, error_text
 from llmsession.turns.blocks import join_blocks, text_block
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Trigger
@@ -483,7 +483,7 @@ class Compactor:
             try:
                 plan = await self._plan(policy, request)
             except BaseException as raised:  # a policy is foreign code
-                error = contained_in_task(raised)
+                error = contained_in_work(raised)
                 core.log.bug("compaction.failed", error)
                 reason = f"failed: {error_text(error)}"
                 report(lambda: self._feed(self._rejection(reason, request, work)))
@@ -550,7 +550,7 @@ class Compactor:
             try:
                 plan, faults = await off_loop(find)
             except BaseException as error:  # the policy failed, or no thread could be started
-                faults = (contained_in_task(error),)
+                faults = (contained_in_work(error),)
             core.report(partial(self._hardest_plan_found, work, request, plan, faults))
 
         self._work = core.works.start(f"compaction of {core.session}, forced", look)

@@ -20,7 +20,7 @@ from llmsession.compaction.view.plan import SummaryRequest
 from llmsession.compaction.view.provider_blocks import signed_summary
 from llmsession.compaction.view.summary_wording import introduced
 from llmsession.compaction.view.view import View
-from llmsession.errors import contained, contained_in_task, error_text
+from llmsession.errors import contained, contained_in_work, error_text
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.records import PrefixSummary
@@ -91,7 +91,7 @@ class PendingSummary:
         except SummaryFailed as error:
             reason = str(error)
         except BaseException as error:  # a provider is foreign code
-            reason = error_text(contained_in_task(error))
+            reason = error_text(contained_in_work(error))
             if isinstance(error, anyio.get_cancelled_exc_class()):
                 # This task was not cancelled. The provider cancelled a scope of its own, and the
                 # cancellation escaped from that scope.

@@ -12,7 +12,7 @@ from llmsession.compaction.planning.policy import Policy
 from llmsession.compaction.planning.schedule import Asking, asking_of
 from llmsession.compaction.tokens.messages import text_tokens_for
 from llmsession.compaction.view.view import View
-from llmsession.errors import InvalidConfig, contained, contained_in_task, error_text
+from llmsession.errors import InvalidConfig, contained, contained_in_work, error_text
 from llmsession.providers.counting.counter import default_counter
 from llmsession.providers.counting.counts import Count, Counter
 from llmsession.providers.protocol import Provider
@@ -304,7 +304,7 @@ class Core:
             try:
                 warmed_builder = await off_loop(builder.warmed, messages, view)
             except BaseException as error:
-                self.log.bug(trouble, contained_in_task(error))
+                self.log.bug(trouble, contained_in_work(error))
             self.report(partial(warmed, warmed_builder))
 
         return self.works.start(name, warm)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import anyio
 
-from llmsession.errors import SessionClosed, contained_in_task, error_text
+from llmsession.errors import SessionClosed, contained_in_task, contained_in_work, error_text
 from llmsession.store.protocol import Store
 
 from ..actor.actor import Actor
@@ -112,7 +112,7 @@ class ActivationTable:
             try:
                 activated.set(await activation())
             except BaseException as error:
-                activated.fail(contained_in_task(error))
+                activated.fail(contained_in_work(error))
             finally:
                 # Has no effect if the promise is already set. It answers the callers of a work that
                 # was cancelled.

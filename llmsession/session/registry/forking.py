@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmsession.errors import SessionClosed, SessionExists, contained_in_task
+from llmsession.errors import SessionClosed, SessionExists, contained_in_work
 
 from ..actor.actor import Actor
 from ..tasks.promise import Promise
@@ -27,7 +27,7 @@ async def fork_of(
         try:
             forked.set(await _fork(runtime, parent, command, labels))
         except BaseException as error:
-            forked.fail(contained_in_task(error))
+            forked.fail(contained_in_work(error))
         finally:
             stopped = f"the SessionManager was closed while it forked session {parent.session!r}"
             forked.fail(SessionClosed(stopped))

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVarTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidInput
+from llmsession.errors import InvalidInput, work_supervisor
 from llmsession.store.caller import tell_asyncio
 
 __all__ = ["LoopCalls", "TaskHost", "Tasks", "asyncio_loop"]
@@ -134,6 +134,7 @@ class Tasks:
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
         self._loop = asyncio_loop()
+        self._supervisor = asyncio.current_task() if self._loop is not None else None
         self._running: dict[asyncio.Task[None], Callable[[], None]] = {}
         """The tasks of the loop, each with what cancels it."""
         self._is_cancelled = False
@@ -159,15 +160,18 @@ class Tasks:
         if self._is_cancelled:
             cancel()
 
+    def adopt(self) -> None:
+        """In a task that was started here: say who supervises it, for ``contained_in_work``."""
+        work_supervisor.set(self._supervisor)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
-        if task.cancelled():
+        # One that was cancelled by Task.cancel() ends alone. At the end of the event loop the
+        # supervisor is cancelled, too.
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._error = self._error or error
             self._group.cancel_scope.cancel()
-        else:
-            error = task.exception()
-            if error is not None:
-                self._error = self._error or error
-                self._group.cancel_scope.cancel()
         if self._emptied is not None and not self._running:
             self._emptied.set()
 

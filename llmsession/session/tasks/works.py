@@ -11,7 +11,7 @@ from functools import partial
 
 import anyio
 
-from llmsession.errors import contained_in_task, starting_scope
+from llmsession.errors import contained_in_work, starting_scope
 
 from .task_host import LoopCalls, Tasks
 
@@ -35,17 +35,18 @@ class Work:
     """
 
     __slots__ = (
-        "_inner", "_is_abandoned", "_loop_calls", "_outer", "_stopping", "is_done", "name",
-        "result",
+        "_inner", "_is_abandoned", "_loop_calls", "_outer", "_stopping", "_tasks", "is_done",
+        "name", "result",
     )  # fmt: skip
 
-    def __init__(self, name: str, stopping: set[Work], loop_calls: LoopCalls) -> None:
+    def __init__(self, name: str, stopping: set[Work], loop_calls: LoopCalls, tasks: Tasks) -> None:
         self.name = name
         self.is_done = False
         self.result: object = None
         """What its body returned; None until then, and if it returned nothing or was stopped."""
         self._stopping = stopping
         self._loop_calls = loop_calls
+        self._tasks = tasks
         self._is_abandoned = False
         self._outer = anyio.CancelScope()
         self._inner = anyio.CancelScope()
@@ -92,11 +93,12 @@ class Work:
     ) -> None:
         """Run *body* in the two scopes. Then call *ended*, whatever happened."""
         starting_scope.set(self._outer)
+        self._tasks.adopt()
         try:
             with self._outer, self._inner:
                 self.result = await body()
         except BaseException as error:  # must not end the works of other sessions
-            failed(self.name, contained_in_task(error))
+            failed(self.name, contained_in_work(error))
         finally:
             self.is_done = True
             self._stopping.discard(self)
@@ -130,7 +132,7 @@ class Works:
 
         *body* must report its own errors: what it raises is only logged.
         """
-        work = Work(name, self._stopping, self._loop_calls)
+        work = Work(name, self._stopping, self._loop_calls, self._tasks)
         self._running.add(work)
 
         def over(work: Work) -> None:
