@@ -346,6 +346,8 @@ def _own_task() -> asyncio.Task[Any]:
     return task
 
 
+SOON_S = 30.0
+"""In virtual time: before the deadline of a tool and the limit of a silent provider."""
 CANCELLED = (_cancelled_by_itself, _cancelled_and_returns, _cancelled_by_others)
 
 
@@ -354,9 +356,11 @@ CANCELLED = (_cancelled_by_itself, _cancelled_and_returns, _cancelled_by_others)
 async def test_a_tool_whose_task_is_cancelled_alone_costs_its_own_call(
     how: Callable[..., Any],
 ) -> None:
+    began = anyio.current_time()
     life = Life(provider=Model(tools=int))
     await life.live(SessionConfig(model="odd", tools=[Tool(name="t", run=how)]), how.__name__)
     assert [outcome.status for _, outcome in life.answered] == ["committed"] * 4
+    assert anyio.current_time() - began < SOON_S
 
 
 @ON_ASYNCIO
@@ -368,9 +372,11 @@ async def test_a_provider_whose_task_is_cancelled_alone_costs_its_own_turn(
         yield ReplyStarted("m")
         await how()
 
+    began = anyio.current_time()
     life = Life(provider=Model(stream=reply))
     await life.live(SessionConfig(model="odd"), how.__name__)
     assert [outcome.status for _, outcome in life.answered] == ["failed"] * 3 + ["committed"]
+    assert anyio.current_time() - began < SOON_S
 
 
 def test_a_loop_that_ends_before_its_tools_leaves_no_result_of_them() -> None:
