@@ -14,7 +14,7 @@ from llmsession.turns.spending.spending import Spending
 from ..cipher import Cipher
 from ..counting import Amounts, Grant, Uncounted, grant_of, not_begun
 from .connections import Connection, Connections
-from .sql import account_mark, label_marks, model_bytes
+from .sql import MARK_BYTES, account_mark, label_marks, model_bytes
 
 __all__ = ["Counters"]
 
@@ -41,7 +41,7 @@ class Counters:
         self._list_labelled = f"""
             INSERT INTO {s}.uncounted (account, session, upto)
             SELECT $1, s.id, s.head FROM {s}.label l JOIN {s}.session s ON s.id = l.session
-             WHERE l.mark = substring($3::bytea FOR 8)
+             WHERE l.mark = substring($3::bytea FOR {MARK_BYTES})
                AND s.head > 0 AND s.label_marks @> $2::bytea[]"""
         self._uncounted = f"""
             SELECT session, upto FROM {s}.uncounted WHERE account = $1 ORDER BY session LIMIT $2"""

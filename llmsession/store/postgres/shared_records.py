@@ -28,7 +28,7 @@ from ..segments import Segment, moved
 from .blobs import Blobs
 from .connections import Connection
 from .schema import OPEN, lock_structure
-from .sql import Statements, body_place, check_seals, owner_values, snapshot_place
+from .sql import MARK_BYTES, Statements, body_place, check_seals, owner_values, snapshot_place
 from .word_index import WordIndex
 
 __all__ = ["SharedRecords"]
@@ -96,7 +96,7 @@ class SharedRecords:
             unsaved AS (DELETE FROM {s}.snapshot WHERE session = $1),
             unlabelled AS (
                 DELETE FROM {s}.label l USING {s}.session s, unnest(s.label_marks) AS m(mark)
-                 WHERE s.id = $1 AND l.session = $1 AND l.mark = substring(m.mark FOR 8))
+                 WHERE s.id = $1 AND l.session = $1 AND l.mark = substring(m.mark FOR {MARK_BYTES}))
             DELETE FROM {s}.session WHERE id = $1"""
         # A key share lock: appends go on, and a rewrite or a deletion is waited for.
         self._save_snapshot = f"""

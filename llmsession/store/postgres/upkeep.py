@@ -11,6 +11,7 @@ from llmsession.errors import StoreError
 
 from ..large_blocks import unpack_places
 from .connections import Connection
+from .sql import MARK_BYTES
 
 __all__ = ["check", "vacuum"]
 
@@ -147,7 +148,7 @@ def _questions(s: str) -> Sequence[tuple[str, str]]:
              WHERE EXISTS (
                 SELECT FROM unnest(s.label_marks) AS m(mark)
                  WHERE NOT EXISTS (SELECT FROM {s}.label l
-                        WHERE l.mark = substring(m.mark FOR 8) AND l.session = s.id))
+                        WHERE l.mark = substring(m.mark FOR {MARK_BYTES}) AND l.session = s.id))
              ORDER BY s.id""",
             "session {0!r} has a label and is not listed with it",
         ),
