@@ -67,6 +67,7 @@ class _Zombie:
         self._tell = Teller(order.told)
         self._may_go_on = Path(order.may_go_on)
         self._shown = 0
+        self._submitted = anyio.Event()
         self._session: LLMSession
 
     def reply(self, request: Request, tag: StepTag) -> Scripted:
@@ -107,6 +108,9 @@ class _Zombie:
                     await turn.outcome()
                 except SessionError as error:
                     self._tell(what=type(error).__name__)
+            if self.where == "caller":
+                # Its turn may have been ended by the lease before it went on.
+                await self._submitted.wait()
             try:
                 await session.send("still there?")
             except SessionError as error:
@@ -126,6 +130,7 @@ class _Zombie:
                         await session.submit_tool_results([ToolResult(event.id, "mine")])
                     except SessionError as error:
                         self._tell(what=type(error).__name__)
+                    self._submitted.set()
 
 
 def serve() -> None:
