@@ -13,6 +13,8 @@ import re
 from llmsession.errors import InvalidConfig, StoreError
 
 from ..cipher import Cipher, Key, lock, note_of_sealed_rows, unlock
+from ..ownership import NOBODY, still_holds
+from ..protocol import Owner
 from ..row_seals import seal_head, seal_origin
 from .connections import Connection
 
@@ -151,6 +153,7 @@ CREATE INDEX session_label_marks ON {s}.session USING gin (label_marks);
 # ones in the session's row. ``unindexed`` sessions may have records that no search has indexed. An
 # append sets it, and after the first one that is no change, so the update stays a HOT one.
 _LISTED = """
+LOCK TABLE {s}.session;  -- no append may set a label between the copy and the rest
 CREATE TABLE {s}.label (
     mark bytea NOT NULL,
     session text COLLATE "C" NOT NULL,
@@ -170,6 +173,11 @@ SELECT EXISTS (
     SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
       JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname = $1::text AND c.relname = 'session' AND a.attname = 'origin_seal')
+"""
+_LEASES = """
+SELECT DISTINCT ON (o.name) o.name, s.owner_pid, s.owner_started, s.owner_host
+  FROM {s}.owner o LEFT JOIN {s}.session s ON s.owner = o.name
+ WHERE o.lease_until > now()
 """
 _ROWS_TO_SEAL = """
 SELECT s.id, s.parent, s.head, array_agg(p.first ORDER BY p.first) AS firsts,
@@ -233,8 +241,9 @@ def check_schema(schema: str) -> None:
 async def migrate(connection: Connection, schema: str, key: Key | None, where: str) -> Cipher:
     """Make the tables or upgrade them, and return the cipher of their content.
 
-    Raises StoreError for tables of a newer version or of one before ``FIRST_VERSION``, for a
-    database that is not in UTF-8, and for a key that is missing or wrong.
+    Raises StoreError for tables of a newer version or of one before ``FIRST_VERSION``, for those of
+    an older one that a process still uses, for a database that is not in UTF-8, and for a key that
+    is missing or wrong.
     """
     newest = FIRST_VERSION + len(MIGRATIONS) - 1
     encoding = await connection.fetchval("SHOW server_encoding")
@@ -318,6 +327,23 @@ async def _tables_version(connection: Connection, schema: str) -> tuple[int, str
     return None if row is None else (row["version"], row["key_note"])
 
 
+async def _check_unused(connection: Connection, schema: str, where: str) -> None:
+    """Raises StoreError if an owner lives: it looked at the version when it began, and would go on
+    writing to tables of the old one.
+    """
+    for row in await connection.fetch(_LEASES.format(s=f'"{schema}"')):
+        holder = Owner(
+            row["name"], row["owner_pid"] or 0, row["owner_started"] or "", row["owner_host"] or ""
+        )
+        if still_holds(holder, 1.0, taker=NOBODY, now=0.0):
+            who = f"process {holder.pid}" if holder.pid else f"owner {holder.name}"
+            raise StoreError(
+                f"{where} has to be upgraded, and an earlier llmsession still uses it ({who}): stop"
+                " that process first, or wait until its lease has run out",
+                committed=False,
+            )
+
+
 async def _bring_up(
     connection: Connection,
     schema: str,
@@ -328,6 +354,7 @@ async def _bring_up(
     done = tables[0] - FIRST_VERSION + 1 if tables else 0
     if tables is not None:
         cipher, note = unlock(key, tables[1], where), tables[1]
+        await _check_unused(connection, schema, where)
     elif key is not None:
         cipher, note = lock(key)
     else:

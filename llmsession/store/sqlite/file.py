@@ -14,7 +14,7 @@ import apsw
 from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
 from ..cipher import Cipher, Key, check_installed, check_key, lock, note_of_sealed_rows, unlock
-from .schema import Foreign, Newer, Older, add_counters, add_seals, is_empty, migrate
+from .schema import Foreign, Held, Newer, Older, add_counters, add_seals, is_empty, migrate
 from .session_tables import seal_rows
 
 __all__ = ["PAGE_BYTES", "SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
@@ -220,6 +220,11 @@ class SqliteFile:
             except Newer as error:
                 raise self._refusal(
                     f"was written by a newer llmsession ({error}): upgrade llmsession to open it"
+                ) from error
+            except Held as error:
+                raise self._refusal(
+                    f"has to be upgraded, and an earlier llmsession still uses it ({error}): stop"
+                    " that process first, or wait until its lease has run out"
                 ) from error
             except Older as error:
                 raise self._refusal(

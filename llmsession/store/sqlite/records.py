@@ -105,11 +105,14 @@ class Records:
         self._let_go(packed for (packed,) in rows)
         self._db.execute("DELETE FROM record WHERE place BETWEEN ? AND ?", ends)
 
-    def rows(self, log: int, first: int, upto: int) -> Iterable[RecordRow]:
-        """The rows of the records *first* to *upto* of *log* that exist."""
+    def rows(self, log: int, first: int, upto: int, limit: int = -1) -> Iterable[RecordRow]:
+        """The rows of the records *first* to *upto* of *log* that exist; at most *limit*, if it is
+        not negative.
+        """
         return self._db.execute(
-            "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?",
-            (place_of(log, first), place_of(log, upto)),
+            "SELECT place, epoch, large, body FROM record WHERE place BETWEEN ? AND ?"
+            " ORDER BY place LIMIT ?",
+            (place_of(log, first), place_of(log, upto), limit),
         )
 
     def plain(self, log: int, first: int, upto: int) -> list[StoredRecord] | None:

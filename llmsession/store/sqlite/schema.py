@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
+
+from ..ownership import NOBODY, still_holds
+from ..protocol import Owner
 
 __all__ = [
     "APPLICATION_ID",
     "STEPS",
     "Foreign",
+    "Held",
     "Newer",
     "add_counters",
     "add_seals",
@@ -104,9 +110,19 @@ _LABEL_NAMES = """
 CREATE INDEX label_name ON label (name, session);
 """
 
+# An earlier program left out records of forks when it made the word index. The next search makes it
+# anew.
+_WORDS_ANEW = """
+DROP TABLE IF EXISTS word;
+DROP TABLE IF EXISTS indexed;
+DROP TABLE IF EXISTS unindexed;
+"""
+
 FIRST_VERSION = 2
 """The oldest version that can be read. Records of version 1 had other names for their fields."""
-STEPS: tuple[str, ...] = (_FIRST, _UNFINISHED, _NOTED_LOGS, _SNAPSHOTS, _LABEL_NAMES)
+STEPS: tuple[str, ...] = (
+    _FIRST, _UNFINISHED, _NOTED_LOGS, _SNAPSHOTS, _LABEL_NAMES, _WORDS_ANEW,
+)  # fmt: skip
 """The first step makes a file of ``FIRST_VERSION``. Each later one upgrades it to the next version.
 A step that was released never changes.
 """
@@ -118,6 +134,10 @@ class Older(Exception):
 
 class Newer(Exception):
     """The file was written by a later version of llmsession."""
+
+
+class Held(Exception):
+    """The file has to be upgraded, and a process that uses it would not notice."""
 
 
 class Foreign(Exception):
@@ -138,7 +158,8 @@ def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
     """Upgrade the database to the version that *steps* lead to, in the open transaction.
 
     Raises Newer or Older, with the file's version, if no step leads from that version to the newest
-    one. Raises Foreign.
+    one. Raises Foreign, and Held, with the process, where a session of an older file has an owner
+    that lives.
     """
     is_empty(db)
     version = _number(db, "PRAGMA user_version")
@@ -149,11 +170,23 @@ def migrate(db: apsw.Connection, steps: Sequence[str] = STEPS) -> None:
         raise Older(f"schema {version}, and this one reads {FIRST_VERSION} and later")
     if version == newest:
         return
+    if version:
+        _check_unused(db)
     done = version - FIRST_VERSION + 1 if version else 0
     for step in steps[done:]:
         db.execute(step).fetchall()  # apsw stops at each row, so all rows must be fetched
     db.pragma("application_id", APPLICATION_ID)
     db.pragma("user_version", newest)
+
+
+def _check_unused(db: apsw.Connection) -> None:
+    now = time.time()
+    rows: list[Any] = db.execute(
+        "SELECT name, pid, started, host, lease_until FROM owner"
+    ).fetchall()
+    for name, pid, started, host, until in rows:
+        if still_holds(Owner(name, pid, started, host), until, taker=NOBODY, now=now):
+            raise Held(f"process {pid}")
 
 
 def add_seals(db: apsw.Connection) -> None:

@@ -106,7 +106,8 @@ class WordTables:
         records = size = 0
         for number, (log, upto) in enumerate(behind):
             mark = self._mark(log)
-            for row in list(self._records.rows(log, mark + 1, min(upto, mark + SLICE_RECORDS))):
+            # The log of a fork begins after the records that it shares, so its records are counted.
+            for row in list(self._records.rows(log, mark + 1, upto, SLICE_RECORDS - records)):
                 try:
                     body = self._records.body(row)
                 except Unreadable:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from llmsession.errors import StoreError
-from llmsession.store import Lease, Owner, SessionFilter, SessionRow
+from llmsession.store import Lease, Owner, SessionFilter, SessionRow, this_process
 from llmsession.store.cipher import PLAIN
 from llmsession.store.postgres.schema import FIRST_VERSION, MIGRATIONS
 from llmsession.store.postgres.sql import label_marks
@@ -32,14 +32,38 @@ async def test_stores_that_begin_at_once_make_the_tables_once(database: Database
         assert len(await store.rows()) == 6
 
 
-async def test_tables_of_the_first_version_are_upgraded_and_every_session_is_looked_at_once(
-    database: Database,
-) -> None:
+def first_version(database: Database) -> None:
     s = f'"{database.schema}"'
     for statement in (f"CREATE SCHEMA {s};" + MIGRATIONS[0].format(s=s)).split(";\n"):
         if statement.strip():
             database.sql(statement)
     database.sql(f"UPDATE @store SET version = {FIRST_VERSION}")
+
+
+async def test_older_tables_are_left_as_they_are_while_a_process_uses_them(
+    database: Database,
+) -> None:
+    """That process looked at the version when it began."""
+    first_version(database)
+    database.sql("INSERT INTO @owner VALUES ('old', now() + interval '1 hour')")
+    async with database.store() as store:
+        error = await raised(StoreError, lambda: store.create("s", ANN))
+        assert "an earlier llmsession still uses it (owner old)" in str(error)
+        assert database.sql("SELECT version FROM @store") == [(FIRST_VERSION,)]
+        us = this_process("old")
+        database.sql(
+            "INSERT INTO @session (id, log, epoch, head, owner, owner_pid, owner_started,"
+            " owner_host) VALUES ('a', 1, 1, 0, 'old', $1, 'before', $2)",
+            us.pid,
+            us.host,
+        )  # another process had this pid: the owner is dead
+        await store.create("s", ANN)
+
+
+async def test_tables_of_the_first_version_are_upgraded_and_every_session_is_looked_at_once(
+    database: Database,
+) -> None:
+    first_version(database)
     database.sql(
         "INSERT INTO @session (id, log, epoch, head, created_at, touched_at, parent, labels)"
         " VALUES ('a', 1, 1, 0, 1, 2, NULL, NULL), ('b', 2, 3, 0, 3, 4, 'a', '{\"l\":\"v\"}')"

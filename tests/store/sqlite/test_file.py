@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from llmsession.errors import InvalidConfig, StoreError
-from llmsession.store import Lease, SqliteStore, StoredRecord
+from llmsession.store import Lease, SqliteStore, StoredRecord, this_process
 from llmsession.store.sqlite import file as module
 from llmsession.store.sqlite.file import PAGE_BYTES, check_sqlite, has_wal_reset_fault
 from llmsession.store.sqlite.rows import UNFINISHED
@@ -405,6 +405,20 @@ async def test_a_file_of_the_first_version_is_read_written_and_whole(path: Path)
         await written(store, lease, b"three")
         assert (await store.create("new", ANN)).epoch == 8
         assert list(await store.check()) == []
+
+
+async def test_an_older_file_is_left_as_it_is_while_a_process_uses_it(path: Path) -> None:
+    """That process looked at the version when it opened the file."""
+    first_version(path)
+    us = this_process("old")
+    with raw(path) as db:
+        db.execute("UPDATE owner SET pid = ?, started = ?, host = ?", (us.pid, us.started, us.host))
+    assert "stop that process first" in str(await refusal(path))
+    with raw(path) as db:
+        assert db.pragma("user_version") == FIRST_VERSION
+        db.execute("UPDATE owner SET started = 'before'")  # another process had this pid
+    async with opened(path) as store:
+        assert await bodies_of(store, "p") == [b"one", b"two"]
 
 
 async def test_what_is_unfinished_in_a_file_of_the_first_version_is_looked_at_once(

@@ -84,11 +84,30 @@ async def test_the_index_of_an_earlier_version_is_made_anew(tmp_path: Path) -> N
     with raw(path) as db:
         db.execute("DROP TABLE unindexed; DELETE FROM word; DELETE FROM indexed").fetchall()
         db.execute("DROP TABLE snapshot; DROP INDEX label_name").fetchall()  # of later steps
+        db.execute("DELETE FROM owner").fetchall()  # who holds a session would have to end first
         db.pragma("user_version", FIRST_VERSION + STEPS.index(word_index_step()) - 1)
     async with opened(path) as store:
         assert await Search(store).find("one") == ["a"]
 
 
 def word_index_step() -> str:
-    [step] = [step for step in STEPS if "DROP TABLE IF EXISTS indexed" in step]
-    return step
+    return next(step for step in STEPS if "DROP TABLE IF EXISTS indexed" in step)
+
+
+@pytest.mark.parametrize(("shared", "own"), [(250, 1), (300, 500)])
+async def test_all_that_a_fork_says_is_indexed_wherever_its_log_begins(
+    tmp_path: Path, shared: int, own: int
+) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        await written(store, await store.create("a", ANN), *[b"old"] * shared)
+        fork = await store.fork("a", shared, "f", ANN)
+        await written(store, fork, *[b"new"] * (own - 1), b"last")
+        assert await Search(store).find("last") == ["f"]
+
+
+async def test_a_rewritten_record_that_was_shared_is_indexed(tmp_path: Path) -> None:
+    async with opened(tmp_path / "s.db") as store:
+        lease = await written(store, await store.create("a", ANN), *[b"old"] * 300)
+        await store.fork("a", 300, "f", ANN)
+        await store.rewrite(lease, {280: b"changed"})
+        assert await Search(store).find("changed") == ["a"]
