@@ -311,6 +311,20 @@ async def test_a_page_of_a_list_or_a_search_fetches_its_rows_and_no_others(
     assert fetched == 4 * 5
 
 
+async def test_postgres_finds_the_last_of_many_long_words_whose_letters_have_three_bytes(
+    database: Database,
+) -> None:
+    words = sorted(f"{'ა' * 94}{number:05d}" for number in range(5_000))
+    async with database.store() as store:
+        await written(store, await store.create("s", Owner("ann")), b"1")
+        for word in (words[0], words[-1]):
+            assert await store.rows_with([Word(word)], lambda body: words)
+    assert database.sql("SELECT max(length(words)) < 5000, sum(length(words)) FROM @word") == [
+        (True, 5_000)
+    ]
+    assert database.sql("SELECT count(*) FROM @word WHERE words::text::tsvector = words") == [(2,)]
+
+
 async def test_a_search_of_postgres_looks_at_the_sessions_alone_that_have_changed(
     database: Database,
 ) -> None:

@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types of its own
@@ -167,15 +167,18 @@ class Grouped(Generic[Item, T]):
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, result))
         if len(self._running) < GROUPS:
-            task = asyncio.create_task(self._run())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running.add(asyncio.create_task(self._run()))
         return await result
 
     async def _run(self) -> None:
-        while self._waiting:
-            group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-            await self._answer(group)
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._answer(group)
+        finally:
+            # Here and not when the task is done, which others see one turn of the loop later: who
+            # asks in between would wait for a task that does not look any more.
+            self._running.remove(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _answer(self, group: Sequence[tuple[Item, asyncio.Future[T]]]) -> None:
         try:

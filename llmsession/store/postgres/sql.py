@@ -98,7 +98,9 @@ class Statements:
                    extract(epoch FROM o.lease_until)::float8 AS lease_until
               FROM {s}.session s LEFT JOIN {s}.owner o ON o.name = s.owner
              WHERE s.id = ANY($1::text[])"""
+        # What a session left unfinished is looked for under its owner.
         self.take = f"""
+            WITH taken AS (
             UPDATE {s}.session s
                SET epoch = s.epoch + 1, owner = u.owner, owner_pid = u.pid,
                    owner_started = u.started, owner_host = u.host
@@ -106,7 +108,11 @@ class Statements:
                           $6::bigint[], $7::text[])
                    WITH ORDINALITY AS u(id, owner, pid, started, host, epoch, earlier, n)
              WHERE s.id = u.id AND s.epoch = u.epoch AND s.owner IS NOT DISTINCT FROM u.earlier
-            RETURNING u.n, s.epoch, s.head"""
+            RETURNING u.n, s.id, s.owner, s.epoch, s.head),
+            listed AS (
+                UPDATE {s}.unfinished l SET owner = t.owner
+                  FROM taken t WHERE l.session = t.id AND l.owner <> t.owner)
+            SELECT n, epoch, head FROM taken"""
         self.release = f"""
             WITH released AS (
                 UPDATE {s}.session s

@@ -29,9 +29,9 @@ SLICE_RECORDS = 200
 """The size of one transaction. Rewriting and deleting wait for it, and while the words are
 extracted the store's loop waits, too.
 """
-MAX_WORDS = 5_000
-"""The number of words in one row. PostgreSQL allows 1 MiB, and a word has at most 100
-characters.
+MAX_WORDS = 2_500
+"""The number of words in one row. PostgreSQL allows 1 MiB, and a word has at most 100 characters of
+at most 4 bytes.
 """
 
 WordsOf = Callable[[bytes], Iterable[str]]
@@ -72,9 +72,13 @@ class WordIndex:
                   JOIN {s}.session s ON s.id = u.id AND s.head = u.head
                    FOR NO KEY UPDATE OF s SKIP LOCKED)
             UPDATE {s}.session s SET unindexed = false FROM same WHERE s.id = same.id"""
+        # In the order in which appends lock them. A CTE with a lock is made before it is joined.
         self._mark_again = f"""
-            UPDATE {s}.session SET unindexed = true WHERE NOT unindexed AND id IN (
-                SELECT session FROM {s}.span WHERE log = ANY($1::bigint[]))"""
+            WITH again AS MATERIALIZED (
+                SELECT id FROM {s}.session WHERE NOT unindexed AND id IN (
+                    SELECT session FROM {s}.span WHERE log = ANY($1::bigint[]))
+                 ORDER BY id FOR NO KEY UPDATE)
+            UPDATE {s}.session s SET unindexed = true FROM again WHERE s.id = again.id"""
         self._mark = f"SELECT upto FROM {s}.indexed WHERE log = $1"
         self._records = f"""
             SELECT r.seq, r.epoch, r.body, r.large, '' AS born, {LARGE_PARTS.format(s=s)} AS parts

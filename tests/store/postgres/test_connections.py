@@ -169,6 +169,21 @@ async def test_calls_that_come_while_statements_run_are_made_together_in_their_o
 
 
 @on_asyncio
+async def test_a_call_that_comes_when_all_statements_have_just_ended_is_made() -> None:
+    statements = Statements()
+    grouped = Grouped(statements.run)
+    calls = []
+    for number in (1, 2):
+        calls.append(asyncio.create_task(grouped.ask(number)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+    statements.go_on()  # both wake up in the next turn of the loop, and the third call behind them
+    calls.append(asyncio.create_task(grouped.ask(3)))
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*calls) == [2, 4, 6]
+
+
+@on_asyncio
 async def test_a_statement_is_for_no_more_calls_than_it_may_be() -> None:
     statements = Statements()
     assert await statements.all_of([1, 2, 3, 4, 5, 6], most=3) == [2, 4, 6, 8, 10, 12]

@@ -111,7 +111,8 @@ async def test_leases_are_renewed_while_everything_else_waits_for_a_vacuum(
                 group.start_soon(store.rows)
                 answer = append(store, lease, b"1")
                 first = database.sql(ask)
-                await database.wait_for(2 and database.sql(ask) > first)
+                await database.wait_for(2)
+                await until(lambda: database.sql(ask) > first)
                 lock.run("ROLLBACK")
         await answer.wait()
 
@@ -462,6 +463,19 @@ async def test_what_an_owner_left_unfinished_is_found_once_it_is_known_to_be_dea
         assert await found() == ["far-1"]
         await there.release(Lease("ann-2", 1, 1))
         assert await found() == ["ann-2"]
+
+
+async def test_what_a_dead_taker_left_is_found_while_the_owner_before_it_lives(
+    database: Database,
+) -> None:
+    gone = Owner("gone", 8, "1", "another machine")
+    async with database.store(lease_s=3600.0) as there, database.store() as here:
+        await marked(there, await there.create("kept", FAR), True)
+        await marked(there, await there.create("lost", FAR), True)
+        await there.acquire("lost", gone, takeover=True)
+        assert await here.unfinished() == []
+        database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'gone'")
+        assert [row.session for row in await here.unfinished()] == ["lost"]
 
 
 async def test_turns_write_no_row_to_the_list_of_unfinished_sessions(database: Database) -> None:

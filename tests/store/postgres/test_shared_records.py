@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from llmsession.errors import SessionError, SessionExists, SessionNotFound
-from llmsession.store import Owner
+from llmsession.store import Owner, Word
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
@@ -94,6 +94,29 @@ async def test_forks_rewrites_and_deletions_at_once_leave_nothing_astray(
         assert len(done) > 20
         assert await one.check() == []
         assert await bodies_of(one, "p") == [BLOCK, b"1"] * 10
+
+
+async def test_a_rewriting_waits_for_forks_in_the_order_in_which_appends_lock_them(
+    database: Database,
+) -> None:
+    """It has their new words indexed. In another order the server would have to end a deadlock."""
+    async with database.store() as store:
+        lease = await written(store, await store.create("p", ANN), b"1", b"2")
+        for fork in ("f4", "f1", "f5", "f2", "f3"):  # so they lie in the table
+            await store.fork("p", 2, fork, ANN)
+        lease = await written(store, lease, b"3")
+        assert await store.rows_with([Word("3")], lambda body: [body.decode()])
+        with database.locked("session", "id = 'f2'") as appends:
+            async with anyio.create_task_group() as group:
+                group.start_soon(store.rewrite, lease, {3: b"4"})
+                await database.wait_for(1)
+                # Those behind it are free: who holds one waits for none that comes before it.
+                appends.run(
+                    f'SELECT FROM "{database.schema}".session'
+                    " WHERE id IN ('f3', 'f4', 'f5') FOR UPDATE NOWAIT"
+                )
+                appends.run("COMMIT")
+        assert database.sql("SELECT bool_and(unindexed) FROM @session") == [(True,)]
 
 
 async def test_two_that_share_records_and_are_deleted_at_once_leave_none(
