@@ -69,10 +69,10 @@ async def connect_cluster(
 
     Commands and subscriptions follow a session that moves to another host, and those of a host
     that died go on at the next one. *patience_s* is how long a session may be served by no host
-    before waiting calls fail. A host that has not answered a command for *silence_s* seconds is
-    asked if it is there; after as long again the command goes on at another host. So a host that is
-    frozen, or cut off, is left after twice this time. The other parameters are those of
-    ``connect``, for every host.
+    before waiting calls fail. A host that is silent for *silence_s* seconds while a command or a
+    subscription waits is asked if it is there; after as long again these go on at another host. So
+    a host that is frozen, or cut off, is left after two to three times this time. The other
+    parameters are those of ``connect``, for every host.
 
     Raises InvalidInput and InvalidConfig. Raises Unauthenticated if a host does not know the token,
     and, if none can be used, the error of the last one: Unreachable, ProtocolError or Overloaded.

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -240,6 +247,30 @@ async def test_a_command_to_a_host_that_is_silent_goes_on_at_another_one(
     ):
         await sessions.create(CONFIG, session_id="s")
         assert [row.session for row in await sessions.list()] == ["s"]
+
+
+async def test_a_subscription_at_a_host_that_falls_silent_goes_on_at_another_one(
+    database: Database, tmp_path: Path
+) -> None:
+    """It waits, and nothing else does. The host's keepalive would say so after two minutes."""
+
+    def open_and_subscribe(command: w.Command[Any]) -> bytes:
+        body = w.Opened("s", 1) if isinstance(command, w.Open) else w.Subscribed(0)
+        return encode(w.Reply(id=command.id, body=msgspec.Raw(msgspec.json.encode(body))))
+
+    silent = f"unix:{tmp_path}/silent.sock"
+    async with (
+        host_that(silent, open_and_subscribe),
+        two_hosts(database, tmp_path) as (a, _),
+        connect_cluster([a.address]) as others,
+        connect_cluster([silent, a.address], silence_s=0.5) as sessions,
+    ):
+        session = await others.create(CONFIG, session_id="s")
+        await (await session.send("hi")).outcome()
+        with closing((await sessions.open("s")).subscribe(after=0)) as events:
+            async for event in events:
+                if isinstance(event, records.TurnCommitted):
+                    break
 
 
 async def test_nobody_is_told_that_nothing_was_done_where_a_host_may_have_done_it(

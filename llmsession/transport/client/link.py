@@ -95,9 +95,9 @@ class Link:
     *patience_s* is how many seconds the service may be unreachable before waiting calls fail with
     Unreachable. The next call tries to connect again. *overloaded_s* is how many seconds a command
     is sent again that the service refuses as Overloaded with a hint. *silence_s* is for clients
-    that can go elsewhere: while a command waits, a service that is silent for so long is asked if
-    it is there, and after as long again the connection is lost. By default the service's keepalive
-    decides.
+    that can go elsewhere: while a command or a subscription waits, a service that is silent for so
+    long is asked if it is there, and after as long again the connection is lost. By default the
+    service's keepalive decides.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class Link:
                 silent_s, asked_at_s = 0.0, None
                 continue
             silent_s += look_s
-            limit_s = look_s if self._pending.waiting else keepalive_s
+            limit_s = look_s if self._pending.waiting or self._sinks else keepalive_s
             if asked_at_s is None and silent_s >= limit_s:
                 channel.send(encode(w.Ping()))
                 asked_at_s = silent_s
