@@ -41,7 +41,9 @@ PAGE = """<!doctype html><title>llmsession</title>
 <button id=stop>interrupt</button><script>
 const id = location.hash.slice(1) || crypto.randomUUID(); location.hash = id
 const post = (path, body) => fetch(`/sessions/${id}/${path}`, {method: "POST", body})
-const show = text => document.getElementById("said").append(text)
+let step  // the text of the step that runs
+const show = text => document.getElementById("said").append(text, step = new Text())
+show("")
 document.getElementById("ask").onsubmit = event => {
   event.preventDefault(); show("\\n> " + event.target.text.value + "\\n")
   post("turns", JSON.stringify({text: event.target.text.value, command_id: crypto.randomUUID()}))
@@ -49,8 +51,13 @@ document.getElementById("ask").onsubmit = event => {
 }
 document.getElementById("stop").onclick = () => post("interrupt")
 const events = new EventSource(`/sessions/${id}/events`)
-events.addEventListener("text", event => show(JSON.parse(event.data).text))
+events.addEventListener("text", event => step.appendData(JSON.parse(event.data).text))
 events.addEventListener("turn.aborted", () => show("\\n(interrupted)\\n"))
+for (const end of ["tools.requested", "step.completed", "turn.committed", "turn.failed"])
+  events.addEventListener(end, () => show(""))
+// A broken stream, or a new connection: the step's text comes again from its beginning.
+events.onopen = () => step.data = ""
+events.addEventListener("restarted", events.onopen)
 </script>"""
 
 

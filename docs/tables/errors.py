@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from docs.tables.markdown import paragraphs, table
 from llmsession import errors
 from llmsession.compaction import PairingError
-from llmsession.errors import SessionError
+from llmsession.errors import InvalidRequest, SessionError
 from llmsession.transport.grpc.errors import status_code
 from llmsession.transport.wire.errors import ERRORS, is_retryable
 
@@ -65,6 +65,8 @@ def _section(kind: type[Exception]) -> str:
 
 
 def _at_a_service(kind: type[Exception]) -> str:
+    if kind is InvalidRequest:
+        return "not sent; the turn fails with the cause `invalid_request`, and the session goes on."
     if not issubclass(kind, SessionError):
         return "not sent; it ends the session with `SessionClosed`."
     code = next(base.__name__ for base in kind.__mro__ if base.__name__ in ERRORS)

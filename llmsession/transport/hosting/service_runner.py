@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["HostOfCluster", "JoinCluster", "ServiceRunner", "run_service"]
 
 CLUSTER_READERS = 3
-"""Connections for reading of a host of a cluster: the directory has one, and a host 8 in all."""
+"""Connections for reading of a host of a cluster: the directory has one, and a host 7 in all."""
 
 NO_METRICS = b"no metrics: pip install 'llmsession[metrics]'\n"
 
