@@ -5,8 +5,10 @@
 
 Each number of sessions has a process of its own, with a store in memory. Every session has made one
 turn and is held by a handle, so none is evicted. A work is done with sessions that lie anywhere,
-and its CPU is the median over some of them. A row is a growth law: the exponent of the CPU over the
-number of sessions, as in ``growth``. Then the handles go, and all are evicted in one sweep.
+and its CPU is the median over some of them. Then the handles go, and all are evicted in one sweep.
+All of it is done three times, in turns, and the least CPU of the three counts: what else the
+machine does can only add. A row is a growth law: the exponent of the CPU over the number of
+sessions, as in ``growth``.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ SIZES = (10_000, 30_000, 100_000)
 MAX_HELD_S = 0.01
 """How long one sweep may hold the event loop at most, the collector's passes apart."""
 TIMES = 100
+ROUNDS = 3
 CONFIG = SessionConfig(model="m")
 
 Work: TypeAlias = Callable[[SessionManager, LLMSession], Awaitable[object]]
@@ -154,8 +157,17 @@ def _measured(sessions: int) -> Found:
     return msgspec.json.decode(done.stdout, type=Found)
 
 
+def _least(found: Sequence[Found]) -> Found:
+    return Found(
+        session_bytes=min(each.session_bytes for each in found),
+        works={name: min(each.works[name] for each in found) for name in found[0].works},
+        held_s=max(each.held_s for each in found),
+    )
+
+
 def run(sizes: Sequence[int] = SIZES) -> list[Row]:
-    found = [_measured(size) for size in sizes]
+    rounds = [[_measured(size) for size in sizes] for _ in range(ROUNDS)]
+    found = [_least(of_size) for of_size in zip(*rounds, strict=True)]
     rows = [
         Row(
             name=f"an idle session of {sizes[-1]:,} with one turn, its log in the store in memory"
