@@ -30,14 +30,12 @@ INSTALLATION = (
 )
 CLUSTER = "cluster-on-a-laptop"
 IDS = [page.stem for page in TUTORIALS]
-WALKED = [
-    # Its hosts are slow, so that a reader has time to kill one: a minute.
-    pytest.param(page, id=page.stem, marks=[pytest.mark.long] if page.stem == CLUSTER else [])
-    for page in TUTORIALS
-]
 
 
-@pytest.mark.parametrize("page", WALKED)
+# tests/test_packaging.py walks them with what they install, but that of the cluster: its hosts are
+# slow, so that a reader has time to kill one. It takes a minute.
+@pytest.mark.long
+@pytest.mark.parametrize("page", TUTORIALS, ids=IDS)
 def test_a_tutorial_does_what_it_prints(page: Path, request: pytest.FixtureRequest) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # sockets need a short path
         folder = Path(short)
