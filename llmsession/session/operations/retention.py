@@ -243,7 +243,8 @@ class _Sweep:
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(lease)
                     raise Refused("it was written to while retention was looking at it")
-                await store.delete(row.session)
+                # By our epoch: if this process stood still, another owner may have the session now.
+                await store.delete(row.session, epoch=lease.epoch)
                 runtime.tenants.deleted(row.session)
             runtime.retention_deleted(row.session, limit)
         self._deleted[row.session] = None

@@ -219,6 +219,39 @@ async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
         assert len((await on.manager.open("s")).conversation()) == 2
 
 
+async def test_a_session_that_was_taken_while_retention_stood_still_is_kept() -> None:
+    class Held(MemoryStore):
+        """Holds back a deletion, as a process does that stands still before it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.goes_on = anyio.Event(), anyio.Event()
+
+        async def delete(self, session: str, *, epoch: int | None = None) -> None:
+            self.reached.set()
+            await self.goes_on.wait()
+            await super().delete(session, epoch=epoch)
+
+    store = Held()
+    async with years(store) as stopped, years(store) as other:
+        await stopped.session("s", 0)
+        reports: list[RetentionReport] = []
+        async with anyio.create_task_group() as group:
+
+            async def sweep() -> None:
+                reports.append(await stopped.apply(idle(30), day=90))
+
+            group.start_soon(sweep)
+            await store.reached.wait()
+            session = await other.manager.open("s", takeover=True)
+            assert await (await session.send("still here")).text() == "fine"
+            store.goes_on.set()
+        [report] = reports
+        assert report.deleted == ()
+        assert "another owner" in report.skipped["s"]
+        assert await (await session.send("and again")).text() == "fine"
+
+
 async def test_one_session_that_cannot_be_read_does_not_keep_the_others() -> None:
     async with years() as on:
         for name in ("a", "b", "c"):
