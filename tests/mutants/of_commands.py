@@ -293,6 +293,16 @@ a work that is started while all are being cancelled goes on (rule 8)
     -         if self._is_cancelled:
     +         if False:
     test_a_task_that_is_started_when_all_were_cancelled_is_cancelled_too
+a manager whose group somebody cancelled ends in silence (rule 14)
+    -             raise _cancelled_by_others()
+    +             pass
+    test_a_host_whose_group_somebody_cancels_says_so_when_it_is_left
+
+in session/tasks/timers.py, by session/tasks/test_timers.py
+deadlines are forgotten where somebody cancels their task (rule 14)
+    -             contained_in_work(error)
+    +             raise error
+    test_deadlines_stand_if_somebody_cancels_the_task_alone
 
 in session/actor/turn_runner.py, by session/registry/test_lifecycle.py
 a tool in the grace of its deadline is not named once its turn has ended (invariant 11)

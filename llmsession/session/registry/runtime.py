@@ -171,9 +171,7 @@ class Runtime:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered only once; create another one")
         self._entered = self._accepting = True
-        self._host = TaskHost(
-            self._start, self._end, self._close_parts, cancelled=self._stop_actors
-        )
+        self._host = TaskHost(self._start, self._end, self._close_parts, cancelled=self._stop_all)
         await self._host.enter()
 
     async def leave(self) -> None:
@@ -186,7 +184,7 @@ class Runtime:
 
     def _start(self, group: TaskGroup, tasks: Tasks) -> None:
         loop_calls = LoopCalls(group)
-        self._timers = Timers(group)
+        self._timers = Timers(tasks, loop_calls)
         self._works = Works(tasks, loop_calls, self._work_failed)
         self.evictor.start(self._timers, self._works)
         self._services = Services(
@@ -220,15 +218,22 @@ class Runtime:
         await self.close(leave_open=False)
         await self.stop_works()
         self._services.lease.end()
+        await self._wait_for_threads()
+
+    async def _wait_for_threads(self) -> None:
         left = await self._services.tool_threads.wait_all(self._thread_wait_s)
         if left:
             log = SessionLog(self._logger, "", content=False)
             log.trouble("threads.left", works=list(left), waited_s=self._thread_wait_s)
 
-    def _stop_actors(self) -> None:
+    async def _stop_all(self) -> None:
+        """The manager's tasks are being cancelled: end everything without the usual order."""
         self._accepting = False
         for actor in self.actors:
             actor.stop()
+        self._timers.close()
+        await self.stop_works()
+        await self._wait_for_threads()
 
     async def _close_parts(self) -> None:
         self._accepting = False

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVarTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidInput, work_supervisor
+from llmsession.errors import InvalidInput, SessionClosed, work_supervisor
 from llmsession.store.caller import tell_asyncio
 
 __all__ = ["LoopCalls", "TaskHost", "Tasks", "asyncio_loop"]
@@ -24,9 +24,11 @@ class TaskHost:
 
     It may be left in another task than the one that entered it, as test fixtures and frameworks do.
     *start* gets the task group and the tasks beside it when they are open. When the host is left,
-    *close* ends what runs in them, and *last* is called when nothing runs any more. If something in
-    them raises, both are cancelled (on asyncio also the task that entered), *cancelled* is called
-    while they are ending, and ``leave`` raises the error.
+    *close* ends what runs in them, and *last* is called when nothing runs any more.
+
+    If something in them raises, both are cancelled (on asyncio also the task that entered),
+    *cancelled* is called before they are waited for, and ``leave`` raises the error. The same
+    happens if foreign code cancels the task or the group: then the error is SessionClosed.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class TaskHost:
         start: Callable[[TaskGroup, Tasks], None],
         close: Callable[[], Awaitable[None]],
         last: Callable[[], Awaitable[None]],
-        cancelled: Callable[[], None],
+        cancelled: Callable[[], Awaitable[None]],
     ) -> None:
         self._start = start
         self._close = close
@@ -96,17 +98,24 @@ class TaskHost:
     async def _run(self, ready: anyio.Event) -> None:
         try:
             await self._serve(ready)
-        except anyio.get_cancelled_exc_class():  # the event loop ends before ``leave``
+        except anyio.get_cancelled_exc_class():
+            # An event loop that ends before ``leave`` cancels the task that entered, too.
+            if self._entered_by is not None and not self._entered_by.cancelling():
+                self._fail(_cancelled_by_others())
             raise
         except BaseException as error:
-            self._error = error
-            if self._entered_by is not None and not self._leave.is_set():
-                self._has_cancelled = self._entered_by.cancel("the SessionManager failed")
+            self._fail(error)
         finally:
             ready.set()
             self._left.set()
 
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        if self._entered_by is not None and not self._leave.is_set():
+            self._has_cancelled = self._entered_by.cancel("the SessionManager failed")
+
     async def _serve(self, ready: anyio.Event) -> None:
+        is_closed = False
         try:
             async with anyio.create_task_group() as group, Tasks(group) as tasks:
                 self._start(group, tasks)
@@ -114,12 +123,23 @@ class TaskHost:
                 try:
                     await self._leave.wait()
                     await self._close()
+                    is_closed = True
                 except BaseException:
-                    self._cancelled()
+                    with anyio.CancelScope(shield=True):
+                        await self._cancelled()
                     raise
         finally:
             with anyio.CancelScope(shield=True):
                 await self._last()
+        if not is_closed:  # the group was cancelled, and raises nothing for that
+            raise _cancelled_by_others()
+
+
+def _cancelled_by_others() -> SessionClosed:
+    return SessionClosed(
+        "the SessionManager ended before it was left: code in this process cancelled one of its"
+        " tasks; cancel only tasks that you started"
+    )
 
 
 class Tasks:
