@@ -297,6 +297,11 @@ a manager whose group somebody cancelled ends in silence (rule 14)
     -             raise _cancelled_by_others()
     +             pass
     test_a_host_whose_group_somebody_cancels_says_so_when_it_is_left
+a task that somebody cancels before its first step never ends (rule 11)
+    -             start_again()
+    +             pass
+    session/tasks/test_works.py
+    test_work_whose_task_somebody_cancels_before_its_first_step_is_done_all_the_same
 
 in session/tasks/timers.py, by session/tasks/test_timers.py
 deadlines are forgotten where somebody cancels their task (rule 14)

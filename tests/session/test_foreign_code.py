@@ -389,6 +389,18 @@ async def test_the_task_of_the_deadlines_that_is_cancelled_alone_ends_no_session
         assert await on.say("again") == "two"
 
 
+@ON_ASYNCIO
+async def test_a_session_is_opened_although_somebody_cancels_the_task_before_it_has_begun() -> None:
+    async with stage(["one"]) as on:
+        await on.session.close()
+        opening = asyncio.create_task(on.manager.open("s"))
+        await asyncio.sleep(0)
+        task_named("llmsession load of s").cancel()
+        with anyio.fail_after(SOON_S):
+            on.session = await opening
+        assert await on.say("hello") == "one"
+
+
 def test_a_loop_that_ends_before_its_tools_leaves_no_result_of_them() -> None:
     store = MemoryStore()
 

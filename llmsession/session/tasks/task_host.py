@@ -157,6 +157,8 @@ class Tasks:
         self._supervisor = asyncio.current_task() if self._loop is not None else None
         self._running: dict[asyncio.Task[None], Callable[[], None]] = {}
         """The tasks of the loop, each with what cancels it."""
+        self._unbegun: dict[object, Callable[[], None]] = {}
+        """Those that have not run a step yet, each with what starts it again."""
         self._is_cancelled = False
         self._error: BaseException | None = None
         self._emptied: anyio.Event | None = None
@@ -168,7 +170,9 @@ class Tasks:
         cancel: Callable[[], None],
         name: str,
     ) -> None:
-        """Run ``function(*args)`` in a task. *cancel* cancels a scope that it enters at once."""
+        """Run ``function(*args)`` in a task. It calls ``adopt`` at once, and enters a scope that
+        *cancel* cancels.
+        """
         # A task factory of the program's own may begin a task in the middle of its caller, which
         # the group knows how to prevent.
         if self._loop is None or self._loop.get_task_factory() is not None:
@@ -176,16 +180,26 @@ class Tasks:
             return
         task = self._loop.create_task(function(*args), name=name)
         self._running[task] = cancel
+        self._unbegun[task] = lambda: self.start(function, *args, cancel=cancel, name=name)
         task.add_done_callback(self._ended)
         if self._is_cancelled:
             cancel()
 
     def adopt(self) -> None:
-        """In a task that was started here: say who supervises it, for ``contained_in_work``."""
+        """In a task that was started here: it has begun. This also says who supervises it, for
+        ``contained_in_work``.
+        """
         work_supervisor.set(self._supervisor)
+        if self._unbegun:
+            self._unbegun.pop(asyncio.current_task(), None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        start_again = self._unbegun.pop(task, None)
+        if start_again is not None and task.cancelled():
+            # Task.cancel() came before its first step. So nothing in it could say that it ended,
+            # and somebody may wait for that.
+            start_again()
         # One that was cancelled by Task.cancel() ends alone. At the end of the event loop the
         # supervisor is cancelled, too.
         error = None if task.cancelled() else task.exception()
