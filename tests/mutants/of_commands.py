@@ -309,6 +309,14 @@ deadlines are forgotten where somebody cancels their task (rule 14)
     +             raise error
     test_deadlines_stand_if_somebody_cancels_the_task_alone
 
+in session/actor/turn_runner.py, by session/registry/test_release.py
+what ignores its cancellation is asked for ever where the session has gone (rule 8)
+    - for work in tuple(run.works.values()):
+    -             self._works.cancel(run, work)
+    + for work in run.works.values():
+    +             work.cancel()
+    test_a_tool_that_ignores_its_cancellation_is_left_alone_when_its_session_has_gone
+
 in session/actor/turn_runner.py, by session/registry/test_lifecycle.py
 a tool in the grace of its deadline is not named once its turn has ended (invariant 11)
     - self._core.still_running.update(n for n, work in run.works.items() if not work.is_done)
