@@ -89,6 +89,12 @@ work goes on before it is known what was taken meanwhile (docs/how-to/keep-sessi
     +             pass
     test_what_was_taken_while_the_store_was_cut_off_is_fenced_before_anything_begins
 
+in session/registry/activation_table.py, by session/registry/test_owner_lease.py
+a session is served that was taken while it was loaded (docs/how-to/keep-sessions.md)
+    -         elif session in self._busy:
+    +         elif session is None:
+    test_a_session_that_is_taken_while_it_is_loaded_is_not_served
+
 in session/actor/recovery.py, by session/log/test_fold.py
 a turn that a crash left open never ends (invariant 2)
     -         if turn is not running

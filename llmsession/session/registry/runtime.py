@@ -198,8 +198,8 @@ class Runtime:
             lease=OwnerLease(
                 self.given_store,
                 self.owner,
-                live=lambda: tuple(self._table.actors),
-                found=self._fence_older,
+                live=lambda: self._table.sessions,
+                found=self._table.taken,
                 run_work=self.run_work,
                 log_trouble=partial(log_trouble, self._logger),
             ),
@@ -288,12 +288,6 @@ class Runtime:
     def is_lease_valid(self) -> bool:
         """Does this manager hold its sessions for certain? Call it after ``enter``."""
         return self._services.lease.is_valid
-
-    def _fence_older(self, session: str, epoch: int) -> None:
-        """The store has *session* under *epoch*: an actor of an earlier one has lost it."""
-        actor = self.find_live(session)
-        if actor is not None and actor.core.journal.lease.epoch < epoch:
-            actor.report(actor.fence)
 
     # Works.
 
@@ -497,9 +491,11 @@ class Runtime:
     ) -> Actor:
         """The live actor of a session that was created or loaded. *runners* ran its tools last.
 
-        Raises StoreError if its tenant has a budget and the tenant's spending cannot be read.
+        Raises StoreError if its tenant has a budget and the tenant's spending cannot be read, or if
+        it was taken meanwhile.
         """
         await self.tenant_logs.load_budget(tenant_of(state.labels))
+        self._table.check_held(lease)
         actor = Actor(
             state=state,
             config=config,
