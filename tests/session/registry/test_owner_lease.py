@@ -262,6 +262,19 @@ async def test_a_session_that_is_taken_while_it_is_loaded_is_not_served(is_told:
         assert manager.live == ()
 
 
+async def test_what_was_taken_while_the_store_was_cut_off_a_second_time_is_fenced_as_well() -> None:
+    async with gated() as (_, session, store):
+        store.gates["epochs"] = anyio.Event()
+        store.renew()
+        await settled()
+        await store.acquire("s", Owner("other"), takeover=True)
+        store.renew()
+        await settled()
+        store.gates["epochs"].set()
+        await settled()
+        assert session.status().phase == "moved"
+
+
 class Odd(LeasingMemory):
     """Raises wherever it is asked for its lease."""
 
