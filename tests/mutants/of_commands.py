@@ -293,6 +293,29 @@ a work that is started while all are being cancelled goes on (rule 8)
     -         if self._is_cancelled:
     +         if False:
     test_a_task_that_is_started_when_all_were_cancelled_is_cancelled_too
+a manager whose group somebody cancelled ends in silence (rule 14)
+    -             raise _cancelled_by_others()
+    +             pass
+    test_a_host_whose_group_somebody_cancels_says_so_when_it_is_left
+a task that somebody cancels before its first step never ends (rule 11)
+    -             start_again()
+    +             pass
+    session/tasks/test_works.py
+    test_work_whose_task_somebody_cancels_before_its_first_step_is_done_all_the_same
+
+in session/tasks/timers.py, by session/tasks/test_timers.py
+deadlines are forgotten where somebody cancels their task (rule 14)
+    -             contained_in_work(error)
+    +             raise error
+    test_deadlines_stand_if_somebody_cancels_the_task_alone
+
+in session/actor/turn_runner.py, by session/registry/test_release.py
+what ignores its cancellation is asked for ever where the session has gone (rule 8)
+    - for work in tuple(run.works.values()):
+    -             self._works.cancel(run, work)
+    + for work in run.works.values():
+    +             work.cancel()
+    test_a_tool_that_ignores_its_cancellation_is_left_alone_when_its_session_has_gone
 
 in session/actor/turn_runner.py, by session/registry/test_lifecycle.py
 a tool in the grace of its deadline is not named once its turn has ended (invariant 11)

@@ -88,6 +88,16 @@ work goes on before it is known what was taken meanwhile (docs/how-to/keep-sessi
     -             self._is_asking = True
     +             pass
     test_what_was_taken_while_the_store_was_cut_off_is_fenced_before_anything_begins
+what was taken in a second cut is not looked for (docs/how-to/keep-sessions.md)
+    -         self._is_behind = True
+    +         self._is_behind = not self._is_asking
+    test_what_was_taken_while_the_store_was_cut_off_a_second_time_is_fenced_as_well
+
+in session/registry/activation_table.py, by session/registry/test_owner_lease.py
+a session is served that was taken while it was loaded (docs/how-to/keep-sessions.md)
+    -         elif session in self._busy:
+    +         elif session is None:
+    test_a_session_that_is_taken_while_it_is_loaded_is_not_served
 
 in session/actor/recovery.py, by session/log/test_fold.py
 a turn that a crash left open never ends (invariant 2)

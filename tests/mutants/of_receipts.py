@@ -108,6 +108,12 @@ a tenant's budget is not looked at (docs/how-to/limit-costs.md)
     + return None
     test_all_sessions_of_a_tenant_spend_one_budget_and_no_other_tenants
 
+in session/core/account.py, by session/core/test_shared_tenants.py
+what a session spent that has ended here is held for ever (docs/how-to/limit-costs.md)
+    -         self._has_left = True
+    +         pass
+    test_what_a_stream_spent_whose_session_was_taken_holds_no_part_of_the_budget
+
 in session/core/shared_tenants.py, by session/core/test_shared_tenants.py
 a slice of a shared budget is never used up (docs/how-to/limit-costs.md)
     - if part is None or part.without(account.used).is_used_up:

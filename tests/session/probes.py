@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import (
@@ -46,6 +47,7 @@ __all__ = [
     "run_virtually",
     "said",
     "settle",
+    "task_named",
     "unpaired",
 ]
 
@@ -221,3 +223,9 @@ def differences(left: SessionState, right: SessionState) -> list[str]:
         for name, mine, theirs in pairs
         if _plain(mine) != _plain(theirs)
     ]
+
+
+def task_named(name: str) -> asyncio.Task[Any]:
+    """The one task of asyncio's loop with this *name*."""
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == name]
+    return task

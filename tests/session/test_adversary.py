@@ -37,6 +37,7 @@ from llmsession import (
 from llmsession.compaction.policies import Balanced
 from llmsession.session.core.subscriptions import Subscriptions
 from llmsession.session.manager import runtime_of
+from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
@@ -659,8 +660,8 @@ async def test_a_second_native_cancellation_does_not_tear_the_end_of_a_manager()
 
 
 async def test_deadlines_that_were_cancelled_do_not_pile_up() -> None:
-    async with anyio.create_task_group() as group:
-        timers = Timers(group)
+    async with anyio.create_task_group() as group, Tasks(group) as tasks:
+        timers = Timers(tasks, LoopCalls(group))
         for _ in range(20 * PRUNE_AT):
             timers.after(600, lambda: None).cancel()
         assert len(timers._heap) <= PRUNE_AT

@@ -57,8 +57,9 @@ from llmsession.turns.stream import (
     UsageReported,
 )
 from llmsession.turns.usage import AppliedEdit
-from tests.session.actors import PATIENCE_S
+from tests.session.actors import PATIENCE_S, settled, stage
 from tests.session.odd_values import ERRORS, OBJECTS, Number, Text, Word
+from tests.session.probes import task_named
 
 Act: TypeAlias = Callable[[], Any]
 """What foreign code does where it is called: returns anything, or raises anything."""
@@ -377,6 +378,27 @@ async def test_a_provider_whose_task_is_cancelled_alone_costs_its_own_turn(
     await life.live(SessionConfig(model="odd"), how.__name__)
     assert [outcome.status for _, outcome in life.answered] == ["failed"] * 3 + ["committed"]
     assert anyio.current_time() - began < SOON_S
+
+
+@ON_ASYNCIO
+async def test_the_task_of_the_deadlines_that_is_cancelled_alone_ends_no_session() -> None:
+    async with stage(["one", "two"]) as on:
+        await on.say("hello")
+        task_named("llmsession timers").cancel()
+        await settled()
+        assert await on.say("again") == "two"
+
+
+@ON_ASYNCIO
+async def test_a_session_is_opened_although_somebody_cancels_the_task_before_it_has_begun() -> None:
+    async with stage(["one"]) as on:
+        await on.session.close()
+        opening = asyncio.create_task(on.manager.open("s"))
+        await asyncio.sleep(0)
+        task_named("llmsession load of s").cancel()
+        with anyio.fail_after(SOON_S):
+            on.session = await opening
+        assert await on.say("hello") == "one"
 
 
 def test_a_loop_that_ends_before_its_tools_leaves_no_result_of_them() -> None:

@@ -343,9 +343,7 @@ class TurnQueue:
 
     def _drop(self, run: Run, error: SessionError, event: e.Fenced | e.StoreLost) -> None:
         run.outcome.fail(error)
-        for work in run.works.values():
-            work.cancel()
-        self.runner.feed(run, event)
+        self.runner.drop(run, event)
 
     def abandon(self, error: SessionError, *, fenced: bool) -> None:
         """This owner can write nothing more: leave every turn to recovery, and fail its callers."""

@@ -125,6 +125,14 @@ class TurnRunner:
             self._ended(run)
             self.compactor.results.consider()
 
+    def drop(self, run: Run, event: e.Fenced | e.StoreLost) -> None:
+        """Leave the turn to its next owner. What runs for it here is cancelled, and nothing waits
+        for that.
+        """
+        for work in tuple(run.works.values()):
+            self._works.cancel(run, work)
+        self.feed(run, event)
+
     def start(self, run: Run) -> None:
         """Start the turn. Its user message is durable."""
         self._start_clock(run)

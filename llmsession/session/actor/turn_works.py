@@ -46,7 +46,9 @@ class RunWorks:
         run.timers[name] = self._core.timers.after(delay_s, partial(self._core.report, fire))
 
     def cancel(self, run: Run, work: Work) -> None:
-        """Stop one work of a turn that continues. After the grace period nothing waits for it."""
+        """Stop one work of a turn that continues, or of one that is dropped. After the grace period
+        it is abandoned.
+        """
         if work.is_done:
             return
         work.cancel()

@@ -48,6 +48,7 @@ class Account:
         """Requests for summaries that are not yet in ``_spent`` and not in ``_summaries``."""
         self._charged = state.charged
         self._spent: Spending | None = None
+        self._has_left = False
 
     def add(self, request: ModelRequest) -> None:
         """The stream of *request* has ended, whether complete or broken off."""
@@ -66,6 +67,7 @@ class Account:
 
     def leave(self) -> None:
         """The session is no longer live here."""
+        self._has_left = True
         if self.tenant is not None:
             self._tenants.left(self.tenant, self._session)
 
@@ -102,7 +104,11 @@ class Account:
 
     def tell_tenant(self) -> None:
         """Update the sum of the session's tenant, if it has one whose sum is in use."""
-        if self.tenant is not None and self._tenants.is_summed(self.tenant):
+        if self.tenant is None or not self._tenants.is_summed(self.tenant):
+            return
+        if self._has_left:
+            self._tenants.note_late(self.tenant, self._session, self.spent())
+        else:
             self._tenants.note(self.tenant, self._session, self.spent(), self._unrecorded)
 
     def _unrecorded(self) -> Spending:

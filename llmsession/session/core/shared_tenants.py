@@ -121,6 +121,11 @@ class SharedTenants(Tenants):
             # It may never be appended. Only the store knows now what was spent.
             account.seen, account.part = Spending(), None
 
+    def note_late(self, tenant: str, session: str, spent: Spending) -> None:
+        """See ``Tenants.note_late``. The store will not count it, so it is not pending either:
+        nothing would ever take it back.
+        """
+
     def pending(self, tenant: str) -> Spending:
         """What the sessions of *tenant* that are live here have spent, and the store has not
         counted yet.

@@ -92,6 +92,12 @@ class Tenants:
     def left(self, tenant: str, session: str) -> None:
         """*session* is no longer live here."""
 
+    def note_late(self, tenant: str, session: str, spent: Spending) -> None:
+        """*session*, which has left, has spent *spent* in total. What is new of it is in no log,
+        and will not be.
+        """
+        self.note(tenant, session, spent)
+
     def has_room(self, tenant: str) -> bool:
         """May a request begin now, as far as the budget is shared with other managers?"""
         return True

@@ -8,8 +8,14 @@ from typing import TypeAlias
 
 import anyio
 
-from llmsession.errors import SessionClosed, contained_in_task, contained_in_work, error_text
-from llmsession.store.protocol import Store
+from llmsession.errors import (
+    SessionClosed,
+    StoreError,
+    contained_in_task,
+    contained_in_work,
+    error_text,
+)
+from llmsession.store.protocol import Lease, Store
 
 from ..actor.actor import Actor
 from ..tasks.promise import Promise
@@ -47,6 +53,13 @@ class ActivationTable:
         self._on_abandoned = on_abandoned
         self._busy: dict[str, Promise[None]] = {}
         """Sessions that are being created, loaded or released."""
+        self._taken: dict[str, int] = {}
+        """The epochs under which other owners took some of these meanwhile."""
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sessions that are live, or are being created, loaded or released."""
+        return tuple(dict.fromkeys((*self.actors, *self._busy)))
 
     def add(self, actor: Actor) -> None:
         """*actor* is live from now on."""
@@ -56,6 +69,21 @@ class ActivationTable:
         """*actor* accepts no commands any more."""
         if self.actors.get(actor.session) is actor:
             del self.actors[actor.session]
+
+    def taken(self, session: str, epoch: int) -> None:
+        """The store has *session* under *epoch*: who had an earlier one has lost it."""
+        actor = self.actors.get(session)
+        if actor is not None:
+            if actor.core.journal.lease.epoch < epoch:
+                actor.report(actor.fence)
+        elif session in self._busy:
+            self._taken[session] = max(epoch, self._taken.get(session, 0))
+
+    def check_held(self, lease: Lease) -> None:
+        """Raises StoreError if the session of *lease* was ``taken`` while it was loaded."""
+        if self._taken.get(lease.session, 0) > lease.epoch:
+            message = f"another owner took session {lease.session!r} while it was loaded"
+            raise StoreError(f"{message}; open it again", committed=None)
 
     # Activation.
 
@@ -118,8 +146,7 @@ class ActivationTable:
                 # was cancelled.
                 stopped = f"the SessionManager was closed while it loaded session {session!r}"
                 activated.fail(SessionClosed(stopped))
-                del self._busy[session]
-                busy.set(None)
+                self._end_busy(session, busy)
 
         self._run_work(f"load of {session}", work)
         try:
@@ -169,8 +196,12 @@ class ActivationTable:
         try:
             yield
         finally:
-            del self._busy[session]
-            busy.set(None)
+            self._end_busy(session, busy)
+
+    def _end_busy(self, session: str, busy: Promise[None]) -> None:
+        del self._busy[session]
+        self._taken.pop(session, None)
+        busy.set(None)
 
     async def close_all(self, *, leave_open: bool) -> list[Closed]:
         """Close every session, also those that are being activated."""

@@ -171,9 +171,7 @@ class Runtime:
         if self._entered:
             raise InvalidInput("a SessionManager can be entered only once; create another one")
         self._entered = self._accepting = True
-        self._host = TaskHost(
-            self._start, self._end, self._close_parts, cancelled=self._stop_actors
-        )
+        self._host = TaskHost(self._start, self._end, self._close_parts, cancelled=self._stop_all)
         await self._host.enter()
 
     async def leave(self) -> None:
@@ -186,7 +184,7 @@ class Runtime:
 
     def _start(self, group: TaskGroup, tasks: Tasks) -> None:
         loop_calls = LoopCalls(group)
-        self._timers = Timers(group)
+        self._timers = Timers(tasks, loop_calls)
         self._works = Works(tasks, loop_calls, self._work_failed)
         self.evictor.start(self._timers, self._works)
         self._services = Services(
@@ -200,8 +198,8 @@ class Runtime:
             lease=OwnerLease(
                 self.given_store,
                 self.owner,
-                live=lambda: tuple(self._table.actors),
-                found=self._fence_older,
+                live=lambda: self._table.sessions,
+                found=self._table.taken,
                 run_work=self.run_work,
                 log_trouble=partial(log_trouble, self._logger),
             ),
@@ -220,15 +218,22 @@ class Runtime:
         await self.close(leave_open=False)
         await self.stop_works()
         self._services.lease.end()
+        await self._wait_for_threads()
+
+    async def _wait_for_threads(self) -> None:
         left = await self._services.tool_threads.wait_all(self._thread_wait_s)
         if left:
             log = SessionLog(self._logger, "", content=False)
             log.trouble("threads.left", works=list(left), waited_s=self._thread_wait_s)
 
-    def _stop_actors(self) -> None:
+    async def _stop_all(self) -> None:
+        """The manager's tasks are being cancelled: end everything without the usual order."""
         self._accepting = False
         for actor in self.actors:
             actor.stop()
+        self._timers.close()
+        await self.stop_works()
+        await self._wait_for_threads()
 
     async def _close_parts(self) -> None:
         self._accepting = False
@@ -283,12 +288,6 @@ class Runtime:
     def is_lease_valid(self) -> bool:
         """Does this manager hold its sessions for certain? Call it after ``enter``."""
         return self._services.lease.is_valid
-
-    def _fence_older(self, session: str, epoch: int) -> None:
-        """The store has *session* under *epoch*: an actor of an earlier one has lost it."""
-        actor = self.find_live(session)
-        if actor is not None and actor.core.journal.lease.epoch < epoch:
-            actor.report(actor.fence)
 
     # Works.
 
@@ -492,9 +491,11 @@ class Runtime:
     ) -> Actor:
         """The live actor of a session that was created or loaded. *runners* ran its tools last.
 
-        Raises StoreError if its tenant has a budget and the tenant's spending cannot be read.
+        Raises StoreError if its tenant has a budget and the tenant's spending cannot be read, or if
+        it was taken meanwhile.
         """
         await self.tenant_logs.load_budget(tenant_of(state.labels))
+        self._table.check_held(lease)
         actor = Actor(
             state=state,
             config=config,

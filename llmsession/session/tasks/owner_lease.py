@@ -51,6 +51,8 @@ class OwnerLease:
         self._log_trouble = log_trouble
         self._is_asking = False
         """Is it not known yet who took what while the store was cut off?"""
+        self._is_behind = False
+        """Was it cut off again since it was asked last?"""
         self._changed: anyio.Event | None = None
         self._is_lost = False
         self._is_over = False
@@ -103,19 +105,22 @@ class OwnerLease:
 
     def missed(self) -> None:
         """See ``OwnerListener``. Until it is known what was taken, the lease is not valid."""
+        self._is_behind = True
         if not self._is_asking and not self._is_over:
             self._is_asking = True
             self._run_work("look for sessions that were taken", self._ask)
 
     async def _ask(self) -> None:
         try:
-            is_known = await self._ask_all()
-            while not is_known:
-                await anyio.sleep(RETRY_S)
+            while self._is_behind:
+                self._is_behind = False
                 is_known = await self._ask_all()
-            # The actors of sessions that were taken are fenced before anybody here goes on.
-            for _ in range(2):
-                await checkpoint()
+                while not is_known:
+                    await anyio.sleep(RETRY_S)
+                    is_known = await self._ask_all()
+                # The actors of sessions that were taken are fenced before anybody here goes on.
+                for _ in range(2):
+                    await checkpoint()
         finally:
             self._is_asking = False
             if self._changed is not None:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVarTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from llmsession.errors import InvalidInput, work_supervisor
+from llmsession.errors import InvalidInput, SessionClosed, work_supervisor
 from llmsession.store.caller import tell_asyncio
 
 __all__ = ["LoopCalls", "TaskHost", "Tasks", "asyncio_loop"]
@@ -24,9 +24,11 @@ class TaskHost:
 
     It may be left in another task than the one that entered it, as test fixtures and frameworks do.
     *start* gets the task group and the tasks beside it when they are open. When the host is left,
-    *close* ends what runs in them, and *last* is called when nothing runs any more. If something in
-    them raises, both are cancelled (on asyncio also the task that entered), *cancelled* is called
-    while they are ending, and ``leave`` raises the error.
+    *close* ends what runs in them, and *last* is called when nothing runs any more.
+
+    If something in them raises, both are cancelled (on asyncio also the task that entered),
+    *cancelled* is called before they are waited for, and ``leave`` raises the error. The same
+    happens if foreign code cancels the task or the group: then the error is SessionClosed.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class TaskHost:
         start: Callable[[TaskGroup, Tasks], None],
         close: Callable[[], Awaitable[None]],
         last: Callable[[], Awaitable[None]],
-        cancelled: Callable[[], None],
+        cancelled: Callable[[], Awaitable[None]],
     ) -> None:
         self._start = start
         self._close = close
@@ -96,17 +98,24 @@ class TaskHost:
     async def _run(self, ready: anyio.Event) -> None:
         try:
             await self._serve(ready)
-        except anyio.get_cancelled_exc_class():  # the event loop ends before ``leave``
+        except anyio.get_cancelled_exc_class():
+            # An event loop that ends before ``leave`` cancels the task that entered, too.
+            if self._entered_by is not None and not self._entered_by.cancelling():
+                self._fail(_cancelled_by_others())
             raise
         except BaseException as error:
-            self._error = error
-            if self._entered_by is not None and not self._leave.is_set():
-                self._has_cancelled = self._entered_by.cancel("the SessionManager failed")
+            self._fail(error)
         finally:
             ready.set()
             self._left.set()
 
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        if self._entered_by is not None and not self._leave.is_set():
+            self._has_cancelled = self._entered_by.cancel("the SessionManager failed")
+
     async def _serve(self, ready: anyio.Event) -> None:
+        is_closed = False
         try:
             async with anyio.create_task_group() as group, Tasks(group) as tasks:
                 self._start(group, tasks)
@@ -114,12 +123,23 @@ class TaskHost:
                 try:
                     await self._leave.wait()
                     await self._close()
+                    is_closed = True
                 except BaseException:
-                    self._cancelled()
+                    with anyio.CancelScope(shield=True):
+                        await self._cancelled()
                     raise
         finally:
             with anyio.CancelScope(shield=True):
                 await self._last()
+        if not is_closed:  # the group was cancelled, and raises nothing for that
+            raise _cancelled_by_others()
+
+
+def _cancelled_by_others() -> SessionClosed:
+    return SessionClosed(
+        "the SessionManager ended before it was left: code in this process cancelled one of its"
+        " tasks; cancel only tasks that you started"
+    )
 
 
 class Tasks:
@@ -137,6 +157,8 @@ class Tasks:
         self._supervisor = asyncio.current_task() if self._loop is not None else None
         self._running: dict[asyncio.Task[None], Callable[[], None]] = {}
         """The tasks of the loop, each with what cancels it."""
+        self._unbegun: dict[object, Callable[[], None]] = {}
+        """Those that have not run a step yet, each with what starts it again."""
         self._is_cancelled = False
         self._error: BaseException | None = None
         self._emptied: anyio.Event | None = None
@@ -148,7 +170,9 @@ class Tasks:
         cancel: Callable[[], None],
         name: str,
     ) -> None:
-        """Run ``function(*args)`` in a task. *cancel* cancels a scope that it enters at once."""
+        """Run ``function(*args)`` in a task. It calls ``adopt`` at once, and enters a scope that
+        *cancel* cancels.
+        """
         # A task factory of the program's own may begin a task in the middle of its caller, which
         # the group knows how to prevent.
         if self._loop is None or self._loop.get_task_factory() is not None:
@@ -156,16 +180,26 @@ class Tasks:
             return
         task = self._loop.create_task(function(*args), name=name)
         self._running[task] = cancel
+        self._unbegun[task] = lambda: self.start(function, *args, cancel=cancel, name=name)
         task.add_done_callback(self._ended)
         if self._is_cancelled:
             cancel()
 
     def adopt(self) -> None:
-        """In a task that was started here: say who supervises it, for ``contained_in_work``."""
+        """In a task that was started here: it has begun. This also says who supervises it, for
+        ``contained_in_work``.
+        """
         work_supervisor.set(self._supervisor)
+        if self._unbegun:
+            self._unbegun.pop(asyncio.current_task(), None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        start_again = self._unbegun.pop(task, None)
+        if start_again is not None and task.cancelled():
+            # Task.cancel() came before its first step. So nothing in it could say that it ended,
+            # and somebody may wait for that.
+            start_again()
         # One that was cancelled by Task.cancel() ends alone. At the end of the event loop the
         # supervisor is cancelled, too.
         error = None if task.cancelled() else task.exception()

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from itertools import count
 
 import anyio
-from anyio.abc import TaskGroup
 
-from .task_host import LoopCalls
+from llmsession.errors import contained_in_work, starting_scope
+
+from .task_host import LoopCalls, Tasks
 
 __all__ = ["Timer", "Timers"]
 
@@ -51,9 +52,9 @@ class Timers:
     task one turn after it was set, if it still stands.
     """
 
-    def __init__(self, group: TaskGroup) -> None:
-        self._group = group
-        self._loop_calls = LoopCalls(group)
+    def __init__(self, tasks: Tasks, loop_calls: LoopCalls) -> None:
+        self._tasks = tasks
+        self._loop_calls = loop_calls
         self._heap: list[tuple[float, int, Timer]] = []
         self._prune_at = PRUNE_AT
         self._order = count()
@@ -74,7 +75,8 @@ class Timers:
             self._prune()
         if not self._running:
             self._running = True
-            self._group.start_soon(self._run, name="llmsession timers")
+            scope = anyio.CancelScope()
+            self._tasks.start(self._run, scope, cancel=scope.cancel, name="llmsession timers")
         elif timer.at < self._wakes_at and not self._is_looking:
             self._is_looking = True
             self._loop_calls.call_soon(self._wake_if_earlier)
@@ -99,19 +101,31 @@ class Timers:
         heapq.heapify(self._heap)
         self._prune_at = max(PRUNE_AT, 2 * len(self._heap))
 
-    async def _run(self) -> None:
+    async def _run(self, scope: anyio.CancelScope) -> None:
+        self._tasks.adopt()
+        starting_scope.set(scope)
         try:
-            while self._drop_cancelled():
-                due = self._heap[0][0]
-                if due > anyio.current_time():
-                    self._wake, self._wakes_at = anyio.Event(), due
-                    with anyio.move_on_after(due - anyio.current_time()):
-                        await self._wake.wait()
-                    continue
-                heapq.heappop(self._heap)[2].fire()
+            with scope:
+                while self._drop_cancelled():
+                    due = self._heap[0][0]
+                    if due > anyio.current_time():
+                        await self._sleep_until(due)
+                    else:
+                        heapq.heappop(self._heap)[2].fire()
         finally:
             self._running = False
             self._wake, self._wakes_at = None, -math.inf
+
+    async def _sleep_until(self, due: float) -> None:
+        wake = anyio.Event()
+        self._wake, self._wakes_at = wake, due
+        try:
+            with anyio.move_on_after(due - anyio.current_time()):
+                await wake.wait()
+        except anyio.get_cancelled_exc_class() as error:
+            # Foreign code may cancel this task alone, by asyncio's Task.cancel(). That must not
+            # cost the deadlines of all sessions.
+            contained_in_work(error)
 
     def _drop_cancelled(self) -> bool:
         while self._heap and self._heap[0][2].is_cancelled:

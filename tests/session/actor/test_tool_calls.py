@@ -15,6 +15,7 @@ from llmsession import (
     DuplicateToolResult,
     InvalidConfig,
     InvalidInput,
+    SessionClosed,
     SessionConfig,
     SessionManager,
     Tool,
@@ -42,6 +43,7 @@ from tests.session.actors import (
     stage,
 )
 from tests.session.core.test_session_log import recorder
+from tests.session.probes import task_named
 
 
 def results(on: Stage, position: int = 2) -> list[ToolResultBlock]:
@@ -219,6 +221,31 @@ async def test_a_thread_that_never_ends_holds_the_manager_for_thread_wait_s_and_
         (entry,) = [entry for entry in entries if entry["event"] == "threads.left"]
         assert (entry["works"], entry["log_level"]) == (["tool t c in s"], "warning")
         assert runtime_of(manager).running_works == ()
+    finally:
+        tool.release.set()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_thread_that_never_ends_does_not_hold_a_manager_that_was_cancelled() -> None:
+    tool = Blocking()
+    logger, entries = recorder()
+    provider = ScriptedProvider([call("t", id="c"), "ok"])
+    try:
+        with pytest.raises(SessionClosed):
+            async with SessionManager(
+                provider=provider, thread_wait_s=0.05, logger=logger
+            ) as manager:
+                config = SessionConfig(model="m", tools=(Tool(name="t", run=tool),))
+                session = await manager.create(config, session_id="s")
+                await session.send("go")
+                await tool.started()
+                task_named("llmsession manager").cancel()
+                await anyio.sleep_forever()
+        assert not tool.ended.is_set()
+        assert ["tool t c in s"] in [
+            entry["works"] for entry in entries if entry["event"] == "threads.left"
+        ]
     finally:
         tool.release.set()
 

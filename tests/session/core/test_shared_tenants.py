@@ -13,11 +13,13 @@ import pytest
 
 from llmsession import (
     BudgetExhausted,
+    CompactionConfig,
     LLMSession,
     MemoryStore,
     Price,
     SessionConfig,
     SessionManager,
+    SessionMoved,
     Spending,
     SpendingBudget,
     Store,
@@ -29,11 +31,15 @@ from llmsession.session.core.account import Account
 from llmsession.session.core.shared_tenants import HOLD_S, SLICES
 from llmsession.session.core.tenants import Tenants
 from llmsession.session.log.read_state import read_state
-from llmsession.store import Appended, AppendResult, Batch, Lost
+from llmsession.session.manager import runtime_of
+from llmsession.session.values.config import SummariserConfig
+from llmsession.store import Appended, AppendResult, Batch, Lost, Owner
 from llmsession.store.counting import Amounts
 from llmsession.testing.scripted import ScriptedProvider, say
-from llmsession.turns.request import Request, StepTag
+from llmsession.turns.request import Profile, Request, StepTag
 from llmsession.turns.spending.prices import PriceTable
+from tests.session.actors import settled
+from tests.session.compacting.conversations import one_call_a_turn, tools
 
 CONFIG = SessionConfig(model="m")
 PRICES = {"m": Price.usd(1, 10)}
@@ -243,6 +249,58 @@ async def test_a_batch_that_was_surely_not_written_is_not_counted_and_frees_its_
         await said(session)
         assert await is_refused(session)
         assert await manager.tenant_spending("acme") == await spent_in_logs(store)
+
+
+async def test_what_a_stream_spent_whose_session_was_taken_holds_no_part_of_the_budget() -> None:
+    store = MemoryStore()
+    cost = Usage(output_tokens=COST)
+    replies = [say("half of it").costing(cost).hanging(at=2), *2 * [say("hi").costing(cost)]]
+    async with SessionManager(
+        provider=ScriptedProvider(replies),
+        store=store,
+        prices=PRICES,
+        tenant_budgets={"acme": SpendingBudget(max_tokens=15)},
+    ) as manager:
+        lost = await manager.create(CONFIG, tenant="acme")
+        turn = await lost.send("go")
+        await anyio.sleep(1)
+        assert lost.usage().total.output_tokens == COST
+        await store.acquire(lost.id, Owner("another"), takeover=True)
+        with pytest.raises(SessionMoved):
+            await lost.label(title="x")
+        with pytest.raises(SessionMoved):
+            await turn.outcome()
+        assert await manager.tenant_spending("acme") == await spent_in_logs(store)
+        other = await manager.create(CONFIG, tenant="acme")
+        await said(other)
+        with anyio.fail_after(60):  # 5 of 15 are left
+            await said(other)
+
+
+async def test_what_a_summary_spent_that_a_close_cut_off_holds_no_part_of_the_budget() -> None:
+    store = MemoryStore()
+    summary = say("short").costing(Usage(output_tokens=COST)).hanging(at=1)
+    compaction = CompactionConfig(
+        keep_recent_turns=1,
+        schedule="at_once",
+        summariser=SummariserConfig(model="small", improve_results=True),
+    )
+    async with SessionManager(
+        provider=ScriptedProvider(one_call_a_turn),
+        summariser=ScriptedProvider([summary], profile=Profile(window_tokens=200_000)),
+        store=store,
+        tenant_budgets={"acme": SpendingBudget(max_tokens=1_000_000)},
+    ) as manager:
+        session = await manager.create(
+            SessionConfig(model="m", tools=tools(), compaction=compaction), tenant="acme"
+        )
+        for _ in range(2):
+            await said(session)
+        await settled()
+        assert runtime_of(manager).running_works == (f"summary of c1 in {session.id}",)
+        await session.close()
+        spent = await manager.tenant_spending("acme")
+        assert spent.tokens == (await spent_in_logs(store)).tokens
 
 
 async def test_what_was_spent_and_is_not_written_yet_is_not_reserved_again() -> None:

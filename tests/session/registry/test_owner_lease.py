@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
+from typing import Any
 
 import anyio
 import msgspec
@@ -27,7 +28,7 @@ from llmsession.store import Appended, AppendResult, Batch, MemoryStore, Owner, 
 from llmsession.store.caller import Caller
 from llmsession.testing.scripted import Scripted, ScriptedProvider, call, say
 from llmsession.turns.request import Request, StepTag
-from tests.session.actors import first, settled
+from tests.session.actors import first, meanwhile, settled
 
 
 class LeasingMemory(MemoryStore):
@@ -212,6 +213,66 @@ async def test_news_of_an_older_epoch_and_of_a_session_that_is_not_here_change_n
         listener.taken("s", 1)
         listener.taken("nobody", 7)
         assert await (await session.send("hello")).text() == "hi"
+
+
+class Gated(LeasingMemory):
+    """What its methods answer is on its way while there is a gate of their name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[str, anyio.Event] = {}
+
+    async def read(self, session: str, **place: Any) -> Any:
+        stored = await super().read(session, **place)
+        await self._pass("read")
+        return stored
+
+    async def epochs(self, sessions: Sequence[str]) -> Mapping[str, int]:
+        epochs = await super().epochs(sessions)
+        await self._pass("epochs")
+        return epochs
+
+    async def _pass(self, name: str) -> None:
+        if name in self.gates:
+            await self.gates[name].wait()
+
+
+@asynccontextmanager
+async def gated() -> AsyncIterator[tuple[SessionManager, LLMSession, Gated]]:
+    store = Gated()
+    async with SessionManager(provider=Counting([]), store=store) as manager:
+        yield manager, await manager.create(SessionConfig(model="m"), session_id="s"), store
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_session_that_is_taken_while_it_is_loaded_is_not_served(is_told: bool) -> None:
+    async with gated() as (manager, session, store):
+        await session.close()
+        store.gates["read"] = anyio.Event()
+        async with meanwhile(lambda: manager.open("s"), refused=(StoreError,)) as opened:
+            lease = await store.acquire("s", Owner("other"), takeover=True)
+            if is_told:
+                ((listener, _),) = store.listeners.values()
+                listener.taken("s", lease.epoch)
+            else:
+                store.renew()
+            await settled()
+            store.gates["read"].set()
+        assert "took session 's' while it was loaded" in str(opened[0])
+        assert manager.live == ()
+
+
+async def test_what_was_taken_while_the_store_was_cut_off_a_second_time_is_fenced_as_well() -> None:
+    async with gated() as (_, session, store):
+        store.gates["epochs"] = anyio.Event()
+        store.renew()
+        await settled()
+        await store.acquire("s", Owner("other"), takeover=True)
+        store.renew()
+        await settled()
+        store.gates["epochs"].set()
+        await settled()
+        assert session.status().phase == "moved"
 
 
 class Odd(LeasingMemory):

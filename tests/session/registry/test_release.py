@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
-from llmsession import InterruptResult, MemoryStore, SessionClosed, SessionManager, ToolUse
+from llmsession import (
+    InterruptResult,
+    MemoryStore,
+    SessionClosed,
+    SessionManager,
+    SessionMoved,
+    ToolUse,
+)
+from llmsession.store import Owner
 from llmsession.testing.scripted import ScriptedProvider, call, never, say
 from tests.session.actors import (
     MINE,
@@ -106,6 +115,26 @@ async def test_a_tool_that_runs_when_its_session_is_released_is_cancelled() -> N
         assert tool.cancelled
         assert released.still_running == ()
         assert await on.kinds() == ["session.created", "turn.accepted", "tools.requested"]
+
+
+@pytest.mark.parametrize("how", ["taken", "handed over"])
+async def test_a_tool_that_ignores_its_cancellation_is_left_alone_when_its_session_has_gone(
+    how: str,
+) -> None:
+    tool = SwallowingCancellation(20)
+    async with in_tool(tool) as (on, _):
+        if how == "taken":
+            await on.store.acquire("s", Owner("another"), takeover=True)
+            with pytest.raises(SessionMoved):
+                await on.session.label(title="x")
+        else:
+            await on.manager.hand_over("s", when="now")
+        await anyio.sleep(1)
+        swallowed = tool.swallowed
+        assert swallowed
+        await anyio.sleep(10)
+        assert tool.swallowed == swallowed
+        await tool.ended.wait()
 
 
 async def test_a_command_that_is_unread_when_its_session_is_released_fails_by_name() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 
 from llmsession.session.tasks.silence import SilenceWatch
+from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.timers import Timer, Timers
 
 
@@ -28,8 +29,8 @@ class Stream:
 
 @asynccontextmanager
 async def watching() -> AsyncIterator[tuple[CountedTimers, SilenceWatch]]:
-    async with anyio.create_task_group() as group:
-        timers = CountedTimers(group)
+    async with anyio.create_task_group() as group, Tasks(group) as tasks:
+        timers = CountedTimers(tasks, LoopCalls(group))
         yield timers, SilenceWatch(timers)
 
 

@@ -11,11 +11,14 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from llmsession.session.tasks.task_host import LoopCalls, Tasks
+from llmsession import SessionClosed
+from llmsession.session.tasks.task_host import LoopCalls, TaskHost, Tasks
 from llmsession.session.tasks.works import Work, Works
 from tests.session.actors import SwallowingCancellation
+from tests.session.probes import task_named
 from tests.virtual_time import loop_turns
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
@@ -219,6 +222,58 @@ async def test_a_task_factory_of_the_program_s_own_begins_no_task_in_its_caller(
     finally:
         loop.set_task_factory(None)
     assert (heard.ended, begun) == (["work"], [True])
+
+
+# An end that nobody asked for.
+
+
+@asynccontextmanager
+async def hosted() -> AsyncIterator[tuple[anyio.CancelScope, list[str]]]:
+    """In a host: the scope of its group, and what the host has called."""
+    scopes: list[anyio.CancelScope] = []
+    called: list[str] = []
+
+    async def call(name: str) -> None:
+        await checkpoint()
+        called.append(name)
+
+    def start(group: TaskGroup, _: Tasks) -> None:
+        scopes.append(group.cancel_scope)
+
+    host = TaskHost(
+        start, partial(call, "close"), partial(call, "last"), partial(call, "cancelled")
+    )
+    await host.enter()
+    try:
+        yield scopes[0], called
+    finally:
+        await host.leave()
+
+
+async def test_a_host_that_is_left_is_closed_and_raises_nothing() -> None:
+    async with hosted() as (_, called):
+        await anyio.sleep(1)
+    assert called == ["close", "last"]
+
+
+async def test_a_host_whose_group_somebody_cancels_says_so_when_it_is_left() -> None:
+    with pytest.raises(SessionClosed, match="cancelled one of its tasks"):
+        async with hosted() as (scope, called):
+            scope.cancel()
+            await anyio.sleep(1)
+    assert called == ["cancelled", "last"]
+
+
+@ON_ASYNCIO
+async def test_a_host_whose_task_somebody_cancels_cancels_the_task_that_entered() -> None:
+    went_on = []
+    with pytest.raises(SessionClosed, match="cancelled one of its tasks"):
+        async with hosted() as (_, called):
+            task_named("llmsession manager").cancel()
+            await anyio.sleep(1)
+            went_on.append(True)
+    assert (called, went_on) == (["cancelled", "last"], [])
+    await anyio.sleep(1)  # nothing of the cancellation is left
 
 
 # What a tool may use inside of such a task.

@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import pytest
 from anyio.lowlevel import checkpoint
 
+from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.timers import Timers
+from tests.session.probes import task_named
 
 
 class Fired:
@@ -24,8 +27,8 @@ class Fired:
 
 @asynccontextmanager
 async def timing() -> AsyncIterator[tuple[Timers, Fired]]:
-    async with anyio.create_task_group() as group:
-        yield Timers(group), Fired()
+    async with anyio.create_task_group() as group, Tasks(group) as tasks:
+        yield Timers(tasks, LoopCalls(group)), Fired()
 
 
 def tasks() -> int:
@@ -128,10 +131,22 @@ async def test_a_deadline_that_is_set_after_closing_never_fires() -> None:
 
 
 async def test_cancelling_the_group_ends_the_task_without_firing() -> None:
-    async with anyio.create_task_group() as group:
-        timers, fired = Timers(group), Fired()
+    async with anyio.create_task_group() as group, Tasks(group) as tasks:
+        timers, fired = Timers(tasks, LoopCalls(group)), Fired()
         timers.after(1, fired.note("x"))
         await checkpoint()
         group.cancel_scope.cancel()
     await anyio.sleep(5)
     assert fired.log == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_deadlines_stand_if_somebody_cancels_the_task_alone() -> None:
+    async with timing() as (timers, fired):
+        timers.after(5, fired.note("x"))
+        for _ in range(3):
+            await anyio.sleep(1)
+            task_named("llmsession timers").cancel()
+        await anyio.sleep(0.5)
+        timers.after(1, fired.note("earlier"))
+    assert fired.log == [("earlier", 4.5), ("x", 5.0)]

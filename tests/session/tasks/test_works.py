@@ -17,6 +17,7 @@ from llmsession.errors import error_text
 from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.works import Work, Works
 from tests.session.actors import SwallowingCancellation
+from tests.session.probes import task_named
 from tests.virtual_time import loop_turns
 
 GRACE_S = 0.1
@@ -104,6 +105,37 @@ async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -
         works.start("w", body, ended).cancel()
     assert ended.names == ["w"]
     assert "went on" not in reached
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_work_whose_task_somebody_cancels_before_its_first_step_is_done_all_the_same() -> (
+    None
+):
+    done: list[str] = []
+
+    async def body() -> None:
+        await anyio.sleep(1)
+        done.append("w")
+
+    async with running() as (works, ended):
+        works.start("w", body, ended)
+        task_named("llmsession w").cancel()
+    assert (done, ended.names, works.running) == (["w"], ["w"], ())
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_work_that_is_stopped_and_cancelled_by_others_before_it_began_ends_too() -> None:
+    ended, reached = Ended(), []
+
+    async def body() -> None:
+        await anyio.sleep(1)
+        reached.append("went on")
+
+    async with works_in() as works:
+        work = works.start("w", body, ended)
+        task_named("llmsession w").cancel()
+        work.cancel()
+    assert (ended.names, reached) == (["w"], [])
 
 
 async def test_cancelling_the_group_also_ends_work_and_says_so() -> None:
