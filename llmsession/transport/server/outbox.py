@@ -201,6 +201,11 @@ class Outbox:
             self._tell_room()
         return place.sent
 
+    def finish(self, subscription: int) -> None:
+        """Forget *subscription*: nothing more is offered for it. What waits for it is still
+        sent."""
+        self._places.pop(subscription, None)
+
     def _drop_skipped(self) -> None:
         """Remove skipped items, but only once they are the larger part. Each item is then moved a
         bounded number of times on average."""

@@ -370,3 +370,15 @@ async def test_a_subscription_of_a_session_that_is_closed_does_not_say_that_it_m
         await on.hear_a(w.Reply)
         await (await on.service.manager.open("s")).close()
         assert await on.hear_a(w.Ended) == w.Ended(subscription=1)
+
+
+async def test_a_subscription_that_ended_by_itself_leaves_nothing_in_the_outbox() -> None:
+    async with bare(lambda *_: "fine") as on:
+        turn = await (await on.service.manager.open("s")).send("hi")
+        await turn.outcome()
+        for number in range(20):
+            on.say(w.Subscribe(id=number, session="s", turn=1))
+            while not isinstance(await on.hear(), w.Ended):
+                pass
+        assert not on.connection.subscriptions
+        assert not on.connection.outbox._places
