@@ -562,6 +562,16 @@ class Connection:
         if isinstance(command, w.Outcome):
             self._waits.add(task)
             task.add_done_callback(self._waits.discard)
+            caller = self._callers.get(command.id)
+            if caller is not None:
+                caller.add_done_callback(lambda _: self._give_up(command, task))
+
+    def _give_up(self, command: w.Command[Any], task: asyncio.Task[None]) -> None:
+        """The caller of a wait is gone, or was answered. Without this, waits that clients give up
+        would count as open until their turns end."""
+        if command.id in self._callers and task.cancel():
+            del self._callers[command.id]
+            self.open_requests -= 1
 
     def _created(self) -> None:
         self._creating -= 1
