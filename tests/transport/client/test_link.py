@@ -425,10 +425,12 @@ async def test_what_ends_its_connection_with_an_error_is_not_sent_again(
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
+    routes: dict[Any, Any] = dict(connection.ROUTES)
+    routes[w.Statistics] = fail
     served = Served(tmp_path, lambda request, tag: "fine")
     async with served.with_session() as (service, link, sessions, session):
         with monkeypatch.context() as patched:
-            patched.setitem(connection.ROUTES, w.Statistics, fail)
+            patched.setattr(connection, "ROUTES", routes)
             events = session.subscribe()
             with pytest.raises(ProtocolError, match="the service failed"):
                 await sessions.statistics()

@@ -12,16 +12,11 @@ import pytest
 
 from llmsession import (
     InvalidConfig,
-    SessionConfig,
     connect,
 )
-from llmsession.transport import GrpcServer, RemoteManager
-from llmsession.transport.client.link import Link
-from llmsession.transport.connecting import dial_of
+from llmsession.transport import GrpcServer
 from llmsession.transport.grpc.client import GrpcChannel
-from llmsession.transport.grpc.peer import GrpcPeer
-from llmsession.transport.wire.addresses import parse_address
-from tests.transport.places import serving, unserved
+from tests.transport.places import unserved
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -89,35 +84,3 @@ async def test_a_channel_whose_write_was_cancelled_with_its_call_is_closed_all_t
     reading.cancel()
     await asyncio.wait([reading])
     await channel.aclose()  # it raised CancelledError, which ended the task of the link
-
-
-async def test_a_client_connects_again_though_the_last_connection_took_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    receive, peers = GrpcPeer._receive, list[GrpcPeer]()
-
-    async def received(peer: GrpcPeer, raw: bytes) -> None:
-        await receive(peer, raw)
-        peers.append(peer)
-        if peer is peers[0]:
-            await asyncio.Event().wait()  # it reads its hello, and nothing more
-
-    monkeypatch.setattr(GrpcPeer, "_receive", received)
-    config = SessionConfig(model="m", system="x" * 1_000_000)
-    async with serving("grpc://127.0.0.1:0") as served:
-        link = Link(
-            dial_of(parse_address(served.address), None), token=None, patience_s=100.0, client="t"
-        )
-        await link.begin()
-        try:
-            sessions = RemoteManager(link)
-            names = [f"s{number}" for number in range(6)]
-            made = asyncio.gather(*(sessions.create(config, session_id=name) for name in names))
-            channel: Any = link._channel
-            while channel is None or not (peers and 0 < len(channel._waiting) < len(names)):
-                await asyncio.sleep(0.002)  # until the first is more than HTTP/2 lets through
-                channel = link._channel
-            link.drop_connection()
-            assert [session.id for session in await made] == names
-        finally:
-            await link.aclose()
