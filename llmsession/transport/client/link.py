@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import msgspec
 
 from llmsession.errors import (
+    InvalidInput,
     Overloaded,
     ProtocolError,
     SessionClosed,
     SessionError,
-    Unauthenticated,
     Unreachable,
     error_text,
 )
@@ -32,7 +32,7 @@ from ..wire import messages as w
 from ..wire.errors import from_wire
 from ..wire.framing import decode_from_server, encode
 from .channel import Channel, Dial
-from .pending_requests import PendingRequest, PendingRequests, again_after_s
+from .pending_requests import PendingRequest, PendingRequests, again_after_s, fail
 
 __all__ = ["EventSink", "Link", "Requester"]
 
@@ -130,6 +130,8 @@ class Link:
         self._retries: dict[int, asyncio.TimerHandle] = {}
         """For each refused subscription: the timer of its next attempt."""
         self._overloaded_s = overloaded_s
+        self._max_frame_bytes = 0
+        """The largest frame that the service takes, as the newest welcome said."""
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._heard = False
@@ -218,11 +220,25 @@ class Link:
 
     def _send(self, command: w.Command[Any]) -> bool:
         """Send *command* if there is a connection. Returns false if not: then the next connection
-        sends it."""
+        sends it. A command that is too large for the service fails soon instead."""
         if self._channel is None:
             return False
-        self._channel.send(encode(command))
+        frame = encode(command)
+        if len(frame) <= self._max_frame_bytes:
+            self._channel.send(frame)
+        else:
+            # The service would end the connection, and the next one, too: all would be repeated.
+            most = self._max_frame_bytes
+            error = InvalidInput(
+                f"the command has {len(frame):,} bytes, and the service takes at most {most:,}"
+            )
+            asyncio.get_running_loop().call_soon(self._refuse, command.id, error)
         return True
+
+    def _refuse(self, id: int, error: SessionError) -> None:
+        request = self._pending.performed(id)
+        if request is not None:
+            fail(request, error)
 
     def _keep_running(self) -> None:
         """Start to connect again if the link has given up."""
@@ -264,6 +280,7 @@ class Link:
                                 f" this client version {w.VERSION}: upgrade the older of the two"
                             )
                         self._early = frames[index + 1 :]
+                        self._max_frame_bytes = welcome.max_frame_bytes
                         self.default_model = welcome.default_model
                         self.cluster = welcome.cluster
                         return welcome.keepalive_s
@@ -278,7 +295,11 @@ class Link:
     async def _run(self, channel: Channel, keepalive_s: float) -> None:
         """Serve one connection after the other until *patience_s* is exceeded. Raises nothing."""
         while True:
-            hint_s = await self._serve(channel, keepalive_s)
+            try:
+                hint_s = await self._serve(channel, keepalive_s)
+            except ProtocolError as error:
+                self._fail_all(error)  # sent again, the same would end the next connection, too
+                return
             again = await self._connected_again(hint_s)
             if again is None:
                 return
@@ -300,26 +321,26 @@ class Link:
         while True:
             try:
                 return await self._connected(hello_s)
-            except (Unauthenticated, ProtocolError) as error:
-                self._fail_all(error)  # another attempt would fail in the same way
-                return None
             except (Unreachable, Overloaded) as error:
                 if loop.time() + delay_s > until:
                     self._fail_all(error)
                     return None
+            except SessionError as error:  # Unauthenticated, for example
+                self._fail_all(error)  # another attempt would fail in the same way
+                return None
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
     async def _serve(self, channel: Channel, keepalive_s: float) -> float:
-        """Use *channel* until it is lost. Returns in how many seconds to connect again."""
+        """Use *channel* until it is lost. Returns in how many seconds to connect again. Raises
+        ProtocolError if the service ended the connection with it, or cannot be understood."""
         self._channel, self._lost, self._unused = channel, asyncio.Event(), None
         loop = asyncio.get_running_loop()
         # Subscriptions are sent first, so that they receive the events of the repeated commands.
         for id, sink in tuple(self._sinks.items()):
             channel.send(encode(sink.subscribe_again(id)))
         for request in self._pending.waiting:
-            channel.send(encode(request.command))
-            request.sent = True
+            request.sent = self._send(request.command)
         reading = loop.create_task(self._read(channel))
         tasks = (
             reading,
@@ -330,6 +351,8 @@ class Link:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reading.done() and not reading.cancelled():
                 error = reading.exception()
+                if isinstance(error, ProtocolError):
+                    raise error
                 return reading.result() if error is None else 0.0
             return 0.0
         finally:
@@ -406,9 +429,11 @@ class Link:
             sink.begun(msgspec.json.decode(reply.body, type=w.Subscribed).cursor)
 
     def _on_error(self, message: w.Error) -> None:
-        if message.id is None:
-            return  # an error of the connection itself; its end follows
         error = from_wire(message)
+        if message.id is None:  # of the connection itself; its end follows
+            if isinstance(error, ProtocolError):
+                raise error
+            return
         if isinstance(error, Overloaded) and self._pending.refused(message.id, error):
             return
         request = self._pending.performed(message.id)

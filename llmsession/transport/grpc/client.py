@@ -170,10 +170,8 @@ class GrpcChannel:
         self._closing = True
         self._woken.set()
         try:
-            async with asyncio.timeout(CLOSE_S):
-                await asyncio.shield(self._writing)
-        except TimeoutError:
-            pass
+            # Not awaited itself: gRPC cancels a write whose call was cancelled, and so the task.
+            await asyncio.wait((self._writing,), timeout=CLOSE_S)
         finally:
             self._writing.cancel()
             self._call.cancel()

@@ -59,6 +59,9 @@ MIN_PAUSE_S = 0.04
 """The shortest pause of a client that exceeds its rate. Such a client is read in bursts with pauses
 between them, so its average rate is the allowed one. With shorter pauses the bursts would be so
 short that waking up for each costs as much as its frames."""
+QUERIES = 4
+"""How many queries of one kind about the whole service are carried out at the same time. Each may
+have a large answer."""
 _ENDS_USE = (w.Close, w.Delete)
 """After one of these the connection no longer uses the session."""
 _BEFORE_THE_HELLO = (w.Hello, w.Ping, w.Pong, w.Goodbye)
@@ -118,6 +121,8 @@ class Connection:
         self._creating = 0
         """Sessions that are being created. They count as used, so that the limit holds."""
         self._backlog = Backlog()
+        self._queries: dict[type[w.Command[Any]], asyncio.Semaphore] = {}
+        """For each kind of query about the whole service: how many more may be carried out now."""
         self._closing = False
         self._closed = False
         self.ended_by: SessionError | None = None
@@ -544,7 +549,12 @@ class Connection:
         if is_new:
             self._check_sessions()
             self._creating += 1
-        task = self._admission.start(self._perform(command, perform, attachment))
+        has_large_answer = attachment is None and isinstance(command, w.Query)
+        task = self._admission.start(
+            self._perform_with_room(command, perform)
+            if has_large_answer
+            else self._perform(command, perform, attachment)
+        )
         if is_new:
             task.add_done_callback(lambda _: self._created())
         if id(command) in self._charges:  # a cancelled wait has no answer that would discharge it
@@ -552,6 +562,16 @@ class Connection:
         if isinstance(command, w.Outcome):
             self._waits.add(task)
             task.add_done_callback(self._waits.discard)
+            caller = self._callers.get(command.id)
+            if caller is not None:
+                caller.add_done_callback(lambda _: self._give_up(command, task))
+
+    def _give_up(self, command: w.Command[Any], task: asyncio.Task[None]) -> None:
+        """The caller of a wait is gone, or was answered. Without this, waits that clients give up
+        would count as open until their turns end."""
+        if command.id in self._callers and task.cancel():
+            del self._callers[command.id]
+            self.open_requests -= 1
 
     def _created(self) -> None:
         self._creating -= 1
@@ -581,6 +601,18 @@ class Connection:
                 if attachment.blocked and isinstance(command, w.Submit):
                     attachment.blocked = False
                     self._begin_waiting(command.session, attachment)
+
+    async def _perform_with_room(
+        self, query: w.Command[Any], perform: Callable[[], Awaitable[Any]]
+    ) -> None:
+        """Carry out *query*, a few of its kind at a time, and only as fast as the client reads the
+        answers: they may be large."""
+        async with self._queries.setdefault(type(query), asyncio.Semaphore(QUERIES)):
+            await self.outbox.wait_for_room()
+            if self._closing:
+                self._answer(query, None)
+            else:
+                await self._perform(query, perform, None)
 
     def _opened(self, handle: LLMSession) -> w.Opened:
         if not self._closing and handle.id not in self._attached:

@@ -2,8 +2,9 @@
 
 What happens when it is full depends on the kind of frame:
 
-- An answer is always accepted. The open commands bound the number of answers, and no further
-  commands are read while much waits.
+- An answer is always accepted. The open commands bound the number of answers, no further commands
+  are read while much waits, and queries, whose answers may be large, wait for room before they are
+  carried out.
 - A preview is merged with the waiting preview of the same block. If it still does not fit, it is
   lost: the durable record will contain its text.
 - A durable event must not be lost. If it does not fit, its subscription ends, and the client gets
@@ -200,6 +201,11 @@ class Outbox:
             self._drop_skipped()
             self._tell_room()
         return place.sent
+
+    def finish(self, subscription: int) -> None:
+        """Forget *subscription*: nothing more is offered for it. What waits for it is still
+        sent."""
+        self._places.pop(subscription, None)
 
     def _drop_skipped(self) -> None:
         """Remove skipped items, but only once they are the larger part. Each item is then moved a

@@ -230,12 +230,14 @@ class ServerSubscription(EventSink):
             # The cursor is the last record that was read, whether or not it is of the turn.
             cursor = self._cursor if self._has_moved else None
             ended = w.Ended(subscription=self.id, moved=self._has_moved, cursor=cursor)
+            self._outbox.finish(self.id)
             self._outbox.put(encode(ended))
             self._on_ended(self)
 
     def _fail(self, error: SessionError) -> None:
         if not self._ended:
             self._stop()
+            self._outbox.finish(self.id)
             self._outbox.put(encode(to_wire(self._visible_error(error), id=self.id)))
             self._on_ended(self)
 

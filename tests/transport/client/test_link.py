@@ -15,6 +15,8 @@ import pytest
 from llmsession import (
     InvalidInput,
     Overloaded,
+    ProtocolError,
+    SessionClosed,
     SessionConfig,
     SessionError,
     SessionManager,
@@ -28,6 +30,7 @@ from llmsession import (
 )
 from llmsession.testing.scripted import call, never, say
 from llmsession.transport import (
+    Credentials,
     Limits,
     RemoteManager,
     RemoteSession,
@@ -35,6 +38,7 @@ from llmsession.transport import (
     connecting,
 )
 from llmsession.transport.client.link import Link
+from llmsession.transport.server import connection
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
 from tests.transport.cutting import CuttingProxy
@@ -382,3 +386,86 @@ async def test_a_client_that_leaves_at_once_leaves_no_connection_behind(tmp_path
             pass
         gc.collect()  # a socket that was not closed warns
         await until(lambda: not service.statistics().connections)
+
+
+@pytest.mark.parametrize("kind", ["unix", "grpc"])
+async def test_a_command_that_is_larger_than_the_service_takes_fails_alone(
+    tmp_path: Path, kind: str
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "fine", kind)
+    async with served.with_session(Limits(frame_bytes=100_000)) as (_, link, _, session):
+        before = await session.send("hi")
+        with pytest.raises(InvalidInput, match="at most 100,000"):
+            await session.send("x" * 100_000)
+        assert await before.text() == "fine"
+        assert await (await session.send("x" * 90_000)).text() == "fine"
+        assert link.reconnects == 0
+
+
+async def test_a_large_command_that_waited_for_a_connection_fails_when_there_is_one(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "fine")
+    limits = Limits(frame_bytes=100_000)
+    async with AsyncExitStack() as clients:
+        async with served.up(limits):
+            link, sessions = await clients.enter_async_context(linked(served.address))
+            session = await sessions.create(CONFIG, session_id="s")
+        await until(lambda: link._channel is None)
+        sending = asyncio.ensure_future(session.send("x" * 100_000))
+        async with served.up(limits):
+            with pytest.raises(InvalidInput, match="at most 100,000"):
+                await sending
+            assert await (await session.send("hi")).text() == "fine"
+
+
+async def test_what_ends_its_connection_with_an_error_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    routes: dict[Any, Any] = dict(connection.ROUTES)
+    routes[w.Statistics] = fail
+    served = Served(tmp_path, lambda request, tag: "fine")
+    async with served.with_session() as (service, link, sessions, session):
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "ROUTES", routes)
+            events = session.subscribe()
+            with pytest.raises(ProtocolError, match="the service failed"):
+                await sessions.statistics()
+            with pytest.raises(ProtocolError, match="the service failed"):
+                await first(events, TextDelta)
+        assert (link.reconnects, service.statistics().protocol_errors) == (0, 1)
+        assert await (await session.send("hi")).text() == "fine"
+
+
+class Closing:
+    """Lets clients in until it fails."""
+
+    error: SessionError | None = None
+
+    def authenticate(self, _credentials: Credentials) -> str | None:
+        if self.error is not None:
+            raise self.error
+        return None
+
+
+async def test_an_error_of_any_kind_that_refuses_the_next_connection_reaches_all_who_wait(
+    tmp_path: Path,
+) -> None:
+    closing = Closing()
+    async with (
+        serving(f"unix:{tmp_path}/s.sock", lambda *_: never(), authenticator=closing) as served,
+        linked(served.address) as (link, sessions),
+    ):
+        session = await sessions.create(CONFIG, session_id="s")
+        turn = await session.send("hi")
+        waiting = asyncio.ensure_future(turn.outcome())
+        closing.error = SessionClosed("moved to another place")
+        link.drop_connection()
+        with pytest.raises(SessionClosed, match="another place"):
+            await waiting
+        closing.error = None
+        await session.interrupt()
+        assert (await turn.outcome()).status == "aborted"

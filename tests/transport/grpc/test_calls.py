@@ -188,6 +188,25 @@ async def test_a_call_that_is_cancelled_or_too_late_takes_nothing_back() -> None
         await on.ask("Interrupt")
 
 
+async def test_a_wait_that_its_client_gives_up_ends_at_the_service() -> None:
+    async with stubs(lambda *_: never()) as on:
+        await on.ask("Send", content="hi")
+        body = json.dumps({"turn": 1}).encode() + b" " * 50_000
+        for _ in range(3):
+            waiting = on.calls.Outcome(Command(session="s", body=body))
+            await until(lambda: on.service.statistics().open_requests == 1)
+            waiting.cancel()
+            await until(lambda: on.service.statistics().open_requests == 0)
+        await until(lambda: on.service.statistics().incoming_bytes == 0)
+        late = on.calls.Outcome(Command(session="s", body=body), timeout=0.05)
+        assert (await status_of(late))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: on.service.statistics().open_requests == 0)
+        waiting = on.calls.Outcome(Command(session="s", body=body))
+        await on.ask("Interrupt")
+        assert json.loads((await waiting).body)["status"] == "aborted"
+        assert on.service.statistics().open_requests == 0
+
+
 async def test_bodies_that_are_wrong_are_refused_and_named() -> None:
     async with stubs() as on:
         for body in (

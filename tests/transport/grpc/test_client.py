@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from llmsession import (
     connect,
 )
 from llmsession.transport import GrpcServer
+from llmsession.transport.grpc.client import GrpcChannel
 from tests.transport.places import unserved
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -41,3 +44,43 @@ def test_the_package_is_imported_without_grpc() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "llmsession" in loaded
     assert not loaded & {"grpc", "google", "grpc_health", "grpc_reflection", "grpc_status"}
+
+
+class Blocked:
+    """A call whose peer reads nothing. As gRPC's own, its write is cancelled with the call."""
+
+    def __init__(self) -> None:
+        self.is_writing = asyncio.Event()
+        self._cancelled = asyncio.Event()
+
+    async def write(self, _frames: object) -> None:
+        self.is_writing.set()
+        await self._cancelled.wait()
+        raise asyncio.CancelledError
+
+    async def read(self) -> Any:
+        try:
+            await self._cancelled.wait()
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+class Nothing:
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_channel_whose_write_was_cancelled_with_its_call_is_closed_all_the_same() -> None:
+    call: Any = Blocked()
+    nothing: Any = Nothing()
+    channel = GrpcChannel(nothing, call)
+    channel.send(b"{}")
+    await call.is_writing.wait()
+    reading = asyncio.ensure_future(channel.receive())
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    await channel.aclose()  # it raised CancelledError, which ended the task of the link

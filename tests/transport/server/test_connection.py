@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
 from llmsession import MemoryStore, SessionManager, Store, StoreError, records
 from llmsession.session.manager import runtime_of
+from llmsession.store import SessionRow
 from llmsession.store.protocol import AppendResult, Batch, StoredRecord
 from llmsession.testing.scripted import Script, ScriptedProvider, call, say
 from llmsession.transport import Connection, Limits, Service
@@ -370,3 +371,56 @@ async def test_a_subscription_of_a_session_that_is_closed_does_not_say_that_it_m
         await on.hear_a(w.Reply)
         await (await on.service.manager.open("s")).close()
         assert await on.hear_a(w.Ended) == w.Ended(subscription=1)
+
+
+async def test_lists_that_nobody_reads_are_made_a_few_at_a_time() -> None:
+    async with bare(limits=Limits(outgoing_bytes=300_000)) as on:
+        labels = {f"name {number}": "y" * 250 for number in range(60)}
+        for number in range(5):
+            await on.service.manager.create(CONFIG, session_id=f"t{number}", labels=labels)
+        many, connection = 60, on.connection
+        for number in range(many):
+            on.say(w.ListSessions(id=number))
+            on.say(w.Row(id=many + number, session="t1"))
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        size = len(connection.take() or b"")
+        assert size > 50_000
+        assert connection.outbox.bytes < 75_000 + 8 * size
+        ids = [(await on.hear_a(w.Reply)).id for _ in range(2 * many - 1)]
+        assert len(set(ids)) == 2 * many - 1
+        assert on.service.statistics().open_requests == 0
+
+
+class Listing(MemoryStore):
+    """Counts how often its rows are read."""
+
+    reads = 0
+
+    async def rows(self, **query: Any) -> Sequence[SessionRow]:
+        self.reads += 1
+        return await super().rows(**query)
+
+
+async def test_lists_that_wait_for_a_client_that_leaves_are_not_made() -> None:
+    counted, store = Counted(), Listing()
+    async with bare(limits=Limits(outgoing_bytes=4), observer=counted, store=store) as on:
+        before = store.reads
+        for number in range(50):
+            on.say(w.ListSessions(id=number))
+        await until(lambda: bool(len(on.connection.outbox)))
+        on.connection.close()
+        await until(lambda: len(counted.answers) == 50)
+        assert 0 < store.reads - before <= 4
+
+
+async def test_a_subscription_that_ended_by_itself_leaves_nothing_in_the_outbox() -> None:
+    async with bare(lambda *_: "fine") as on:
+        turn = await (await on.service.manager.open("s")).send("hi")
+        await turn.outcome()
+        for number in range(20):
+            on.say(w.Subscribe(id=number, session="s", turn=1))
+            while not isinstance(await on.hear(), w.Ended):
+                pass
+        assert not on.connection.subscriptions
+        assert not on.connection.outbox._places
