@@ -253,7 +253,9 @@ class _Rows:
         self._machines: dict[str, str] = {}
         """Likewise: the name of its machine."""
         self.answered_at = lease_clock()
-        """When the view was last read, by ``lease_clock``."""
+        """When the database last answered, by ``lease_clock``."""
+        self._patient_until = 0.0
+        """Until when no host is removed whose lease ran out. By the same clock."""
 
     async def begin(self) -> None:
         """Make the tables, read the view, and follow it."""
@@ -446,7 +448,9 @@ class _Rows:
         if not is_due:
             return
         async with self._changing() as connection:
-            gone = await connection.fetch(self._statements.remove_gone, self.name)
+            gone: Sequence[Any] = ()
+            if lease_clock() >= self._patient_until:
+                gone = await connection.fetch(self._statements.remove_gone, self.name)
             for row in gone:
                 await end_lease(connection, self._schema, row["incarnation"])
             settled = await connection.fetch(self._statements.settle, self.name)
@@ -458,7 +462,6 @@ class _Rows:
     async def _read(self) -> None:
         async with self._use() as connection:
             rows = await connection.fetch(self._statements.read, self.name)
-        self.answered_at = lease_clock()
         if not rows or rows[0]["version"] <= self.view.version:
             return
         hosts = [row for row in rows if row["name"] is not None]
@@ -500,6 +503,15 @@ class _Rows:
                 yield self._connection
             except FAILURES as error:
                 raise self._connections.failed(error, None) from error
+        self._answered()
+
+    def _answered(self) -> None:
+        """The database has answered. If it had not for a while, other hosts could not renew their
+        leases either: they are given the time to come back before they are taken for dead."""
+        now = lease_clock()
+        if now - self.answered_at > LATE_POLLS * self._times.poll_s:
+            self._patient_until = now + self._times.lease_s
+        self.answered_at = now
 
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[Connection]:
