@@ -47,6 +47,9 @@ POLL_S = 2.0
 """How often a lease is renewed and the view is read, if no notification came."""
 RETRY_S = 0.5
 NAME_CHARS = 100
+HOLD_S = 10.0
+"""A change that stands still for so long is rolled back, because its host may be frozen or lost.
+Until then no other host can change anything, or renew its lease if it waits for a change."""
 MAX_WANTED = 10_000
 """More hosts than one PostgreSQL can serve: a slip of the finger."""
 _ENDED_HERE = "its process ended"
@@ -517,7 +520,7 @@ class _Rows:
     async def _changing(self) -> AsyncIterator[Connection]:
         """The connection in a transaction that changes rows, one at a time in the cluster."""
         async with self._use() as connection, connection.transaction():
-            await connection.execute(LOCK, LOCK_CLASS, self._key)
+            await connection.execute(LOCK, LOCK_CLASS, self._key, f"{HOLD_S:g}s")
             yield connection
 
 

@@ -12,6 +12,7 @@ import pytest
 from llmsession import InvalidInput, SessionInUse, StoreError
 from llmsession.cluster.directory import Directory
 from llmsession.cluster.placement import Host, View
+from llmsession.cluster.sql import LOCK_CLASS
 from llmsession.store.protocol import Lease, Owner, this_process
 from tests.cluster.faults.network import Wire, running_wire
 from tests.store.conftest import Database, until
@@ -156,6 +157,27 @@ async def test_after_an_outage_of_the_database_nobody_is_removed_who_has_yet_to_
                 await first.refresh()
         await first.refresh()
         assert set(states(first.view)) == {"a", "b"}
+
+
+async def test_a_host_that_is_lost_amid_a_change_holds_up_the_others_for_a_while_only(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmsession.cluster.directory.HOLD_S", 0.5)
+    async with behind_wires(database, 1) as ((lost, wire),), opened(database) as (other,):
+        await join(other, "a")
+        with database.server.session() as session:
+            key = f"hashtext('{database.schema}/c')"
+            session.run(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK_CLASS}, {key})")
+            draining = asyncio.create_task(lost.drain("a"))
+            await database.wait_for(1)
+            wire.set("silent")  # so it never hears that it may change the rows now
+            session.run("COMMIT")
+        while other.wanted != 3:
+            with suppress(StoreError):
+                await other.set_wanted(3)
+        wire.set("cut")
+        with pytest.raises(StoreError):
+            await draining
 
 
 async def test_a_host_that_was_removed_enters_again_once_it_renews_its_lease(
