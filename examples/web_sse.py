@@ -41,9 +41,8 @@ PAGE = """<!doctype html><title>llmsession</title>
 <button id=stop>interrupt</button><script>
 const id = location.hash.slice(1) || crypto.randomUUID(); location.hash = id
 const post = (path, body) => fetch(`/sessions/${id}/${path}`, {method: "POST", body})
-let step  // the text of the step that runs
-const show = text => document.getElementById("said").append(text, step = new Text())
-show("")
+const show = text => document.getElementById("said").append(text)
+let step = []  // the pieces of text of the step that runs
 document.getElementById("ask").onsubmit = event => {
   event.preventDefault(); show("\\n> " + event.target.text.value + "\\n")
   post("turns", JSON.stringify({text: event.target.text.value, command_id: crypto.randomUUID()}))
@@ -51,12 +50,14 @@ document.getElementById("ask").onsubmit = event => {
 }
 document.getElementById("stop").onclick = () => post("interrupt")
 const events = new EventSource(`/sessions/${id}/events`)
-events.addEventListener("text", event => step.appendData(JSON.parse(event.data).text))
+events.addEventListener("text", event => {
+  step.push(new Text(JSON.parse(event.data).text)); show(step.at(-1))
+})
 events.addEventListener("turn.aborted", () => show("\\n(interrupted)\\n"))
-for (const end of ["tools.requested", "step.completed", "turn.committed", "turn.failed"])
-  events.addEventListener(end, () => show(""))
+const ends = ["tools.requested", "step.completed", "turn.committed", "turn.aborted", "turn.failed"]
+ends.forEach(end => events.addEventListener(end, () => { step = [] }))
 // A broken stream, or a new connection: the step's text comes again from its beginning.
-events.onopen = () => step.data = ""
+events.onopen = () => step.splice(0).forEach(piece => piece.remove())
 events.addEventListener("restarted", events.onopen)
 </script>"""
 

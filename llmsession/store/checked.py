@@ -128,9 +128,9 @@ class CheckedStore(Store):
         """See ``Store``."""
         await _answer(lambda: self._store.rewrite(lease, bodies))
 
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         """See ``Store``."""
-        await _answer(lambda: self._store.delete(session))
+        await _answer(lambda: self._store.delete(session, epoch=epoch))
 
     async def vacuum(self) -> int:
         """See ``Store``."""

@@ -225,8 +225,11 @@ class MemoryStore:
         log = self._logs.get(session)
         return None if log is None else log.snapshot
 
-    async def delete(self, session: str) -> None:
-        self._highest_epoch = max(self._highest_epoch, self._log(session).row.epoch)
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
+        row = self._log(session).row
+        if epoch not in (None, row.epoch):
+            raise SessionMoved(f"session {session!r} was taken over by another owner")
+        self._highest_epoch = max(self._highest_epoch, row.epoch)
         del self._logs[session]
         del self._names[bisect_left(self._names, session)]
         self._mark(session, False)

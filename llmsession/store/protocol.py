@@ -282,10 +282,12 @@ class Store(Protocol):
         SessionNotFound, and InvalidInput for a seq that is not in the log. Then nothing is changed.
         """
 
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         """Delete the session and its log. Records that a fork shares stay the fork's.
 
-        Raises SessionNotFound.
+        An owner passes the *epoch* of its lease, and deletes nothing if another owner has taken the
+        session. Without an epoch it is deleted whoever holds it. Raises SessionNotFound, and
+        SessionMoved if the session's epoch is not *epoch*. Then nothing is changed.
         """
 
     async def vacuum(self) -> int:

@@ -152,8 +152,8 @@ class FaultyStore:
         """None if *inner* keeps no snapshots."""
         return await self.inner.snapshot(session) if isinstance(self.inner, SnapshotStore) else None
 
-    async def delete(self, session: str) -> None:
-        await self.inner.delete(session)
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
+        await self.inner.delete(session, epoch=epoch)
 
     async def vacuum(self) -> int:
         return await self.inner.vacuum()

@@ -438,6 +438,16 @@ the schedule takes a session that another manager holds (docs/how-to/delete-and-
     - return self._seen is not None and is_other and await _is_dead(row) is False
     + return False
     test_the_schedule_leaves_a_session_to_another_manager_that_holds_it
+retention deletes a session that is being opened (docs/how-to/delete-and-forget.md)
+    - if runtime.find_live(row.session) is not None:
+    + if False:
+    session/operations/test_retention.py
+    test_a_session_that_is_being_opened_is_kept
+retention deletes a session that was taken from it meanwhile (invariant 6)
+    - await store.delete(row.session, epoch=lease.epoch)
+    + await store.delete(row.session)
+    session/operations/test_retention.py
+    test_a_session_that_was_taken_while_retention_stood_still_is_kept
 
 in session/values/labels.py, by session/operations/test_listing.py
 labels that are replaced take the title with them (docs/how-to/search-sessions.md)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -14,7 +14,7 @@ from llmsession.errors import SessionExists, SessionInUse, SessionNotFound, Stor
 from llmsession.session.log.read_state import begun_rows
 from llmsession.session.operations.integrity import examine
 from llmsession.store import AppendResult, Batch, Conflict, MemoryStore
-from llmsession.store.protocol import Owner
+from llmsession.store.protocol import Appended, Lost, Owner
 from llmsession.testing import ScriptedProvider
 from llmsession.testing.scripted import say
 from tests.session.actors import meanwhile
@@ -144,3 +144,32 @@ async def test_a_maker_whose_record_meets_another_epoch_leaves_the_session_alone
         assert [type(error) for error in errors] == [StoreError]
         row = await store.row("s")
         assert (row.owner, row.head) == (other, 1)
+
+
+class TakenAtTheLast(MemoryStore):
+    """No owner here can write. Each deletion finds the session taken by another, that has."""
+
+    taker = Owner("another")
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        done(Lost("the disk is full", committed=False))
+
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
+        lease = await self.acquire(session, self.taker, takeover=True)
+        results: list[AppendResult] = []
+        super().append(Batch(session, lease.epoch, 0, (b"{}",)), results.append)
+        assert results == [Appended(1)]
+        await super().delete(session, epoch=epoch)
+
+
+async def test_what_is_removed_and_was_taken_at_the_last_moment_is_the_takers() -> None:
+    store = TakenAtTheLast()
+    await store.release(await store.create("s", MAKER))
+    async with managing(store) as manager:
+        with pytest.raises(SessionNotFound):
+            await manager.open("s")
+        with pytest.raises(StoreError):
+            await manager.create(CONFIG, session_id="t")
+        for session in ("s", "t"):
+            row = await store.row(session)
+            assert (row.owner, row.head) == (store.taker, 1)

@@ -403,13 +403,17 @@ async def _ids(find: Callable[[str], Awaitable[str]], typed: list[str]) -> list[
 
 async def _delete(store: Store, sessions: list[str], force: bool) -> None:
     # Look at all of them first: nothing is deleted if one is missing or in use.
+    seen: dict[str, int | None] = dict.fromkeys(sessions)
     for session in sessions:
-        holder = (await store.row(session)).owner
+        row = await store.row(session)
+        holder = row.owner
+        if not force:
+            seen[session] = row.epoch  # somebody may take it before it is deleted
         if holder is not None and not force and not _is_dead(holder):
             reason = f"session {session!r} is held by process {holder.pid}"
             raise Refused(f"{reason}; use --force to delete it anyway")
-    for session in sessions:
-        await store.delete(session)
+    for session, epoch in seen.items():
+        await store.delete(session, epoch=epoch)
         say(f"deleted {session}")
 
 

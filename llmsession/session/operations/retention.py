@@ -38,6 +38,7 @@ EVERY_S = 3600.0
 """The default of ``retention_every_s``."""
 MAX_SEEN = 10_000
 """For how many sessions the schedule remembers that nothing exceeds their limits."""
+IN_USE = "it is in use in this process"
 
 
 async def apply_retention(
@@ -237,13 +238,17 @@ class _Sweep:
         if not self._dry_run:
             runtime, store = self._runtime, self._runtime.store
             async with runtime.exclusive(row.session):
+                # It may have been opened while this waited. Acquiring it would fence its actor.
+                if runtime.find_live(row.session) is not None:
+                    raise Refused(IN_USE)
                 # Acquire the session first. That fences an owner that died, and raises if the owner
                 # lives.
                 lease = await store.acquire(row.session, runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(lease)
                     raise Refused("it was written to while retention was looking at it")
-                await store.delete(row.session)
+                # By our epoch: if this process stood still, another owner may have the session now.
+                await store.delete(row.session, epoch=lease.epoch)
                 runtime.tenants.deleted(row.session)
             runtime.retention_deleted(row.session, limit)
         self._deleted[row.session] = None
@@ -329,7 +334,7 @@ class _Sweep:
         actor = self._runtime.find_live(row.session)
         if actor is not None:
             if actor.pins or not actor.is_idle:
-                raise Refused("it is in use in this process")
+                raise Refused(IN_USE)
             if not self._dry_run:
                 await self._runtime.evict(actor)
             return

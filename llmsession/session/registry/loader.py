@@ -13,6 +13,7 @@ from llmsession.errors import (
     SessionError,
     SessionExists,
     SessionInUse,
+    SessionMoved,
     SessionNotFound,
     StoreError,
     contained,
@@ -244,8 +245,8 @@ class Loader:
 
     async def _remove(self, lease: Lease) -> None:
         """Delete the session, unless another owner has taken it."""
-        if (await self._store.row(lease.session)).epoch == lease.epoch:
-            await self._store.delete(lease.session)
+        with suppress(SessionMoved):
+            await self._store.delete(lease.session, epoch=lease.epoch)
 
 
 def _check_written(written: Written, session: str) -> None:

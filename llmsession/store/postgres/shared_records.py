@@ -9,7 +9,7 @@ store's own row. So they cannot deadlock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from llmsession.errors import (
@@ -42,7 +42,7 @@ class SharedRecords:
         self._words = words
         self._statements = statements
         s = f'"{schema}"'
-        self._lock_session = f"SELECT epoch, head FROM {s}.session WHERE id = $1 FOR UPDATE"
+        self._lock_session = f"SELECT log, epoch, head FROM {s}.session WHERE id = $1 FOR UPDATE"
         self._spans = f"""
             SELECT first, last, log, born FROM {s}.span WHERE session = $1 ORDER BY first"""
         self._parent_of = f"SELECT parent FROM {s}.session WHERE id = $1"
@@ -205,24 +205,45 @@ class SharedRecords:
         sealed = cipher.seal(body, snapshot_place(lease.session, seq))
         await connection.execute(self._save_snapshot, lease.session, lease.epoch, seq, sealed)
 
-    async def delete(self, connection: Connection, session: str, *, in_doubt: bool) -> None:
-        """See ``Store.delete``. *in_doubt*: an earlier attempt may have succeeded."""
-        async with connection.transaction():
-            await lock_structure(connection, self._schema)
-            row = await connection.fetchrow(self._lock_session, session)
-            if row is None and in_doubt:
-                return
-            if row is None:
-                raise SessionNotFound(session)
-            spans = await connection.fetch(self._spans, session)
-            await connection.execute(self._drop_spans, session)
-            logs = list({span["log"] for span in spans})
-            dropped = await connection.fetch(self._drop_records, logs)
-            await self._let_go(connection, [record["large"] for record in dropped])
-            await self._words.remove_deleted(connection, logs)
-            await connection.execute(self._raise_epoch, row["epoch"])
-            await connection.execute(self._drop_session, session)
-            await connection.execute(self._forget_uncounted, session)
+    def deletion(
+        self, session: str, epoch: int | None
+    ) -> Callable[[Connection, bool], Awaitable[None]]:
+        """A function that does ``Store.delete``, to be called by ``Connections.change``.
+
+        It keeps the number of the session's own log. If an earlier attempt may have succeeded, and
+        the session has another log now, it was deleted and created again since. The new session
+        stays.
+        """
+        tried: int | None = None
+
+        async def delete(connection: Connection, in_doubt: bool) -> None:
+            nonlocal tried
+            async with connection.transaction():
+                await lock_structure(connection, self._schema)
+                row = await connection.fetchrow(self._lock_session, session)
+                log = None if row is None else row["log"]
+                if in_doubt and tried not in (None, log):
+                    return
+                if row is None:
+                    raise SessionNotFound(session)
+                if epoch not in (None, row["epoch"]):
+                    raise SessionMoved(f"session {session!r} was taken over by another owner")
+                tried = log
+                await self._drop(connection, session, row["epoch"])
+
+        return delete
+
+    async def _drop(self, connection: Connection, session: str, epoch: int) -> None:
+        """Delete *session*, which is locked and has *epoch*."""
+        spans = await connection.fetch(self._spans, session)
+        await connection.execute(self._drop_spans, session)
+        logs = list({span["log"] for span in spans})
+        dropped = await connection.fetch(self._drop_records, logs)
+        await self._let_go(connection, [record["large"] for record in dropped])
+        await self._words.remove_deleted(connection, logs)
+        await connection.execute(self._raise_epoch, epoch)
+        await connection.execute(self._drop_session, session)
+        await connection.execute(self._forget_uncounted, session)
 
     async def _move(
         self,

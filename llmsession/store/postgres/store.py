@@ -248,9 +248,9 @@ class PostgresStore:
             return None
         return await self._look(partial(self._reading.snapshot, session))
 
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         _check_known(session)
-        await self._change(lambda _: self._delete(session))
+        await self._change(lambda _: self._delete(session, epoch))
 
     async def vacuum(self) -> int:
         """See ``Store.vacuum``.
@@ -341,10 +341,8 @@ class PostgresStore:
             lambda it, _: self._shared_records.save_snapshot(it, lease, seq, body, cipher)
         )
 
-    async def _delete(self, session: str) -> None:
-        await self._connections.change(
-            lambda it, in_doubt: self._shared_records.delete(it, session, in_doubt=in_doubt)
-        )
+    async def _delete(self, session: str, epoch: int | None) -> None:
+        await self._connections.change(self._shared_records.deletion(session, epoch))
 
     async def _vacuum(self) -> int:
         def act(connection: Connection) -> Coroutine[Any, Any, int]:

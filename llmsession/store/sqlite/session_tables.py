@@ -295,10 +295,12 @@ class SessionTables:
                 (log, seq, self._cipher.seal(body, snapshot_place(log, seq))),
             )
 
-    def delete(self, session: str) -> None:
+    def delete(self, session: str, epoch: int | None) -> None:
         """See ``Store.delete``."""
         values = find_row(self.db, session)
         row, log = row_of(values), values[-2]
+        if epoch not in (None, row.epoch):
+            raise SessionMoved(f"session {session!r} was taken over by another owner")
         self.db.execute(
             "UPDATE meta SET value = max(value, ?) WHERE name = 'highest_epoch'", (row.epoch,)
         )

@@ -206,8 +206,8 @@ class SqliteStore:
     async def snapshot(self, session: str) -> bytes | None:
         return await self._readers.run(lambda look: look.snapshot(session))
 
-    async def delete(self, session: str) -> None:
-        await self._writer.run(lambda do: do.delete(session))
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
+        await self._writer.run(lambda do: do.delete(session, epoch))
 
     async def vacuum(self) -> int:
         """See ``Store.vacuum``. While it works it needs as much free space as the file has.

@@ -273,9 +273,9 @@ class DiskLink:
         async with self.trip(reads=True):
             return await self._disk.snapshot(session)
 
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         async with self.trip() as truth:
-            await truth.delete(session)
+            await truth.delete(session, epoch=epoch)
 
     async def vacuum(self) -> int:
         return 0

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import anyio
 import anyio.lowlevel
 
-from llmsession.errors import SessionExists, SessionInUse, SessionNotFound
+from llmsession.errors import SessionExists, SessionInUse, SessionMoved, SessionNotFound
 from llmsession.store.protocol import (
     Appended,
     Conflict,
@@ -360,6 +361,22 @@ class StoreContract(SharedRecordsContract, UnfinishedContract, SnapshotContract)
             assert isinstance(await append(store, old, b"late").wait(), Conflict)
             await written(store, new, b"1")
             assert await bodies_of(store, "s") == [b"1"]
+
+    async def test_an_owner_deletes_no_session_that_was_taken_from_it(self) -> None:
+        async with self.store() as store:
+            old = await written(store, await store.create("s", self.ann), b"1")
+            new = await written(store, await store.acquire("s", self.bob, takeover=True), b"2")
+            row = await store.row("s")
+            for epoch in (old.epoch, new.epoch + 1):
+                await raised(SessionMoved, partial(store.delete, "s", epoch=epoch))
+                assert await store.row("s") == row
+            new = await written(store, new, b"3")
+            assert await bodies_of(store, "s") == [b"1", b"2", b"3"]
+            await store.delete("s", epoch=new.epoch)
+            await raised(SessionNotFound, lambda: store.delete("s", epoch=new.epoch))
+            await store.create("s", self.ann)
+            await raised(SessionMoved, lambda: store.delete("s", epoch=new.epoch))
+            assert [row.session for row in await store.rows()] == ["s"]
 
     # Owners that race
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,7 +28,7 @@ from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transcripts import Conversation
 from llmsession.turns.blocks import encode_blocks
 from llmsession.turns.messages import Message
-from tests.session.actors import PATIENCE_S, contents, settled
+from tests.session.actors import PATIENCE_S, contents, meanwhile, settled
 from tests.session.probes import log_of
 
 CONFIG = SessionConfig(model="m")
@@ -217,6 +218,66 @@ async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
         assert report.skipped == {"s": "it was written to while retention was looking at it"}
         assert (await on.store.row("s")).owner is None
         assert len((await on.manager.open("s")).conversation()) == 2
+
+
+async def test_a_session_that_is_being_opened_is_kept() -> None:
+    class SlowToRead(MemoryStore):
+        gate: anyio.Event | None = None
+
+        async def read(
+            self, session: str, *, after: int = 0, limit: int | None = None
+        ) -> Sequence[StoredRecord]:
+            if self.gate is not None:
+                await self.gate.wait()
+            return await super().read(session, after=after, limit=limit)
+
+    store = SlowToRead()
+    async with years(store) as on:
+        await on.session("s", 0)
+        on.days, store.gate = 90, anyio.Event()
+        async with (
+            meanwhile(partial(on.manager.open, "s")) as opened,
+            meanwhile(partial(on.apply, idle(30))) as reports,
+        ):
+            store.gate.set()
+        assert reports == [
+            RetentionReport(dry_run=False, skipped={"s": "it is in use in this process"})
+        ]
+        [session] = opened
+        assert await (await session.send("still here")).text() == "fine"
+
+
+async def test_a_session_that_was_taken_while_retention_stood_still_is_kept() -> None:
+    class Held(MemoryStore):
+        """Holds back a deletion, as a process does that stands still before it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.goes_on = anyio.Event(), anyio.Event()
+
+        async def delete(self, session: str, *, epoch: int | None = None) -> None:
+            self.reached.set()
+            await self.goes_on.wait()
+            await super().delete(session, epoch=epoch)
+
+    store = Held()
+    async with years(store) as stopped, years(store) as other:
+        await stopped.session("s", 0)
+        reports: list[RetentionReport] = []
+        async with anyio.create_task_group() as group:
+
+            async def sweep() -> None:
+                reports.append(await stopped.apply(idle(30), day=90))
+
+            group.start_soon(sweep)
+            await store.reached.wait()
+            session = await other.manager.open("s", takeover=True)
+            assert await (await session.send("still here")).text() == "fine"
+            store.goes_on.set()
+        [report] = reports
+        assert report.deleted == ()
+        assert "another owner" in report.skipped["s"]
+        assert await (await session.send("and again")).text() == "fine"
 
 
 async def test_one_session_that_cannot_be_read_does_not_keep_the_others() -> None:

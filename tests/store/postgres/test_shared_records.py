@@ -3,12 +3,13 @@ and with connections that are cut."""
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import anyio
 import pytest
 
-from llmsession.errors import SessionError, SessionExists, SessionNotFound
+from llmsession.errors import SessionError, SessionExists, SessionMoved, SessionNotFound
 from llmsession.store import Owner, Word
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
@@ -185,6 +186,49 @@ async def test_a_fork_of_somebody_else_is_not_taken_for_one_that_was_cut_off(
         await here.rows()
         proxy.cut(b"\x00\x00\x00\x01f", "after")
         await raised(SessionExists, lambda: here.fork("p", 1, "f", ANN))
+        assert proxy.cuts == 1
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_a_deletion_that_was_cut_off_leaves_a_session_that_was_created_since(
+    database: Database, proxy: Proxy, is_fenced: bool
+) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn, retry_s=120.0) as here:
+        lease = await here.create("s", ANN)
+        proxy.cut(b"COMMIT", "after", hold_back=True)
+        async with anyio.create_task_group() as group:
+            epoch = lease.epoch if is_fenced else None
+            group.start_soon(partial(here.delete, "s", epoch=epoch))
+            await proxy.wait_until_cut()
+            await written(there, await there.create("s", Owner("bob")), b"new")
+            proxy.let_through()
+        assert await bodies_of(there, "s") == [b"new"]
+        assert proxy.cuts == 1
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_a_deletion_that_was_not_done_finds_the_session_with_its_new_owner(
+    database: Database, proxy: Proxy, is_fenced: bool
+) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn, retry_s=120.0) as here:
+        lease = await here.create("s", ANN)
+        proxy.cut(b"COMMIT", "before", hold_back=True)
+        delete = partial(here.delete, "s", epoch=lease.epoch if is_fenced else None)
+        moved: list[SessionError] = []
+
+        async def perform() -> None:
+            try:
+                await delete()
+            except SessionMoved as error:
+                moved.append(error)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(perform)
+            await proxy.wait_until_cut()
+            await there.acquire("s", Owner("bob"), takeover=True)
+            proxy.let_through()
+        assert len(moved) == is_fenced
+        assert len(await there.rows()) == is_fenced
         assert proxy.cuts == 1
 
 

@@ -165,15 +165,20 @@ class RowsAsTheyCame(MemoryStore):
 class DeletesTheRowOnly(MemoryStore):
     """The log is still there when the id is used again."""
 
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         bodies = self._log(session).bodies
-        await super().delete(session)
+        await super().delete(session, epoch=epoch)
         self._old = {**getattr(self, "_old", {}), session: bodies}
 
     async def create(self, session: str, owner: Owner) -> Lease:
         lease = await super().create(session, owner)
         self._logs[session].bodies += getattr(self, "_old", {}).get(session, [])
         return lease
+
+
+class DeletesWithoutFence(MemoryStore):
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
+        await super().delete(session)
 
 
 class ReadingAcquires(MemoryStore):
@@ -219,6 +224,7 @@ BROKEN = [
     StoresText,
     RowsAsTheyCame,
     DeletesTheRowOnly,
+    DeletesWithoutFence,
     ReadingAcquires,
     OverwritesOnCreate,
     RacesOnAcquire,

@@ -102,19 +102,19 @@ class ForksGiveTheirOwnEpoch(MemoryStore):
 
 
 class DeletesForTheForksToo(MemoryStore):
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         for log in self._logs.values():
             if log.row.parent == session:
                 log.bodies[:] = [b"" for _ in log.bodies]
-        await super().delete(session)
+        await super().delete(session, epoch=epoch)
 
 
 class DeletesForTheParentToo(MemoryStore):
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
         parent = self._log(session).row.parent
         if parent in self._logs:
             self._logs[parent].bodies[:2] = [b"", b""]
-        await super().delete(session)
+        await super().delete(session, epoch=epoch)
 
 
 class RewritesForAll(MemoryStore):
