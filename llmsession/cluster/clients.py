@@ -150,6 +150,8 @@ class _Line:
     def __init__(self, session: str | None) -> None:
         self.session = session
         self.sent: set[int] = set()
+        self.link: Link | None = None
+        """Where those are on their way."""
         self.waiting: list[_Request] = []
         """In their order: to be sent once none is on its way."""
         self.is_moving = False
@@ -244,15 +246,20 @@ class ClusterLink:
         key, session = order_key(command), getattr(command, "session", None)
         line = self._lines.setdefault(key, _Line(session))
         link = self._known_link(session)
-        if line.waiting or line.is_moving or link is None:
+        # Where the session is may be known from the answer to a query, before earlier commands of
+        # this line have their answers from the host that it left.
+        would_overtake = bool(line.sent) and line.link is not link
+        if link is None or would_overtake or line.waiting or line.is_moving:
             line.waiting.append(request)
-            self._move(key, line, 0.0)
+            if not line.sent:  # otherwise the last answer to these moves the line
+                self._move(key, line, 0.0)
         else:
             self._send(key, line, request, link)
         return request
 
     def _send(self, key: str | int, line: _Line, request: _Request, link: Link) -> None:
         line.sent.add(request.command.id)
+        line.link = link
         command = msgspec.structs.replace(request.command, id=link.new_id())
         if line.was_sent_on and isinstance(command, w.Open):
             command = msgspec.structs.replace(command, here=True)
@@ -288,7 +295,7 @@ class ClusterLink:
         if line.waiting and not line.sent:
             hops = line.waiting[0].hops
             is_sent_on = line.was_sent_on and hops <= MAX_HOPS
-            self._move(key, line, 0.0 if is_sent_on else _delay_s(hops))
+            self._move(key, line, 0.0 if is_sent_on or not hops else _delay_s(hops))
         elif not line.waiting and not line.sent:
             self._lines.pop(key, None)
 

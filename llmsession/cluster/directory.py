@@ -47,6 +47,9 @@ POLL_S = 2.0
 """How often a lease is renewed and the view is read, if no notification came."""
 RETRY_S = 0.5
 NAME_CHARS = 100
+HOLD_S = 10.0
+"""A change that stands still for so long is rolled back, because its host may be frozen or lost.
+Until then no other host can change anything, or renew its lease if it waits for a change."""
 MAX_WANTED = 10_000
 """More hosts than one PostgreSQL can serve: a slip of the finger."""
 _ENDED_HERE = "its process ended"
@@ -253,7 +256,9 @@ class _Rows:
         self._machines: dict[str, str] = {}
         """Likewise: the name of its machine."""
         self.answered_at = lease_clock()
-        """When the view was last read, by ``lease_clock``."""
+        """When the database last answered, by ``lease_clock``."""
+        self._patient_until = 0.0
+        """Until when no host is removed whose lease ran out. By the same clock."""
 
     async def begin(self) -> None:
         """Make the tables, read the view, and follow it."""
@@ -446,7 +451,9 @@ class _Rows:
         if not is_due:
             return
         async with self._changing() as connection:
-            gone = await connection.fetch(self._statements.remove_gone, self.name)
+            gone: Sequence[Any] = ()
+            if lease_clock() >= self._patient_until:
+                gone = await connection.fetch(self._statements.remove_gone, self.name)
             for row in gone:
                 await end_lease(connection, self._schema, row["incarnation"])
             settled = await connection.fetch(self._statements.settle, self.name)
@@ -458,7 +465,6 @@ class _Rows:
     async def _read(self) -> None:
         async with self._use() as connection:
             rows = await connection.fetch(self._statements.read, self.name)
-        self.answered_at = lease_clock()
         if not rows or rows[0]["version"] <= self.view.version:
             return
         hosts = [row for row in rows if row["name"] is not None]
@@ -500,12 +506,21 @@ class _Rows:
                 yield self._connection
             except FAILURES as error:
                 raise self._connections.failed(error, None) from error
+        self._answered()
+
+    def _answered(self) -> None:
+        """The database has answered. If it had not for a while, other hosts could not renew their
+        leases either: they are given the time to come back before they are taken for dead."""
+        now = lease_clock()
+        if now - self.answered_at > LATE_POLLS * self._times.poll_s:
+            self._patient_until = now + self._times.lease_s
+        self.answered_at = now
 
     @contextlib.asynccontextmanager
     async def _changing(self) -> AsyncIterator[Connection]:
         """The connection in a transaction that changes rows, one at a time in the cluster."""
         async with self._use() as connection, connection.transaction():
-            await connection.execute(LOCK, LOCK_CLASS, self._key)
+            await connection.execute(LOCK, LOCK_CLASS, self._key, f"{HOLD_S:g}s")
             yield connection
 
 

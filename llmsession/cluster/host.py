@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterHost", "advertised", "joined"]
 
 AT_ONCE = 64
-"""So many sessions are handed over at the same time."""
+"""So many sessions are handed over at the same time, of those that wait for the end of a step."""
 LOOKED_AT = 200
 """So many sessions that stay are looked at in a row, in less than a millisecond."""
 RECOVER_AGAIN_S = 1.0
@@ -140,7 +140,8 @@ class ClusterHost:
             runtime.run_work(name, work)
 
     async def _hand_over(self, session: str, when: HandOverWhen) -> None:
-        async with self._slots:
+        # Those that wait for the ends of steps do not hold up one that waits for nothing.
+        async with self._slots if when == "step" else nullcontext():
             try:
                 await self._manager.hand_over(session, when=when)
                 self.routing.handed_over += 1

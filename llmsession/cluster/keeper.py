@@ -195,11 +195,13 @@ class Keeper:
             self._stop(kept)
 
     async def end(self) -> None:
-        """Drain all hosts and wait until they have ended. Cancellable; they go on ending then."""
-        while self._hosts:
-            for name in tuple(self._hosts):
-                await self.stop(name)
-            await asyncio.wait([kept.task for kept in self._hosts.values() if kept.task])
+        """Drain the hosts that are kept now, and wait until they have ended. One that is started
+        meanwhile goes on. Cancellable; they go on ending then."""
+        ending = [kept.task for kept in self._hosts.values() if kept.task]
+        for name in tuple(self._hosts):
+            await self.stop(name)
+        if ending:
+            await asyncio.wait(ending)
 
     def kill(self) -> None:
         """Kill all hosts that are stopping, at once."""

@@ -95,12 +95,13 @@ class KeeperActor:
 
     def _end_if_none_is_wanted(self) -> None:
         """The supervisor says so, too. But it can tell nobody while Ray's control store is gone."""
-        if self._directory.wanted == 0 and self._ending is None:
+        if self._directory.wanted == 0 and self._ending is None and self._keeper.hosts:
             self._ending = asyncio.get_running_loop().create_task(self._keeper.end())
             self._ending.add_done_callback(self._ended)
 
     def _ended(self, _ending: asyncio.Task[None]) -> None:
         self._ending = None
+        self._end_if_none_is_wanted()  # it may have been asked again meanwhile
 
     async def hosts(self) -> tuple[SupervisedHost, ...]:
         """The hosts that it keeps."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 __all__ = ["LOCK", "LOCK_CLASS", "Statements"]
 
-LOCK = "SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))"
+# With how long its holder may stand still.
+LOCK = """
+SELECT set_config('idle_in_transaction_session_timeout', $3::text, true),
+       pg_advisory_xact_lock($1::int, hashtext($2::text))"""
 LOCK_CLASS = 0x6C6C6D63  # "llmc": keeps our advisory locks apart from other programs'
 
 

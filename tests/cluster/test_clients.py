@@ -24,14 +24,16 @@ from llmsession import (
     ProtocolError,
     SessionError,
     SessionInUse,
+    SessionMoved,
     Unreachable,
     connect,
     records,
 )
-from llmsession.cluster.clients import connect_cluster
+from llmsession.cluster.clients import ClusterLink, connect_cluster
 from llmsession.cluster.placement import Host, host_of
 from llmsession.testing.scripted import never
 from llmsession.transport import RemoteManager
+from llmsession.transport.client.pending_requests import PendingRequest
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.errors import to_wire
 from llmsession.transport.wire.framing import decode_from_client, encode, lines_of
@@ -234,6 +236,90 @@ async def host_that(
             yield
         finally:
             await asyncio.gather(*(task for task in tasks if task is not None))
+
+
+class ToldLink:
+    """A link to a host that answers when a test says so."""
+
+    default_model = cluster = None
+    heard_at = 0.0
+
+    def __init__(self) -> None:
+        self.asked: list[PendingRequest] = []
+
+    async def begin(self, *, hello_s: float | None = None) -> None: ...
+
+    def new_id(self) -> int:
+        return len(self.asked)
+
+    def ask(self, command: w.Command[Any]) -> PendingRequest:
+        self.asked.append(PendingRequest(command, asyncio.get_running_loop().create_future()))
+        return self.asked[-1]
+
+    def refuse(self, number: int) -> None:
+        """Say that the session is at the host b now."""
+        self.asked[number].answer.set_exception(SessionMoved("moved", address="unix:b"))
+
+    @property
+    def sends(self) -> list[str]:
+        commands = (request.command for request in self.asked)
+        return [each.command_id or "" for each in commands if isinstance(each, w.Send)]
+
+    async def aclose(self) -> None: ...
+
+
+@asynccontextmanager
+async def told_links() -> AsyncIterator[tuple[ToldLink, ToldLink, ClusterLink]]:
+    """The links to the hosts a and b, and a client that knows a alone."""
+    links: dict[str, Any] = {"unix:a": ToldLink(), "unix:b": ToldLink()}
+    client = ClusterLink(("unix:a",), links.__getitem__, patience_s=100.0)
+    await client.begin()
+    yield links["unix:a"], links["unix:b"], client
+    await client.aclose()
+
+
+def send(client: ClusterLink, name: str) -> None:
+    content = msgspec.Raw(b'"hi"')
+    client.ask(w.Send(id=client.new_id(), session="s", command_id=name, content=content))
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_command_waits_for_an_earlier_one_that_is_on_its_way_to_the_host_before(
+    is_done: bool,
+) -> None:
+    async with told_links() as (a, b, client):
+        send(client, "first")
+        client.ask(w.Outcome(id=client.new_id(), session="s", turn=1))
+        a.refuse(1)  # so the client knows where the session is before the first one is answered
+        await settled()
+        send(client, "second")
+        await settled()
+        assert b.sends == []
+        if is_done:
+            a.asked[0].answer.set_result(msgspec.Raw(b"null"))
+        else:
+            a.refuse(0)
+        await settled()
+        assert b.sends == (["second"] if is_done else ["first", "second"])
+
+
+async def test_a_command_does_not_overtake_one_that_the_host_before_has_still_to_refuse() -> None:
+    async with told_links() as (a, b, client):
+        send(client, "first")
+        send(client, "second")
+        a.refuse(0)
+        await settled()
+        send(client, "third")
+        await settled()
+        assert b.sends == []
+        a.refuse(1)
+        await settled()
+        assert b.sends == ["first", "second", "third"]
 
 
 async def test_a_command_to_a_host_that_is_silent_goes_on_at_another_one(

@@ -12,7 +12,9 @@ import pytest
 from llmsession import InvalidInput, SessionInUse, StoreError
 from llmsession.cluster.directory import Directory
 from llmsession.cluster.placement import Host, View
+from llmsession.cluster.sql import LOCK_CLASS
 from llmsession.store.protocol import Lease, Owner, this_process
+from tests.cluster.faults.network import Wire, running_wire
 from tests.store.conftest import Database, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -33,6 +35,22 @@ async def opened(
             )
             for _ in range(count)
         ]
+
+
+@asynccontextmanager
+async def behind_wires(
+    database: Database, count: int, **options: float
+) -> AsyncIterator[list[tuple[Directory, Wire]]]:
+    """Likewise, each with its wire to the database."""
+    settings = {"lease_s": LONG_S, "settle_s": LONG_S, "poll_s": LONG_S, **options}
+    async with asyncio.timeout(90), AsyncExitStack() as stack:
+        made = []
+        for _ in range(count):
+            wire = await stack.enter_async_context(running_wire(str(database.server.socket)))
+            dsn = f"postgresql://postgres@127.0.0.1:{wire.port}/postgres?sslmode=disable"
+            directory = Directory(dsn, "c", schema=database.schema, **settings)
+            made.append((await stack.enter_async_context(directory), wire))
+        yield made
 
 
 def states(view: View) -> dict[str, str]:
@@ -119,6 +137,47 @@ async def test_whoever_notices_removes_a_host_whose_lease_ran_out(database: Data
         await directory.refresh()
         assert set(states(directory.view)) == {"a"}
         assert database.sql("SELECT name FROM @host") == [("a",)]
+
+
+async def test_after_an_outage_of_the_database_nobody_is_removed_who_has_yet_to_come_back(
+    database: Database,
+) -> None:
+    async with behind_wires(database, 2, poll_s=0.1) as ((first, wire), (second, other_wire)):
+        await join(first, "a")
+        await join(second, "b")
+        await until_states(first, a="up", b="joining")
+        wire.set("cut")
+        other_wire.set("cut")
+        while first.age_s < 0.5:  # noqa: ASYNC110  # nobody tells how long it has been away
+            await asyncio.sleep(0.05)
+        database.sql("UPDATE @host SET lease_until = now() - interval '1 s'")
+        wire.set("whole")
+        while first.age_s > 0.5:
+            with suppress(StoreError):
+                await first.refresh()
+        await first.refresh()
+        assert set(states(first.view)) == {"a", "b"}
+
+
+async def test_a_host_that_is_lost_amid_a_change_holds_up_the_others_for_a_while_only(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmsession.cluster.directory.HOLD_S", 0.5)
+    async with behind_wires(database, 1) as ((lost, wire),), opened(database) as (other,):
+        await join(other, "a")
+        with database.server.session() as session:
+            key = f"hashtext('{database.schema}/c')"
+            session.run(f"BEGIN; SELECT pg_advisory_xact_lock({LOCK_CLASS}, {key})")
+            draining = asyncio.create_task(lost.drain("a"))
+            await database.wait_for(1)
+            wire.set("silent")  # so it never hears that it may change the rows now
+            session.run("COMMIT")
+        while other.wanted != 3:
+            with suppress(StoreError):
+                await other.set_wanted(3)
+        wire.set("cut")
+        with pytest.raises(StoreError):
+            await draining
 
 
 async def test_a_host_that_was_removed_enters_again_once_it_renews_its_lease(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from llmsession import InvalidConfig, InvalidInput, MemoryStore, SessionManager
 from llmsession.cluster.clients import connect_cluster, link_maker
 from llmsession.cluster.control import move_session
 from llmsession.cluster.host import ClusterHost, advertised
-from llmsession.cluster.placement import EMPTY, Host, View, host_of
+from llmsession.cluster.placement import EMPTY, Host, HostState, View, host_of
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import ScriptedProvider, never
 from tests.cluster.hosts import LocalHost, local_host, refresh
 from tests.session.registry.test_owner_lease import LeasingMemory
@@ -145,6 +147,35 @@ async def test_news_of_the_directory_after_the_manager_has_ended_are_left_alone(
         ClusterHost(manager, directory, "a")
     directory.on_view(EMPTY, view)
     directory.on_move("s", "b")
+
+
+async def test_a_host_that_ends_waits_for_no_step_after_its_grace_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llmsession.cluster.host.AT_ONCE", 2)
+    b = Host("b", "unix:b", "up", "2")
+    provider = ScriptedProvider(lambda request, tag: never())
+    async with asyncio.timeout(100), SessionManager(provider=provider) as manager:
+        own = runtime_of(manager).owner.name
+        before, after = (
+            View(number, (Host("a", "unix:a", state, own), b))
+            for number, state in enumerate[HostState](("up", "draining"))
+        )
+        directory = ToldViews(after)
+        host = ClusterHost(manager, directory, "a")
+        for session in placed_at("a", before, 5):
+            await (await manager.create(CONFIG, session_id=session)).send("hi")
+        directory.on_view(before, after)  # it begins to wait for the ends of the steps
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await host.hand_over_all(0.0)
+        assert not manager.live
+
+
+def placed_at(name: str, view: View, count: int) -> list[str]:
+    """Ids of *count* sessions that are placed at the host *name*."""
+    ids = (f"s{number}" for number in itertools.count())
+    return list(itertools.islice((s for s in ids if host_of(view, s) == view.by_name(name)), count))
 
 
 def manager_of(store: MemoryStore) -> SessionManager:

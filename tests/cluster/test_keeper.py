@@ -114,6 +114,21 @@ async def test_a_host_outlives_its_keeper_and_a_later_one_adopts_it_or_ends_it(
         assert third.keeper.hosts == ()
 
 
+async def test_a_host_that_is_started_while_the_others_are_ended_goes_on(
+    database: Database, folder: Path
+) -> None:
+    async with keeping(database, folder) as kept:
+        await kept.keeper.start("n", "n-1")
+        await kept.until_up()
+        ending = asyncio.create_task(kept.keeper.end())
+        await kept.until(lambda host: host.state == "stopping")
+        await kept.keeper.start("n", "n-2")
+        await ending
+        [left] = kept.keeper.hosts
+        assert (left.name, left.state) in (("n-2", "starting"), ("n-2", "up"))
+        await kept.keeper.end()
+
+
 async def test_a_killed_host_is_declared_dead_and_started_again_under_its_name(
     database: Database, folder: Path
 ) -> None:
