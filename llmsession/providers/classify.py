@@ -251,6 +251,28 @@ _OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
         _prompt_alone,
     ),
     (
+        rf"exceeded model token limit: (?P<limit>{_N})(?: \(requested: (?P<asked>{_N})\))?",
+        _with_output,
+    ),
+    (
+        rf"prompt token count of (?P<asked>{_N}) exceeds the limit of (?P<limit>{_N})",
+        _prompt_alone,
+    ),
+    (
+        rf"input \((?P<asked>{_N}) tokens\) is longer than the model's context length"
+        rf" \((?P<limit>{_N}) tokens\)",
+        _prompt_alone,
+    ),
+    (
+        rf"prompt \(length (?P<asked>{_N})\) is longer than the maximum model length of"
+        rf" (?P<limit>{_N})",
+        _prompt_alone,
+    ),
+    (
+        rf"range of input length should be \[\d+, ?(?P<limit>{_N})\]",
+        _with_output,
+    ),
+    (
         rf"maximum context length is (?P<limit>{_N})(?: tokens)?",
         _with_output,
     ),
@@ -262,6 +284,12 @@ _OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
         r"|decrease input length or max_tokens"
         r"|use a shorter prompt"
         r"|exceeds the available context size"
+        r"|(?:input|prompt|request)\b[^.]{0,40}\bexceeds the context window"
+        r"|exceeded model token limit"
+        r"|exceeded max context length"
+        r"|context window exceeds limit"
+        r"|prompt is greater than the context length"
+        r"|longer than the (?:model's context|maximum model) length"
         r"|exceed_context_size_error"
         r"|context_length_exceeded",
         _with_output,
