@@ -301,6 +301,20 @@ IN_STREAM: dict[str, tuple[Any, str]] = {
     "invalid": ({"error": {"type": "invalid_request_error", "message": "x"}}, "fatal"),
     "a status as a number": ({"error": {"code": 502, "message": "Bad gateway"}}, "retryable"),
     "another": ({"error": {"code": 401, "message": "no"}}, "fatal"),
+    "a status as text": (
+        {"error": {"code": "429", "type": "None", "message": "Rate limit reached for gpt-4o"}},
+        "retryable",
+    ),
+    "another as text": ({"error": {"code": "400", "message": "no such option"}}, "fatal"),
+    "a spent quota": (
+        {"error": {"code": 429, "message": "You exceeded your current quota"}},
+        "fatal",
+    ),
+    "a busy account": ({"error": {"message": "Too many requests"}}, "retryable"),
+    "requests per minute": (
+        {"error": {"type": "tokens", "message": NONE_OF_THEM["requests per minute"]}},
+        "retryable",
+    ),
     "Bedrock": ({"error": {"type": "throttlingException", "message": "x"}}, "retryable"),
     "words": ({"error": {"message": "Invalid API key"}}, "fatal"),
     "no words": ({"error": {"message": "oops"}}, "retryable"),
