@@ -126,13 +126,16 @@ _OUTPUT_CAP = re.compile(
     r"|at most \d+ completion tokens",
     re.I,
 )
-_NOT_RECOVERABLE = re.compile(
-    r"rate limit reached|requests per (?:min|day)|\brpm\b|too many requests|insufficient_quota"
-    r"|quota exceeded|exceeded your current quota|billing|payment required"
+_FINAL_WORDS = (
+    r"insufficient_quota|quota exceeded|exceeded your current quota|billing|payment required"
     r"|(?:invalid|incorrect) (?:api|x-api)[ -]key|invalid_api_key|authentication|unauthorized"
-    r"|permission[ _]denied|forbidden",
-    re.I,
+    r"|permission[ _]denied|forbidden"
 )
+_FINAL = re.compile(_FINAL_WORDS, re.I)
+_NOT_RECOVERABLE = re.compile(
+    rf"rate limit reached|requests per (?:min|day)|\brpm\b|too many requests|{_FINAL_WORDS}", re.I
+)
+"""A shorter prompt does not help. With words of ``_FINAL``, waiting does not help either."""
 _Made: TypeAlias = Callable[[re.Match[str]], "Overflow | None"]
 
 
@@ -251,6 +254,28 @@ _OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
         _prompt_alone,
     ),
     (
+        rf"exceeded model token limit: (?P<limit>{_N})(?: \(requested: (?P<asked>{_N})\))?",
+        _with_output,
+    ),
+    (
+        rf"prompt token count of (?P<asked>{_N}) exceeds the limit of (?P<limit>{_N})",
+        _prompt_alone,
+    ),
+    (
+        rf"input \((?P<asked>{_N}) tokens\) is longer than the model's context length"
+        rf" \((?P<limit>{_N}) tokens\)",
+        _prompt_alone,
+    ),
+    (
+        rf"prompt \(length (?P<asked>{_N})\) is longer than the maximum model length of"
+        rf" (?P<limit>{_N})",
+        _prompt_alone,
+    ),
+    (
+        rf"range of input length should be \[\d+, ?(?P<limit>{_N})\]",
+        _with_output,
+    ),
+    (
         rf"maximum context length is (?P<limit>{_N})(?: tokens)?",
         _with_output,
     ),
@@ -262,6 +287,12 @@ _OVERFLOW_TEXTS: tuple[tuple[str, _Made], ...] = (
         r"|decrease input length or max_tokens"
         r"|use a shorter prompt"
         r"|exceeds the available context size"
+        r"|(?:input|prompt|request)\b[^.]{0,40}\bexceeds the context window"
+        r"|exceeded model token limit"
+        r"|exceeded max context length"
+        r"|context window exceeds limit"
+        r"|prompt is greater than the context length"
+        r"|longer than the (?:model's context|maximum model) length"
         r"|exceed_context_size_error"
         r"|context_length_exceeded",
         _with_output,
@@ -295,6 +326,7 @@ def find_overflow(error: Any) -> Overflow | None:
 # Everything that is not an overflow.
 
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+_STATUS = re.compile(r"[45][0-9][0-9]")
 _SPENT = re.compile(
     r"insufficient_quota|exceeded your current quota|billing|payment required|credit balance", re.I
 )
@@ -346,11 +378,15 @@ def classify(
         kind: FailureKind = "retryable" if requested == "true" else "fatal"
     elif status is None or status < 400:
         kind = _kind_by_words(error)
-    elif status == 429 and _SPENT.search(_flatten(error)):
-        kind = "fatal"  # a spent quota does not come back by waiting
     else:
-        kind = "retryable" if status in _RETRYABLE_STATUS or status >= 500 else "fatal"
+        kind = _kind_by_status(status, error)
     return Failure(kind, delay_s if kind == "retryable" else 0.0)
+
+
+def _kind_by_status(status: int, error: Any) -> FailureKind:
+    if status == 429 and _SPENT.search(_flatten(error)):
+        return "fatal"  # a spent quota does not come back by waiting
+    return "retryable" if status in _RETRYABLE_STATUS or status >= 500 else "fatal"
 
 
 def _kind_by_words(error: Any) -> FailureKind:
@@ -361,9 +397,11 @@ def _kind_by_words(error: Any) -> FailureKind:
         value = inner.get(name)
         if isinstance(value, str) and value in _KINDS:
             return _KINDS[value]
-        if isinstance(value, int) and value >= 400:  # compatible servers put the HTTP status here
-            return "retryable" if value in _RETRYABLE_STATUS or value >= 500 else "fatal"
-    return "fatal" if _NOT_RECOVERABLE.search(_flatten(inner)) else "retryable"
+        # Compatible servers put the HTTP status here, some of them as text.
+        status = int(value) if isinstance(value, str) and _STATUS.fullmatch(value) else value
+        if isinstance(status, int) and status >= 400:
+            return _kind_by_status(status, inner)
+    return "fatal" if _FINAL.search(_flatten(inner)) else "retryable"
 
 
 def retry_delay_s(headers: Mapping[str, str], *, now: float) -> float:

@@ -301,15 +301,19 @@ def committed_blocks(reply: Reply) -> tuple[bytes, ...]:
     """The blocks that a final reply leaves in the history; empty if it has no content.
 
     A cut-off or paused reply never keeps tool calls, because nobody will answer them. Server tool
-    calls without a result are removed, too. So is thinking that then comes last, because an
-    assistant message may not end with thinking. For a complete reply this happens when the turn
+    calls without a result are removed, too. For a complete reply this happens when the turn
     commits, because its earlier replies may have such calls, too (see
     ``without_open_server_calls``).
+
+    Thinking that comes last is removed from every reply, because an assistant message may not end
+    with it. A model may also end its turn after thinking alone.
     """
     if not any(_says_something(raw) for raw in reply.blocks):
         return ()
     if stop_rule(reply.stop_reason).follow in (Follow.COMMIT, Follow.RUN_TOOLS):
-        return reply.blocks
+        ended = _ended(reply.blocks)
+        last = reply.blocks[len(ended) :]
+        return ended if any(block_type(raw) in _THINKING for raw in last) else reply.blocks
     places = _open_places([reply.blocks])
     gone = {index for _, index in places}
     gone.update(index for index, raw in enumerate(reply.blocks) if block_type(raw) == "tool_use")

@@ -183,6 +183,10 @@ a cut reply may end with thinking (invariant 4)
     - while end and _may_not_be_last(blocks[end - 1]):
     + while False:
     test_a_cut_reply_does_not_end_in_thinking
+a whole reply may end with thinking (invariant 4)
+    - return ended if any(block_type(raw) in _THINKING for raw in last) else reply.blocks
+    + return reply.blocks
+    test_a_whole_reply_does_not_end_in_thinking
 a block without its end is kept (invariant 4)
     - if self._parts[index].stopped or self._parts[index].type == "text"
     + if self._parts[index]

@@ -122,6 +122,41 @@ OVERFLOWS: dict[str, tuple[Any, Overflow]] = {
         window(4096, 5417, 5417),
     ),
     "Jan": ("the request exceeds the available context size. try increasing it", window()),
+    "Kimi": (
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 291351)",
+        window(262_144, 291_351),
+    ),
+    "Kimi, without what was requested": (
+        "Your request exceeded model token limit: 131072",
+        window(131_072),
+    ),
+    "Copilot": (
+        "prompt token count of 140388 exceeds the limit of 128000",
+        window(128_000, 140_388, 140_388),
+    ),
+    "SGLang": (
+        "The input (140000 tokens) is longer than the model's context length (131072 tokens).",
+        window(131_072, 140_000, 140_000),
+    ),
+    "vLLM: the prompt alone is too long": (
+        "The decoder prompt (length 140000) is longer than the maximum model length of 131072."
+        " Make sure that `max_model_len` is no smaller than the number of text tokens.",
+        window(131_072, 140_000, 140_000),
+    ),
+    "Qwen": (
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 258048]",
+        window(258_048),
+    ),
+    "OpenAI, by its words": (
+        "Your input exceeds the context window of this model. Please adjust your input.",
+        window(),
+    ),
+    "LM Studio": (
+        "The number of tokens to keep from the initial prompt is greater than the context length",
+        window(),
+    ),
+    "MiniMax": ("invalid params, context window exceeds limit", window()),
+    "Ollama": ("prompt too long; exceeded max context length by 4 tokens", window()),
     "vLLM: the prompt leaves too little room for the reply": (
         "'max_tokens' or 'max_completion_tokens' is too large: 1000. This model's maximum context"
         " length is 8192 tokens and your request has 8000 input tokens (1000 > 8192 - 8000).",
@@ -176,6 +211,7 @@ NONE_OF_THEM: dict[str, Any] = {
     " number of output tokens for claude-sonnet-4-5",
     "an output limit that names the window": "max_tokens is too large: 200000. This model's"
     " maximum context length is 128000 tokens.",
+    "an output limit in other words": "max_output_tokens exceeds the context window of this model",
     "vLLM: the reply alone is larger than the window": "'max_tokens' is too large: 9000. This"
     " model's maximum context length is 8192 tokens and your request has 100 input tokens"
     " (9000 > 8192 - 100).",
@@ -265,6 +301,20 @@ IN_STREAM: dict[str, tuple[Any, str]] = {
     "invalid": ({"error": {"type": "invalid_request_error", "message": "x"}}, "fatal"),
     "a status as a number": ({"error": {"code": 502, "message": "Bad gateway"}}, "retryable"),
     "another": ({"error": {"code": 401, "message": "no"}}, "fatal"),
+    "a status as text": (
+        {"error": {"code": "429", "type": "None", "message": "Rate limit reached for gpt-4o"}},
+        "retryable",
+    ),
+    "another as text": ({"error": {"code": "400", "message": "no such option"}}, "fatal"),
+    "a spent quota": (
+        {"error": {"code": 429, "message": "You exceeded your current quota"}},
+        "fatal",
+    ),
+    "a busy account": ({"error": {"message": "Too many requests"}}, "retryable"),
+    "requests per minute": (
+        {"error": {"type": "tokens", "message": NONE_OF_THEM["requests per minute"]}},
+        "retryable",
+    ),
     "Bedrock": ({"error": {"type": "throttlingException", "message": "x"}}, "retryable"),
     "words": ({"error": {"message": "Invalid API key"}}, "fatal"),
     "no words": ({"error": {"message": "oops"}}, "retryable"),

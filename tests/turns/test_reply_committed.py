@@ -42,6 +42,27 @@ def test_a_whole_reply_is_committed_as_it_is(stop_reason: str) -> None:
     assert committed_blocks(reply) == reply.blocks
 
 
+@pytest.mark.parametrize("stop_reason", ["end_turn", "stop_sequence", "tool_use"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        [thinking(1, "hm")],
+        [thinking(1, "hm"), text(2, " \n")],
+        [thinking(1, "hm"), block(2, {"type": "redacted_thinking", "data": "D"})],
+    ],
+)
+def test_a_whole_reply_does_not_end_in_thinking(
+    last: list[list[StreamEvent]], stop_reason: str
+) -> None:
+    assert types(whole(text(0, "a"), *last, stop_reason=stop_reason)) == ["text"]
+    assert types(whole(*last, stop_reason=stop_reason)) == []
+
+
+def test_a_whole_reply_keeps_the_blank_text_at_its_end() -> None:
+    reply = whole(thinking(0, "hm"), text(1, "a"), text(2, "\n"))
+    assert committed_blocks(reply) == reply.blocks
+
+
 @pytest.mark.parametrize("stop_reason", CUT)
 def test_a_cut_reply_keeps_no_calls_because_nobody_answers_them(stop_reason: str | None) -> None:
     reply = whole(call(0, "c1"), text(1, "a"), call(2, "c2"), stop_reason=stop_reason)

@@ -26,6 +26,8 @@ __all__ = ["AnthropicPlatform", "AnthropicProvider"]
 
 AnthropicPlatform: TypeAlias = Literal["anthropic", "bedrock", "vertex", "foundry"]
 
+HOUR_S = 3600.0
+
 _CLIENTS: dict[AnthropicPlatform, str] = {
     "anthropic": "AsyncAnthropic",
     "bedrock": "AsyncAnthropicBedrock",
@@ -48,7 +50,8 @@ class AnthropicProvider(SdkProvider):
       client, for example ``aws_region``, or ``region`` and ``project_id``.
     - *client* is an SDK client of your own. It replaces all of the above.
     - *cache* is how long prompts are cached by the provider; None disables caching. A request that
-      has cache breakpoints of its own gets no others.
+      has cache breakpoints of its own gets no others. With "1h" the profiles say so
+      (``cache_ttl_s``), unless one of yours gives a time of its own.
     - *max_retries* is how often the SDK retries before the first event of a reply. The session does
       not retry those errors again.
     - *connect_timeout_s* limits the time to connect, and *read_timeout_s* the pause between two
@@ -113,9 +116,12 @@ class AnthropicProvider(SdkProvider):
     def profile(self, model: str) -> Profile:
         """The properties of *model*. An unknown model gets cautious values."""
         profile = find_profile(model, CLAUDE, otherwise=ANTHROPIC, own=self._profiles)
-        if self._compacts_on_demand or not profile.compacts_on_demand:
-            return profile
-        return msgspec.structs.replace(profile, compacts_on_demand=False)
+        changes: dict[str, Any] = {}
+        if self._cache == "1h" and profile.cache_ttl_s == ANTHROPIC.cache_ttl_s:
+            changes["cache_ttl_s"] = HOUR_S
+        if not self._compacts_on_demand and profile.compacts_on_demand:
+            changes["compacts_on_demand"] = False
+        return msgspec.structs.replace(profile, **changes) if changes else profile
 
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         """Stream the reply to *request*. Cancelling it, or closing the generator, closes the

@@ -50,6 +50,11 @@ FINISH_REASONS: dict[str, str] = {
 and an unknown one ends the turn without running any tool.
 """
 
+_BROKEN_OFF = frozenset({"error", "insufficient_system_resource"})
+"""Finish reasons of a reply that the server broke off, and that is worth another try. The second
+one is DeepSeek's.
+"""
+
 
 class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
@@ -176,7 +181,7 @@ class OpenAIEvents:
         if delta is not None:
             self._delta(delta, events)
         if choice.finish_reason:
-            if choice.finish_reason == "error":
+            if choice.finish_reason in _BROKEN_OFF:
                 raise StreamFault({"error": {"type": "server_error"}})
             self._finish = _stop_reason(choice.finish_reason)
             self._close_all(events)

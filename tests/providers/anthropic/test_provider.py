@@ -40,6 +40,17 @@ def test_profiles_are_the_model_table_s_unless_others_are_given() -> None:
     assert provider.profile("nobody") is ANTHROPIC
 
 
+@pytest.mark.parametrize(("cache", "ttl_s"), [("5m", 300.0), ("1h", 3600.0)])
+def test_profiles_say_how_long_the_cache_lives_that_requests_ask_for(
+    cache: Any, ttl_s: float
+) -> None:
+    mine = Profile(name="mine", cache_ttl_s=20.0)
+    provider = AnthropicProvider(api_key=KEY, cache=cache, profiles={"mine": mine})
+    assert provider.profile("claude-opus-5-5").cache_ttl_s == ttl_s
+    assert provider.profile("nobody").cache_ttl_s == ttl_s
+    assert provider.profile("mine") is mine
+
+
 @pytest.mark.real_time
 async def test_betas_are_sent_in_their_header() -> None:
     async with StrictServer(["hello"]) as server:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmsession import ProviderError, Usage
+from llmsession.providers.classify import classify
 from llmsession.providers.failures import StreamFault
 from llmsession.providers.openai.events import FINISH_REASONS, OpenAIEvents
 from llmsession.turns.stop import Follow, stop_rule
@@ -248,8 +249,13 @@ def test_an_error_in_the_stream_is_raised_with_what_it_says() -> None:
     with pytest.raises(StreamFault) as raised:
         read(chunk(content="x"), {"error": error})
     assert raised.value.body == {"error": error}
-    with pytest.raises(StreamFault):
-        read(chunk("error"))
+
+
+@pytest.mark.parametrize("finish", ["error", "insufficient_system_resource"])
+def test_a_reply_that_the_server_broke_off_is_worth_another_try(finish: str) -> None:
+    with pytest.raises(StreamFault) as raised:
+        read(chunk(content="x"), chunk(finish))
+    assert classify(raised.value.body).kind == "retryable"
 
 
 @pytest.mark.parametrize(
