@@ -15,11 +15,11 @@ a command past the rate is read before it is refused (docs/explanation/security.
 
 in transport/client/link.py, by transport/client/test_link.py
 what was asked before the connection was lost is done a second time (docs/reference/wire.md)
-    -             channel.send(encode(request.command))
+    -             request.sent = self._send(request.command)
     +             again = request.command
     +             once = {"command_id": None} if hasattr(again, "command_id") else {}
     +             again = msgspec.structs.replace(again, **once)
-    +             channel.send(encode(again))
+    +             request.sent = self._send(again)
     test_cut_at_random_bytes_every_send_is_taken_once_and_every_event_seen_once
 
 in transport/client/link.py, by transport/test_newer_versions.py
