@@ -114,7 +114,7 @@ def event_for_budget(turn: Turn, error: str, *, on_failure: OnFailure, tag: Step
 
 def _backoff_s(retries: int) -> float:
     """0.5 s, doubled each time, at most 8 s: the delays of the SDKs before a first event."""
-    return float(min(8.0, 0.5 * 2**retries))
+    return float(0.5 * 2 ** min(retries, 4))
 
 
 def event_for_answers(turn: Turn, calls: tuple[str, ...], tag: StepTag | None = None) -> e.Event:
