@@ -493,6 +493,8 @@ def recorded(shared_data: Path) -> list[Conversation]:
 
 # What the files hold, see test_recorded_sessions: 6 turns have no reply, 2 calls no result.
 STEPS = 684
+ONLY_THINKING = 3
+"""Of these replies three are thinking alone, which leaves no message."""
 NO_REPLY = 6
 NO_RESULTS = 2
 
@@ -509,7 +511,8 @@ async def test_every_recorded_conversation_replays_as_it_was_recorded(
     recorded: list[Conversation],
 ) -> None:
     total = await replay_all(recorded, DriveOptions(delta_chars=2000))
-    assert total.steps == STEPS == sum(m.is_assistant for c in recorded for m in c.messages)
+    assert sum(m.is_assistant for c in recorded for m in c.messages) == STEPS
+    assert total.steps == STEPS - ONLY_THINKING
     assert total.skipped_reasons["no_reply"] == NO_REPLY
     assert total.repaired == NO_RESULTS == sum(len(c.unanswered) for c in recorded)
     assert total.compactions > 0
@@ -526,7 +529,8 @@ async def test_every_recorded_conversation_replays_with_interrupts(
     )
     total = await replay_all(recorded, options)
     assert total.resent > 5
-    assert (total.history_equal, total.steps, total.repaired) == (True, STEPS, NO_RESULTS)
+    assert (total.history_equal, total.repaired) == (True, NO_RESULTS)
+    assert total.steps == STEPS - ONLY_THINKING
     assert not total.is_broken, total.faults
 
 
