@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for _ in measured.go_on():
         if file:
             write_results(file, measured.results)
-            write_page(measured.results, asked.out)
+            write_page(read_results(file), asked.out)  # it has rounded figures
     results = measured.results if asked.resume else measured.new
     if asked.json:
         print(msgspec.json.encode(results).decode())
