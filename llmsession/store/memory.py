@@ -13,12 +13,12 @@ from llmsession.errors import (
     InvalidInput,
     SessionExists,
     SessionInUse,
-    SessionMoved,
     SessionNotFound,
 )
 from llmsession.turns.spending.spending import Spending
 
 from .counting import Amounts, Grant, Uncounted, grant_of, not_begun
+from .ownership import check_epoch
 from .protocol import (
     EVERYTHING,
     Appended,
@@ -207,8 +207,7 @@ class MemoryStore:
 
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         log = self._log(lease.session)
-        if log.row.epoch != lease.epoch:
-            raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
+        check_epoch(lease.session, lease.epoch, now=log.row.epoch)
         for seq in bodies:
             if not 1 <= seq <= log.row.head:
                 raise InvalidInput(f"session {lease.session!r} has no record {seq}")
@@ -227,8 +226,7 @@ class MemoryStore:
 
     async def delete(self, session: str, *, epoch: int | None = None) -> None:
         row = self._log(session).row
-        if epoch not in (None, row.epoch):
-            raise SessionMoved(f"session {session!r} was taken over by another owner")
+        check_epoch(session, epoch, now=row.epoch)
         self._highest_epoch = max(self._highest_epoch, row.epoch)
         del self._logs[session]
         del self._names[bisect_left(self._names, session)]

@@ -1,19 +1,29 @@
-"""Does the owner in a session's row still hold the session? All shared stores decide it here."""
+"""Does the owner in a session's row still hold the session? All stores decide it here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from llmsession.errors import SessionMoved
+
 from . import liveness
 from .protocol import Owner
 
-__all__ = ["NOBODY", "IsDead", "still_holds"]
+__all__ = ["NOBODY", "IsDead", "check_epoch", "still_holds"]
 
 IsDead = Callable[[int, str, str], bool | None]
 """A function like ``liveness.owner_is_dead``: pid, start and host of a process; None if unknown."""
 
 NOBODY = Owner("")
 """For who only asks."""
+
+
+def check_epoch(session: str, epoch: int | None, *, now: int) -> None:
+    """Raises SessionMoved if *session* has another epoch *now* than its owner's *epoch*. None is
+    no owner's, and fits always.
+    """
+    if epoch not in (None, now):
+        raise SessionMoved(f"session {session!r} was taken over by another owner")
 
 
 def still_holds(

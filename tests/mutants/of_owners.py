@@ -245,8 +245,8 @@ an old owner releases the new one's lease, in memory (invariant 6)
     + if log is not None:
     test_a_store_that_keeps_every_promise_passes
 an old owner deletes the new one's session, in memory (invariant 6)
-    - if epoch not in (None, row.epoch):
-    + if False:
+    - check_epoch(session, epoch, now=row.epoch)
+    + pass
     test_a_store_that_keeps_every_promise_passes
 an owner from before a deletion may write again, in memory (invariant 6)
     - epoch = self._highest_epoch + 1
@@ -292,12 +292,12 @@ shared records are rewritten under a fork, in SQLite (invariant 1)
     + if source:
     TestSqliteStore::test_a_fork_keeps_the_records_that_its_parent_rewrites
 an old owner rewrites records, in SQLite (invariant 6)
-    - if row.epoch != lease.epoch:
-    + if False:
+    - check_epoch(lease.session, lease.epoch, now=row.epoch)
+    + pass
     TestSqliteStore::test_only_the_owner_rewrites_and_only_what_is_there
 an old owner deletes the new one's session, in SQLite (invariant 6)
-    - if epoch not in (None, row.epoch):
-    + if False:
+    - check_epoch(session, epoch, now=row.epoch)
+    + pass
     TestSqliteStore::test_an_owner_deletes_no_session_that_was_taken_from_it
 
 in store/sqlite/file.py, by store/sqlite/test_file.py

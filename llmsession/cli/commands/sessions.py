@@ -403,17 +403,15 @@ async def _ids(find: Callable[[str], Awaitable[str]], typed: list[str]) -> list[
 
 async def _delete(store: Store, sessions: list[str], force: bool) -> None:
     # Look at all of them first: nothing is deleted if one is missing or in use.
-    seen: dict[str, int | None] = dict.fromkeys(sessions)
+    epochs: dict[str, int] = {}
     for session in sessions:
         row = await store.row(session)
-        holder = row.owner
-        if not force:
-            seen[session] = row.epoch  # somebody may take it before it is deleted
+        epochs[session], holder = row.epoch, row.owner
         if holder is not None and not force and not _is_dead(holder):
             reason = f"session {session!r} is held by process {holder.pid}"
             raise Refused(f"{reason}; use --force to delete it anyway")
-    for session, epoch in seen.items():
-        await store.delete(session, epoch=epoch)
+    for session, epoch in epochs.items():
+        await store.delete(session, epoch=None if force else epoch)  # it may have been taken since
         say(f"deleted {session}")
 
 

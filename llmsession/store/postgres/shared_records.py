@@ -16,12 +16,12 @@ from llmsession.errors import (
     InvalidInput,
     RecordDamaged,
     SessionExists,
-    SessionMoved,
     SessionNotFound,
 )
 
 from ..cipher import PLAIN, Cipher
 from ..large_blocks import unpack_places
+from ..ownership import check_epoch
 from ..protocol import Lease, Owner
 from ..row_seals import seal_head, seal_origin
 from ..segments import Segment, moved
@@ -168,8 +168,7 @@ class SharedRecords:
             row = await connection.fetchrow(self._lock_session, session)
             if row is None:
                 raise SessionNotFound(session)
-            if row["epoch"] != lease.epoch:
-                raise SessionMoved(f"session {session!r} was taken over by another owner")
+            check_epoch(session, lease.epoch, now=row["epoch"])
             for seq in bodies:
                 if not 1 <= seq <= row["head"]:
                     raise InvalidInput(f"session {session!r} has no record {seq}")
@@ -226,8 +225,7 @@ class SharedRecords:
                     return
                 if row is None:
                     raise SessionNotFound(session)
-                if epoch not in (None, row["epoch"]):
-                    raise SessionMoved(f"session {session!r} was taken over by another owner")
+                check_epoch(session, epoch, now=row["epoch"])
                 tried = log
                 await self._drop(connection, session, row["epoch"])
 

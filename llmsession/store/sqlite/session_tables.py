@@ -15,12 +15,11 @@ from llmsession.errors import (
     RecordDamaged,
     SessionExists,
     SessionInUse,
-    SessionMoved,
     SessionNotFound,
 )
 
 from ..cipher import PLAIN, Cipher
-from ..ownership import still_holds
+from ..ownership import check_epoch, still_holds
 from ..protocol import Lease, Owner, SessionRow
 from ..row_seals import Part, check_row, seal_head, seal_origin
 from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
@@ -250,8 +249,7 @@ class SessionTables:
         """
         values = self._sealed_row(lease.session)
         row, log = row_of(values), values[-2]
-        if row.epoch != lease.epoch:
-            raise SessionMoved(f"session {lease.session!r} was taken over by another owner")
+        check_epoch(lease.session, lease.epoch, now=row.epoch)
         for seq in bodies:
             if not 1 <= seq <= row.head:
                 raise InvalidInput(f"session {lease.session!r} has no record {seq}")
@@ -299,8 +297,7 @@ class SessionTables:
         """See ``Store.delete``."""
         values = find_row(self.db, session)
         row, log = row_of(values), values[-2]
-        if epoch not in (None, row.epoch):
-            raise SessionMoved(f"session {session!r} was taken over by another owner")
+        check_epoch(session, epoch, now=row.epoch)
         self.db.execute(
             "UPDATE meta SET value = max(value, ?) WHERE name = 'highest_epoch'", (row.epoch,)
         )
