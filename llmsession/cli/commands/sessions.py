@@ -61,6 +61,8 @@ from ..common.terminal import TerminalConsole, complain, neutral_line, say, say_
 __all__ = ["delete", "label", "list_sessions", "search", "show"]
 
 PAGE = 500
+LATEST_S = 253_402_300_799
+"""The last second that a date can be written of, in seconds since the epoch."""
 MIN_LABELS_WIDTH = 12
 MAX_WIDTH = 10_000
 """Columns of a table that is printed without a terminal: more than any id has characters."""
@@ -179,8 +181,10 @@ def _is_dead(owner: Owner) -> bool:
 
 
 def _moment(timestamp: float) -> str:
-    """*timestamp* as a UTC date and time, or "" for 0."""
-    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S}" if timestamp else ""
+    """*timestamp* as a UTC date and time; "" for 0, and for a number that is none."""
+    if not 0 < timestamp <= LATEST_S:
+        return ""
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):

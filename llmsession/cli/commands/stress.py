@@ -90,7 +90,8 @@ def stress(
         raise InvalidInput("--model and --yes need --connect; without it no model is called")
     if record is not None:
         with option("--record"):
-            record.open("wb").close()  # fail before the run if the file cannot be written
+            # Fail before the run if the file cannot be written. What it holds stays until the end.
+            record.open("ab").close()
     fields = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
     options: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if simulated:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from llmsession.errors import InvalidInput, TranscriptError
+from llmsession.errors import InvalidInput, SessionNotFound, TranscriptError
 from llmsession.providers import ReplayProvider
+from llmsession.session.log.read_state import begun_rows
 from llmsession.session.manager import SessionManager
 from llmsession.session.operations.export import conversation_of
 from llmsession.session.values.config import SessionConfig
@@ -20,7 +22,7 @@ from llmsession.testing.replay.recorded_turns import recorded_tools
 from llmsession.transcripts import FORMATS, Conversation, Files, left_out, read, write
 from llmsession.transport.interface import ManagerInterface
 
-from ..common.files import FormatName, check_format, print_failure, sources
+from ..common.files import FormatName, check_format, print_failure, sources, write_new
 from ..common.ids import id_at_service, id_in_store
 from ..common.service import (
     CaFile,
@@ -36,6 +38,7 @@ from ..common.terminal import say, say_json, write_file
 
 __all__ = ["export_sessions", "import_files"]
 
+PAGE = 500
 HASH_CHARS = 12
 """Characters of a file's digest in the id of a history that has none: enough to be unique."""
 _WRITABLE = [name for name, format in FORMATS.items() if format.write is not None]
@@ -206,17 +209,19 @@ def export_sessions(
     for name, raw in files.items():
         path = output / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            file.write(raw)
+        write_new(path, raw)
         say(str(path))
 
 
 async def _conversations(store: Store, sessions: list[str] | None) -> list[Conversation]:
     if sessions:
         return [await conversation_of(store, await id_in_store(store, typed)) for typed in sessions]
-    conversations: list[Conversation] = []
-    while rows := await store.rows(after=conversations[-1].id if conversations else "", limit=500):
-        conversations += [await conversation_of(store, row.session) for row in rows]
+    conversations, after = list[Conversation](), ""
+    while rows := await begun_rows(store, after=after, limit=PAGE):
+        for row in rows:
+            with suppress(SessionNotFound):  # deleted after the row was read
+                conversations.append(await conversation_of(store, row.session))
+        after = rows[-1].session
     if not conversations:
         raise InvalidInput("the store has no sessions")
     return conversations
@@ -225,10 +230,15 @@ async def _conversations(store: Store, sessions: list[str] | None) -> list[Conve
 async def _conversations_there(
     there: ManagerInterface, sessions: list[str] | None
 ) -> list[Conversation]:
-    names = [await id_at_service(there, typed) for typed in sessions or ()]
-    if not sessions:
-        while page := await there.list(after=names[-1] if names else "", limit=500, archived=None):
-            names += [row.session for row in page]
-    if not names:
+    if sessions:
+        names = [await id_at_service(there, typed) for typed in sessions]
+        return [await there.export_conversation(name) for name in names]
+    conversations, after = list[Conversation](), ""
+    while rows := await there.list(after=after, limit=PAGE, archived=None):
+        for row in rows:
+            with suppress(SessionNotFound):  # deleted after the row was read
+                conversations.append(await there.export_conversation(row.session))
+        after = rows[-1].session
+    if not conversations:
         raise InvalidInput("the service has no sessions")
-    return [await there.export_conversation(name) for name in names]
+    return conversations

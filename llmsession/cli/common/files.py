@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -32,6 +33,7 @@ __all__ = [
     "read_file",
     "sources",
     "user_folder",
+    "write_new",
 ]
 
 # Typer would reject the whole command for one unreadable file; the others are processed.
@@ -96,6 +98,21 @@ def read_file(path: Path) -> bytes:
         kind = "a named pipe (FIFO)" if stat.S_ISFIFO(mode) else "a socket or a device"
         raise InvalidInput(f"{kind} cannot be read; save its content to a file first")
     return path.read_bytes()
+
+
+def write_new(path: Path, raw: bytes) -> None:
+    """Write *raw* to a new file at *path*, completely or not at all: part of a file could be taken
+    for the whole one. Raises OSError, and FileExistsError if there is something at *path*."""
+    temporary = path.with_name(f".llmsession-{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        path.open("xb").close()  # from here on the file at this path is ours, so it may be replaced
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _files_below(folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:

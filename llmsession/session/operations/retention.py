@@ -39,6 +39,7 @@ EVERY_S = 3600.0
 MAX_SEEN = 10_000
 """For how many sessions the schedule remembers that nothing exceeds their limits."""
 IN_USE = "it is in use in this process"
+WRITTEN_TO = "it was written to while retention was looking at it"
 
 
 async def apply_retention(
@@ -131,11 +132,12 @@ class _Newest:
         self._count = count
         self._kept: dict[str | None, list[tuple[float, str]]] = {}
 
-    def add(self, row: SessionRow) -> str | None:
-        """Add *row*. Returns the session that is now one too many, or None."""
+    def add(self, row: SessionRow) -> tuple[float, str] | None:
+        """Add *row*. Returns the session that is now one too many, after the time of its last
+        record, or None."""
         kept = self._kept.setdefault(tenant_of(row.labels), [])
         heapq.heappush(kept, (row.touched_at, row.session))
-        return heapq.heappop(kept)[1] if len(kept) > self._count else None
+        return heapq.heappop(kept) if len(kept) > self._count else None
 
 
 class _Sweep:
@@ -213,19 +215,22 @@ class _Sweep:
         for rule, newest in self._newest:
             surplus = newest.add(row) if rule.applies_to(row.labels) else None
             if surplus is not None:
-                await self._delete_surplus(row, surplus)
-                if surplus == row.session:
+                touched_at, session = surplus
+                await self._delete_surplus(row, session, touched_at)
+                if session == row.session:
                     return
         await self._forget(row, limits_of(self._rules, row.labels, None))
 
     # Whole sessions.
 
-    async def _delete_surplus(self, row: SessionRow, surplus: str) -> None:
+    async def _delete_surplus(self, row: SessionRow, surplus: str, touched_at: float) -> None:
         if surplus in self._deleted:  # another rule has already deleted it
             return
         try:
             if surplus != row.session:
                 row = await self._runtime.store.row(surplus)
+                if row.touched_at != touched_at:  # it may be among the newest now
+                    raise Refused(WRITTEN_TO)
             await self._delete(row, "sessions")
         except SessionError as error:
             self._skipped[surplus] = str(error)
@@ -246,7 +251,7 @@ class _Sweep:
                 lease = await store.acquire(row.session, runtime.owner)
                 if (await store.row(row.session)).touched_at != row.touched_at:
                     await store.release(lease)
-                    raise Refused("it was written to while retention was looking at it")
+                    raise Refused(WRITTEN_TO)
                 # By our epoch: if this process stood still, another owner may have the session now.
                 await store.delete(row.session, epoch=lease.epoch)
                 runtime.tenants.deleted(row.session)

@@ -8,7 +8,6 @@ restored. If Claude Code has continued such a file, it is read like any other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import groupby
 from typing import Any
@@ -20,6 +19,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
 
 from ..common.conversation import Conversation, Note
+from ..common.times import iso_time
 from ..common.writing import json_lines, path_of
 from .claude_lines import ClaudeLine
 
@@ -70,7 +70,7 @@ def _lines(conversation: Conversation) -> Iterator[dict[str, Any]]:
                 "isSidechain": False,
                 "sessionId": conversation.id,
                 "uuid": uuid,
-                "timestamp": _iso(message.completed_at),
+                "timestamp": iso_time(message.completed_at),
                 **fields,
                 "message": body,
             }
@@ -117,11 +117,6 @@ def _usage(usage: Usage) -> dict[str, int]:
         "cache_read_input_tokens": usage.cache_read_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
     }
-
-
-def _iso(moment: float) -> str:
-    time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(moment * 1000))
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # Reading them back.

@@ -39,6 +39,9 @@ def milliseconds(seconds: float) -> int:
 
 
 def iso_time(seconds: float) -> str:
-    """*seconds* since the epoch as ISO 8601 in UTC with milliseconds, in JavaScript's form."""
+    """*seconds* since the epoch as ISO 8601 in UTC with milliseconds, in JavaScript's form. A time
+    that it cannot write becomes the nearest one that it can.
+    """
+    seconds = min(max(0.0, seconds), _LATEST_S)
     time = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds(seconds))
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -92,6 +92,16 @@ def test_bad_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str]) -
     assert run(*arguments).refusal
 
 
+def test_a_run_that_does_not_begin_leaves_an_earlier_recording_as_it_is(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "record.jsonl"
+    path.write_bytes(b"an earlier run")
+    for wrong in (["--sessions", "0"], ["--simulate", "--turns", "4"], ["--hosts", "2"]):
+        assert run(*wrong, "--record", path).refusal
+        assert path.read_bytes() == b"an earlier run"
+
+
 # Simulation
 
 SCHEDULES = ("--simulate", "--seeds", "2", "--seed", "5")

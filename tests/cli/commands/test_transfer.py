@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import partial
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmsession.transcripts import FORMATS, read, write, write_own
+from llmsession import SessionNotFound, Store
+from llmsession.cli.commands import transfer
+from llmsession.session.operations.export import conversation_of
+from llmsession.transcripts import FORMATS, Conversation, read, write, write_own
 from llmsession.turns.messages import Message
-from tests.cli.stores import Run
+from tests.cli.stores import Run, make_store
 from tests.cli.stores import run as run_command
 from tests.testing.conversations import recording, text, tool_loop
 
@@ -63,6 +67,25 @@ def test_every_format_that_is_written_is_recognised_and_imported_again(
     shown = run("show", figures["session"], "--store", f"sqlite:{tmp_path / 'again.db'}", "--json")
     texts = [msgspec.json.decode(line, type=Message).text for line in shown.out.splitlines()]
     assert texts == ["hello", "good day", "more?", "no"]
+
+
+@pytest.mark.parametrize("time", [1e300, -1e300, 253_402_300_800.0])
+def test_a_message_with_a_time_that_is_none_is_shown_found_and_exported(
+    run: Run, tmp_path: Path, time: float
+) -> None:
+    source = tmp_path / "source.jsonl"
+    wanted = recording([[text("hello")], [text("good day")]])
+    times = {"created_at": time, "completed_at": time}
+    messages = tuple(msgspec.structs.replace(each, **times) for each in wanted.messages)
+    source.write_bytes(write_own(msgspec.structs.replace(wanted, messages=messages)))
+    assert run("import", source).code == 0
+    assert "u1 user\n  hello\n" in run("show", wanted.id).out
+    assert f"{wanted.id}  u1  \n" in run("search", "hello").out
+    for name, each in FORMATS.items():
+        if each.write is not None:
+            assert run("export", "--to", name, "-o", tmp_path / name).code == 0, name
+    again = read((tmp_path / "own" / f"0000-{wanted.id}.jsonl").read_bytes())
+    assert [message.created_at for message in again[0].messages] == [time, time]
 
 
 def test_a_broken_file_is_refused_with_its_line_and_nothing_is_kept(run: Run, file: Path) -> None:
@@ -161,6 +184,37 @@ def test_a_file_that_is_there_is_not_overwritten(run: Run, file: Path, tmp_path:
     assert (ran.code, written.read_bytes()) == (2, b"mine")
     assert "exists already" in ran.err
     assert before != b"mine"
+
+
+def test_a_file_that_cannot_be_written_completely_leaves_nothing_behind(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert run("import", file).code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert "No space left" in run("export", "-o", tmp_path / "out").refusal
+    assert list((tmp_path / "out").iterdir()) == []
+    assert run("export", "-o", tmp_path / "out").code == 0  # with space again
+
+
+def test_all_sessions_are_exported_while_others_are_made_and_deleted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path / "kept.db")  # it also has a session that is still being made
+
+    async def deleted_meanwhile(store: Store, session: str) -> Conversation:
+        if session == "beta":
+            raise SessionNotFound(session)
+        return await conversation_of(store, session)
+
+    monkeypatch.setattr(transfer, "conversation_of", deleted_meanwhile)
+    ran = run("export", "-o", tmp_path / "out")
+    assert (ran.code, ran.err) == (0, "")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["0000-alpha.jsonl", "0001-alpha-fork.jsonl"]
 
 
 def test_mistakes_are_one_line_each(run: Run, file: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from llmsession import (
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
 from llmsession.session.manager import runtime_of
-from llmsession.store.protocol import Lease, Owner, StoredRecord
+from llmsession.store.protocol import Lease, Owner, SessionRow, StoredRecord
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.transcripts import Conversation
 from llmsession.turns.blocks import encode_blocks
@@ -218,6 +218,30 @@ async def test_a_session_that_was_written_to_meanwhile_is_kept() -> None:
         assert report.skipped == {"s": "it was written to while retention was looking at it"}
         assert (await on.store.row("s")).owner is None
         assert len((await on.manager.open("s")).conversation()) == 2
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_surplus_session_that_was_written_to_after_it_was_counted_is_kept(
+    dry_run: bool,
+) -> None:
+    class WrittenTo(MemoryStore):
+        """``a`` gets a record as soon as a page of rows was read."""
+
+        async def rows(self, **page: Any) -> Sequence[SessionRow]:
+            rows = await super().rows(**page)
+            if rows:
+                log = self._logs["a"]
+                log.row = msgspec.structs.replace(log.row, touched_at=on.clock())
+            return rows
+
+    async with years(WrittenTo()) as on:
+        for day, name in enumerate(("a", "b", "c")):
+            await on.session(name, day)
+        report = await on.apply(Retention(max_sessions=2), day=90, dry_run=dry_run)
+        assert report.deleted == ()
+        assert report.skipped == {"a": "it was written to while retention was looking at it"}
+        # Now it is the newest, so another one is deleted the next time.
+        assert (await on.apply(Retention(max_sessions=2))).deleted == ("b",)
 
 
 async def test_a_session_that_is_being_opened_is_kept() -> None:
