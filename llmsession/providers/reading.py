@@ -6,10 +6,13 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 import msgspec
+from anyio.lowlevel import cancel_shielded_checkpoint
 
 from llmsession.errors import ProviderError
 from llmsession.turns.blocks import clean_text
@@ -18,7 +21,15 @@ from llmsession.turns.stream import StreamEvent
 from .failures import Failures
 from .server_sent_events import ServerSentEvents
 
-__all__ = ["Events", "Reader", "read_json", "read_reply_stream", "stopped_early"]
+__all__ = [
+    "ClosedLater",
+    "Events",
+    "Reader",
+    "closed_later",
+    "read_json",
+    "read_reply_stream",
+    "stopped_early",
+]
 
 T = TypeVar("T")
 Events: TypeAlias = tuple[StreamEvent, ...]
@@ -30,6 +41,40 @@ read to its end leaves its connection open for the next request.
 CLOSE_S = 0.5
 """How many seconds closing may take. The session gives a stream one second in all."""
 AWS_EVENT_STREAM = "application/vnd.amazon.eventstream"
+
+
+class ClosedLater:
+    """Connections of replies that were interrupted. Whoever waits for the replies closes them, once
+    it has reported that they ended.
+
+    Closing a socket with bytes that nobody has read can take as long as the rest of an interrupt.
+    *is_interrupted* says whether the whole work is over: a connection that is left while other
+    connections of the same work are read on, as after a failure, is closed at once.
+    """
+
+    def __init__(self, is_interrupted: Callable[[], bool]) -> None:
+        self._is_interrupted = is_interrupted
+        self._closes: list[Callable[[], Awaitable[None]]] | None = []
+
+    def take(self, close: Callable[[], Awaitable[None]]) -> bool:
+        """Call *close* later. False if nothing was interrupted or it is too late: call it now."""
+        if self._closes is None or not self._is_interrupted():
+            return False
+        self._closes.append(close)
+        return True
+
+    async def close(self) -> None:
+        """Close the connections, after what is ready to run in the event loop now. Call it once."""
+        if self._closes:
+            await cancel_shielded_checkpoint()
+        closes, self._closes = self._closes or [], None
+        for close in closes:
+            await close()
+
+
+closed_later: ContextVar[ClosedLater | None] = ContextVar("closed_later", default=None)
+"""Who closes the connections of replies that are interrupted in this context. None: they are closed
+before the reading ends."""
 
 
 class Reader(Protocol):
@@ -76,7 +121,8 @@ async def read_reply_stream(
 ) -> AsyncGenerator[StreamEvent, None]:
     """The events of the stream that *connect* opens. Raises ProviderError alone.
 
-    However the generator is left, the connection is released or closed afterwards.
+    However the generator is left, the connection is released or closed afterwards; after an
+    interrupt by ``closed_later``.
     """
     try:
         stream = await connect()
@@ -97,7 +143,9 @@ async def read_reply_stream(
             raise
         raise translated from failures.chainable(error)
     finally:
-        await _close(stream, received, drain=reader.ended)
+        close, later = partial(_close, stream, received, drain=reader.ended), closed_later.get()
+        if reader.ended or later is None or not later.take(close):
+            await close()
 
 
 def _source(stream: Any) -> tuple[AsyncGenerator[Any, None], Callable[[Any], Iterable[str]]]:

@@ -12,9 +12,17 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
-from llmsession import ProviderError
+from llmsession import InterruptResult, ProviderError, SessionConfig, SessionManager
 from llmsession.providers.failures import Failures
-from llmsession.providers.reading import CLOSE_S, DRAIN_S, read_reply_stream
+from llmsession.providers.reading import (
+    CLOSE_S,
+    DRAIN_S,
+    ClosedLater,
+    closed_later,
+    read_reply_stream,
+)
+from llmsession.testing.scripted import ScriptedProvider
+from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stream import BlockStopped, ReplyEnded, StreamEvent
 
 FAILURES = Failures("test", secrets=(), retries=False)
@@ -211,6 +219,61 @@ async def test_a_stream_that_does_not_close_is_left_after_a_while() -> None:
         await anext(events)
     assert stream.closed == 1
     assert anyio.current_time() - started <= CLOSE_S * 1.5
+
+
+async def left_with(later: ClosedLater) -> Stream:
+    """A stream that is left after its first event, whose connection *later* may close."""
+    stream = Stream("1", 1000.0)
+    token = closed_later.set(later)
+    try:
+        async with aclosing(reading(stream)) as events:
+            await anext(events)
+    finally:
+        closed_later.reset(token)
+    return stream
+
+
+async def test_after_an_interrupt_the_connection_is_closed_by_who_waits_for_the_reply() -> None:
+    later = ClosedLater(lambda: True)
+    stream = await left_with(later)
+    assert (stream.closed, stream.unwound) == (0, False)
+    await later.close()
+    assert (stream.closed, stream.unwound) == (1, True)
+    # Nobody comes a second time, so what is left now is closed at once.
+    assert (await left_with(later)).closed == 1
+
+
+async def test_a_connection_that_is_left_without_an_interrupt_is_closed_at_once() -> None:
+    # The reply may be read from another connection for minutes.
+    later = ClosedLater(lambda: False)
+    assert (await left_with(later)).closed == 1
+    await later.close()
+
+
+class OneStream(ScriptedProvider):
+    """Reads its only reply from *stream*."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__([])
+        self._stream = stream
+
+    def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        events: AsyncGenerator[StreamEvent, None] = reading(self._stream)
+        return events
+
+
+async def test_an_interrupt_does_not_wait_until_the_connection_is_closed() -> None:
+    stream = Stream(1000.0, close_s=CLOSE_S / 2)
+    async with SessionManager(provider=OneStream(stream)) as manager:
+        session = await manager.create(SessionConfig(model="m"))
+        await session.send("go")
+        await anyio.sleep(1)
+        interrupted_at = anyio.current_time()
+        assert (await session.interrupt()).result is InterruptResult.ABORTED
+        assert anyio.current_time() == interrupted_at
+    # The manager's end waits for it.
+    assert (stream.closed, stream.unwound) == (1, True)
+    assert anyio.current_time() - interrupted_at >= CLOSE_S / 2
 
 
 def test_closing_takes_less_than_the_session_waits_for_it() -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from llmsession.errors import ProviderError, contained_in_work, error_text
 from llmsession.providers.protocol import name_for
+from llmsession.providers.reading import ClosedLater
 from llmsession.turns import events as e
 from llmsession.turns import records as r
 from llmsession.turns.blocks import clean_text, join_blocks
@@ -210,9 +211,11 @@ class TurnRunner:
             core.session, run.number, request, run.sent_tokens, core.budget_tokens
         )
 
+        closing = ClosedLater(lambda: work.is_cancelled)
+
         async def stream() -> Report:
             try:
-                reply = await self._read(request, tag, builder)
+                reply = await self._read(request, tag, builder, closing)
             except ProviderError as error:
                 return partial(self._stream_failed, run, tag, checked_failure(error))
             except BaseException as error:  # a provider is foreign code
@@ -227,7 +230,8 @@ class TurnRunner:
                 return partial(self._stream_failed, run, tag, fatal)
             return partial(self._replied, run, tag, reply)
 
-        work = self._works.start(run, f"stream of turn {run.number} in {core.session}", stream)
+        name = f"stream of turn {run.number} in {core.session}"
+        work = self._works.start(run, name, stream, closing.close)
         run.silence_s = limit_s = core.config.limits.silence_s
         if limit_s is not None:
             silent = partial(core.report, partial(self._silent, run, tag, work, limit_s))
@@ -239,7 +243,9 @@ class TurnRunner:
             text = f"the provider sent nothing for {limit_s:g} s (limits.silence_s)"
             self._stream_failed(run, tag, ProviderError(text, kind="retryable"))
 
-    async def _read(self, request: Request, tag: StepTag, builder: ReplyBuilder) -> Reply:
+    async def _read(
+        self, request: Request, tag: StepTag, builder: ReplyBuilder, closing: ClosedLater
+    ) -> Reply:
         core, lease = self._core, self._core.services.lease
         is_first, is_muted = core.services.observers.is_on, False
 
@@ -258,7 +264,7 @@ class TurnRunner:
                 core.subscriptions.preview(core.session, preview)
 
         return await read_reply(
-            core.provider, request, tag, builder=builder, show=show, lease=lease
+            core.provider, request, tag, builder=builder, show=show, lease=lease, closing=closing
         )
 
     def previews_so_far(self) -> tuple[Preview, ...]:

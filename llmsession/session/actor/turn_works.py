@@ -28,14 +28,20 @@ class RunWorks:
         self._core = core
         self._stopped = stopped
 
-    def start(self, run: Run, name: str, body: Callable[[], Awaitable[Report]]) -> Work:
+    def start(
+        self,
+        run: Run,
+        name: str,
+        body: Callable[[], Awaitable[Report]],
+        last: Callable[[], Awaitable[None]] | None = None,
+    ) -> Work:
         """Run *body* for *run* under *name*. It returns its report, also of an error of its own.
 
-        The actor reads the report together with the end of the work.
+        The actor reads the report together with the end of the work. *last* comes after that.
         """
         core = self._core
         run.works[name] = work = core.works.start(
-            name, body, lambda work: core.report(partial(self._ended, run, work))
+            name, body, lambda work: core.report(partial(self._ended, run, work)), last
         )
         return work
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from llmsession.errors import ProviderError, contained, contained_in_task, error_text
 from llmsession.providers.protocol import Provider
+from llmsession.providers.reading import ClosedLater, closed_later
 from llmsession.turns.previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request, StepTag
-from llmsession.turns.stream import BlockDelta, checked_event
+from llmsession.turns.stream import BlockDelta, StreamEvent, checked_event
 
 from ..tasks.owner_lease import OwnerLease
 
@@ -41,15 +43,17 @@ async def read_reply(
     builder: ReplyBuilder,
     show: Callable[[Preview], None],
     lease: OwnerLease,
+    closing: ClosedLater | None = None,
 ) -> Reply:
     """Read the whole reply to *request*, and show its deltas as previews. The request waits until
     *lease* is valid.
 
-    Raises ProviderError. On cancellation the stream is closed, and what was read stays in
-    *builder*.
+    Raises ProviderError. On an error or a cancellation what was read stays in *builder*, and the
+    stream is closed, after an interrupt by *closing*.
     """
     if not lease.is_valid:
         await lease.wait()
+    closed_later.set(closing)
     stream = provider.stream(request, tag)
     try:
         events = 0
@@ -65,14 +69,21 @@ async def read_reply(
                     show(preview(tag.turn, tag.step, tag.attempt, event.index, event.text))
             elif builder.ended:
                 break
-    finally:
-        # An error in closing changes neither the reply nor the error that was raised.
-        with anyio.move_on_after(CLOSE_S, shield=True):
-            try:
-                await stream.aclose()
-            except BaseException as error:
-                contained_in_task(error)
+    except BaseException:
+        if closing is None or not closing.take(partial(_close, stream)):
+            await _close(stream)
+        raise
+    await _close(stream)  # now, because the next request can use its connection again
     return builder.reply()
+
+
+async def _close(stream: AsyncGenerator[StreamEvent, None]) -> None:
+    """Close *stream*. An error in that changes neither the reply nor the error that was raised."""
+    with anyio.move_on_after(CLOSE_S, shield=True):
+        try:
+            await stream.aclose()
+        except BaseException as error:
+            contained_in_task(error)
 
 
 def checked_failure(error: ProviderError) -> ProviderError:

@@ -90,8 +90,9 @@ class Work:
         body: Callable[[], Awaitable[object]],
         ended: Callable[[Work], None],
         failed: Callable[[str, Exception], None],
+        last: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        """Run *body* in the two scopes. Then call *ended*, whatever happened."""
+        """Run *body* in the two scopes. Then call *ended* and *last*, whatever happened."""
         starting_scope.set(self._outer)
         self._tasks.adopt()
         try:
@@ -103,6 +104,8 @@ class Work:
             self.is_done = True
             self._stopping.discard(self)
             ended(self)
+            if last is not None:
+                await last()
 
 
 class Works:
@@ -127,8 +130,10 @@ class Works:
         name: str,
         body: Callable[[], Awaitable[object]],
         ended: Callable[[Work], None] | None = None,
+        last: Callable[[], Awaitable[None]] | None = None,
     ) -> Work:
-        """Run *body* as a task. Call *ended* when it is over, however it ended.
+        """Run *body* as a task. Call *ended* when it is over, however it ended, and then *last*,
+        for which nobody waits but the end of the manager. It must raise nothing, and be short.
 
         *body* must report its own errors: what it raises is only logged.
         """
@@ -143,7 +148,7 @@ class Works:
                 ended(work)
 
         self._tasks.start(
-            work.run, body, over, self._failed, cancel=work.cancel, name=f"llmsession {name}"
+            work.run, body, over, self._failed, last, cancel=work.cancel, name=f"llmsession {name}"
         )
         return work
 

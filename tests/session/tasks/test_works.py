@@ -72,6 +72,22 @@ async def test_work_runs_beside_the_caller_and_says_once_that_it_has_ended() -> 
     assert (work.is_done, works.running, ended.names) == (True, (), ["w"])
 
 
+async def test_what_comes_last_runs_after_the_end_was_reported_and_the_group_waits_for_it() -> None:
+    order: list[str] = []
+
+    async def last() -> None:
+        await anyio.sleep(1)
+        order.append("last")
+
+    async with works_in() as works:
+        work = works.start("w", anyio.sleep_forever, lambda _: order.append("ended"), last)
+        await checkpoint()
+        work.cancel()
+        await anyio.sleep(0.5)
+        assert (work.is_done, works.running, order) == (True, (), ["ended"])
+    assert order == ["ended", "last"]
+
+
 async def test_running_names_what_runs_sorted() -> None:
     async with running() as (works, ended):
         for seconds, name in ((1, "b"), (3, "a"), (2, "c")):
