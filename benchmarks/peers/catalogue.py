@@ -7,8 +7,9 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["ADAPTERS", "BARE", "OURS", "PEERS", "Peer"]
+__all__ = ["ADAPTERS", "BARE", "OURS", "PEERS", "ROOT", "Peer"]
 
+ROOT = Path(__file__).resolve().parents[2]
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
 OURS = "llmsession"
 BARE = "openai and a list"
@@ -21,7 +22,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     adapter: str
-    requirements: tuple[str, ...] = ()
+    requirements: tuple[str, ...]
     protocol: Literal["openai", "anthropic"] = "openai"
     least_python: tuple[int, int] = (3, 11)
 
@@ -34,8 +35,16 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer(name=OURS, adapter="ours.py"),
-        Peer(name=BARE, adapter="bare.py"),
+        Peer(
+            name=OURS,
+            adapter="ours.py",
+            requirements=(f"{OURS}[openai] @ {ROOT.as_uri()}",),
+        ),
+        Peer(
+            name=BARE,
+            adapter="bare.py",
+            requirements=("openai",),
+        ),
         Peer(
             name="openai-agents",
             adapter="openai_agents.py",

@@ -1,6 +1,8 @@
 """One environment for each peer, filled with newest releases, kept in the user's cache.
 
-With ``uv`` where there is one, which is quicker, else with ``venv`` and ``pip``.
+With ``uv`` where there is one, which is quicker, else with ``venv`` and ``pip``. Ours is installed
+as a wheel of this checkout, each time. Everything is compiled to bytecode: what a process compiles
+itself costs it time in its first turn and memory to its end.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -54,15 +55,12 @@ def environment_of(peer: Peer, *, refresh: bool = False) -> Environment:
     Python where that is another one than ours.
     """
     names = [re.split(r"[\[<>=]", one)[0] for one in peer.requirements]
-    if not peer.requirements:
-        package = OURS if peer.name == OURS else "openai"
-        return Environment(sys.executable, {package: version(package)})
     folder = cache_folder() / f"{peer.name}-{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     stamp = folder / STAMP
-    wanted = json.dumps(peer.requirements)
+    wanted = json.dumps([*peer.requirements, "compiled"])
     try:
-        if refresh or not stamp.exists() or stamp.read_text("utf-8") != wanted:
+        if refresh or peer.name == OURS or not stamp.exists() or stamp.read_text("utf-8") != wanted:
             _install(folder, python, peer)
             stamp.write_text(wanted, "utf-8")
         versions = json.loads(_run([str(python), "-c", _VERSIONS, *names]))
@@ -78,9 +76,13 @@ def _install(folder: Path, python: Path, peer: Peer) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not (folder / STAMP).exists():  # or it is half made, and begun anew
         _make(folder, _python_for(peer), peer, uv)
-    pip = [uv, "pip"] if uv else [str(python), "-m", "pip"]
-    into = ["--python", str(python)] if uv else []
-    _run([*pip, "install", "-q", "--upgrade", *into, *peer.requirements])
+    if uv:
+        # The sources of ours have changed, though its version is the same.
+        how = ["--python", str(python), "--compile-bytecode", "--reinstall-package", OURS]
+        pip = [uv, "pip", "install", *how]
+    else:
+        pip = [str(python), "-m", "pip", "install"]
+    _run([*pip, "-q", "--upgrade", *peer.requirements])
 
 
 def _make(folder: Path, python: str | None, peer: Peer, uv: str | None) -> None:

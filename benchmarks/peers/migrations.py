@@ -22,10 +22,10 @@ from llmsession.testing import ModelRules, StrictServer
 from llmsession.testing.scripted import ScriptedReply, call, say
 from llmsession.testing.strict_server.replies.received import Received
 
-from .catalogue import PEERS
+from .catalogue import PEERS, ROOT
 from .environments import environment_of
 from .markers import texts_of
-from .running import CHATTER, ROOT
+from .running import CHATTER
 
 __all__ = ["PAGES", "Program", "main", "programs"]
 

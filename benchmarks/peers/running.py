@@ -18,14 +18,13 @@ from typing import Any
 
 import msgspec
 
-from .catalogue import ADAPTERS, Peer
+from .catalogue import ADAPTERS, ROOT, Peer
 from .model_server import Asked, read_log
 from .reading import measured_by_server, read_kill
 from .works import Work
 
 __all__ = ["Ran", "run_work"]
 
-ROOT = Path(__file__).resolve().parents[2]
 KILL_AFTER_TURNS = 3
 KILL_LIMIT_S = 300.0
 CHATTER = {
@@ -134,7 +133,7 @@ class _Run:
         out, err = self._scratch / "stdout", self._scratch / "stderr"
         # -P: the adapter's folder is not searched for modules.
         command = [self._python, "-P", str(self._peer.script), self._work.name, json.dumps(options)]
-        path = [str(self._path), *([str(ROOT)] if not self._peer.requirements else [])]
+        path = [str(self._path), *([str(ROOT)] if self._python == sys.executable else [])]
         environ = {**os.environ, **CHATTER, "PYTHONPATH": os.pathsep.join(path)}
         with out.open("wb") as stdout, err.open("wb") as stderr:
             child = subprocess.Popen(

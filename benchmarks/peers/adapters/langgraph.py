@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import aiosqlite
 from common import (
     AsyncTools,
     Options,
@@ -30,7 +29,6 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 TOOLS = [AsyncTools.quick, AsyncTools.slow, AsyncTools.read, AsyncTools.stubborn]
 AGENTS: dict[str, Any] = {}
@@ -95,6 +93,9 @@ async def open_compacting(options: Options, name: str) -> LangGraph:
 
 async def open_durable(options: Options, name: str) -> LangGraph:
     if "agent" not in AGENTS:
+        import aiosqlite  # no other work needs them
+        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
         # What AsyncSqliteSaver.from_conn_string does, for as long as the process lives.
         saver = AsyncSqliteSaver(await aiosqlite.connect(options.folder / "peer.db"))
         agent(options, saver)

@@ -34,7 +34,6 @@ from llmsession import (
     SessionConfig,
     SessionManager,
     SessionNotFound,
-    SqliteStore,
     Store,
     Tool,
 )
@@ -81,7 +80,11 @@ def managed(
 
     async def run(options: Options) -> dict[str, Any]:
         provider = OpenAIProvider(base_url=options.chat_url, api_key="none")
-        store: Store = SqliteStore(options.folder / "ours.db") if durable else MemoryStore()
+        store: Store = MemoryStore()
+        if durable:
+            from llmsession import SqliteStore  # some MB, which no other work needs
+
+            store = SqliteStore(options.folder / "ours.db")
         async with SessionManager(provider=provider, store=store) as manager:
             measured: dict[str, Any] = await work(opening(manager))(options)
         return measured

@@ -36,10 +36,6 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
 from pydantic_ai_harness import ClearToolResults, SummarizingCompaction, TieredCompaction
-from pydantic_ai_harness.step_persistence.conversations import (
-    ConversationSummary,
-    SqliteConversationStore,
-)
 
 TOOLS = [AsyncTools.quick, AsyncTools.slow, AsyncTools.read, AsyncTools.stubborn]
 KEPT: dict[str, Any] = {}
@@ -110,9 +106,10 @@ class PydanticAI:
 class Durable(PydanticAI):
     """A conversation in the harness's SQLite."""
 
-    def __init__(self, agent: Any, name: str, heads: Any) -> None:
+    def __init__(self, agent: Any, name: str, heads: Any, new_summary: Any) -> None:
         super().__init__(agent, name)
         self._heads = heads
+        self._new_summary = new_summary
         self._summary: Any = None
         self._messages: list[Any] = []
 
@@ -121,7 +118,7 @@ class Durable(PydanticAI):
             try:
                 saved = await self._heads.get(conversation_id=self._name)
             except LookupError:
-                self._summary = ConversationSummary(id=self._name, workspace="benchmark")
+                self._summary = self._new_summary
             else:
                 self._summary, self._messages = saved.summary, saved.messages
         return Conversation(conversation_id=self._name, messages=list(self._messages))
@@ -159,8 +156,15 @@ async def open_compacting(options: Options, name: str) -> PydanticAI:
 
 
 async def open_durable(options: Options, name: str) -> Durable:
+    # No other work needs them.
+    from pydantic_ai_harness.step_persistence.conversations import (
+        ConversationSummary,
+        SqliteConversationStore,
+    )
+
     heads = SqliteConversationStore(database=options.folder / "peer.db")
-    return Durable(agent(options), name, heads)
+    new = ConversationSummary(id=name, workspace="benchmark")
+    return Durable(agent(options), name, heads, new)
 
 
 main(
