@@ -47,6 +47,21 @@ class Database:
         """What *statement* says, by a connection beside the store's; "@" is the schema."""
         return self.server.sql(statement.replace("@", f'"{self.schema}".'), *values)
 
+    def end_lease(self, owner: str) -> None:
+        """The lease of *owner* is over, and its store does not renew it any more, as if its process
+        were dead. Otherwise it renews it soon after it began, and whenever the machine stood still.
+        """
+        self.sql(
+            "CREATE OR REPLACE FUNCTION @ignore() RETURNS trigger LANGUAGE plpgsql"
+            " AS 'BEGIN RETURN NULL; END'"
+        )
+        self.sql(
+            f"CREATE OR REPLACE TRIGGER no_renewal BEFORE UPDATE ON @owner FOR EACH ROW WHEN"
+            f" (OLD.name = '{owner}' AND NEW.lease_until > OLD.lease_until)"
+            " EXECUTE FUNCTION @ignore()"
+        )
+        self.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = $1", owner)
+
     def everything(self) -> bytes:
         """The bytes of the files that the tables are in, with what is dead in them."""
         self.server.sql("CHECKPOINT")

@@ -85,7 +85,7 @@ async def test_an_owner_on_another_machine_keeps_its_sessions_for_its_lease(
         await there.create("s", FAR)
         error = await raised(SessionInUse, lambda: here.acquire("s", ANN))
         assert "far (pid 7 on another machine)" in str(error)
-        database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'")
+        database.end_lease("far")
         assert await here.acquire("s", ANN) == Lease("s", 2, 0)
 
 
@@ -459,7 +459,7 @@ async def test_what_an_owner_left_unfinished_is_found_once_it_is_known_to_be_dea
         # BOB takes one, and has not said anything of it yet.
         await here.acquire("far-0", BOB, takeover=True)
         assert await found() == []
-        database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'")
+        database.end_lease("far")
         assert await found() == ["far-1"]
         await there.release(Lease("ann-2", 1, 1))
         assert await found() == ["ann-2"]
@@ -474,7 +474,7 @@ async def test_what_a_dead_taker_left_is_found_while_the_owner_before_it_lives(
         await marked(there, await there.create("lost", FAR), True)
         await there.acquire("lost", gone, takeover=True)
         assert await here.unfinished() == []
-        database.sql("UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'gone'")
+        database.end_lease("gone")
         assert [row.session for row in await here.unfinished()] == ["lost"]
 
 
@@ -494,15 +494,13 @@ async def test_turns_write_no_row_to_the_list_of_unfinished_sessions(database: D
 async def test_what_a_dead_owner_had_finished_leaves_the_list_and_comes_back_if_it_lives(
     database: Database,
 ) -> None:
-    end_lease = "UPDATE @owner SET lease_until = now() - interval '1 ms' WHERE name = 'far'"
     async with database.store(lease_s=3600.0) as there, database.store() as here:
         lease = await marked(there, await there.create("s", FAR), True)
         lease = await marked(there, lease, False)
-        database.sql(end_lease)
+        database.end_lease("far")
         assert await here.unfinished() == []
         assert database.sql("SELECT session FROM @unfinished") == []
         await marked(there, lease, True)
-        database.sql(end_lease)
         assert [row.session for row in await here.unfinished()] == ["s"]
 
 
