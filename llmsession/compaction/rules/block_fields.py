@@ -52,16 +52,21 @@ class BlockFields(msgspec.Struct, frozen=True):
 
     def inner(self) -> list[BlockFields]:
         """The blocks in ``content``; empty if it is text or absent."""
-        return [] if self._holds_no_blocks else read_blocks(self.content) or []
-
-    def may_hold_breakpoint(self) -> bool:
-        """May there be a cache breakpoint on the block, or on one in its ``content``?"""
-        return self.cache_control is not None or not self._holds_no_blocks
+        # The first byte of a text, or of null. Trying to read it as blocks costs an exception.
+        is_text = memoryview(self.content)[0] in b'"n'
+        return [] if is_text else read_blocks(self.content) or []
 
     @property
-    def _holds_no_blocks(self) -> bool:
-        # The first byte of a text, or of null. Trying to read it as blocks costs an exception.
-        return memoryview(self.content)[0] in b'"n'
+    def is_plain_text(self) -> bool:
+        """Is it a text that is not blank, without a cache breakpoint?"""
+        text = self.text
+        return (
+            self.type == "text"
+            and self.cache_control is None
+            and text.__class__ is str
+            and bool(text)
+            and not text.isspace()
+        )
 
 
 _block = msgspec.json.Decoder(BlockFields)

@@ -15,6 +15,7 @@ from llmsession.turns.request import Profile, Request
 
 from .block_fields import RuleViolation
 from .dialogue import Dialogue
+from .fast_path import FastPath
 from .history import HISTORY_RULES, find_astray
 from .message_facts import FactsCache, ToolCache
 from .options import OPTION_RULES
@@ -80,7 +81,7 @@ class Checker:
     the identity of their bodies, so only new messages are parsed. Not safe for two threads at once.
     """
 
-    __slots__ = ("_dialogue", "_history", "_sent", "_tools", "profile")
+    __slots__ = ("_dialogue", "_fast_path", "_history", "_sent", "_tools", "profile")
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -88,6 +89,7 @@ class Checker:
         self._history = FactsCache()
         self._tools = ToolCache()
         self._dialogue: Dialogue | None = None
+        self._fast_path = FastPath(profile)
 
     def check(self, request: Request) -> tuple[RuleViolation, ...]:
         """Every violation of a rule by *request*, in the order of the rules; empty if the request
@@ -95,6 +97,8 @@ class Checker:
         """
         messages = self._sent.recall(request.messages)
         tools = self._tools.recall(request.tools)
+        if self._fast_path.is_valid(request, messages, tools):
+            return ()
         dialogue, self._dialogue = self._dialogue or Dialogue(self.profile), None
         dialogue.read(request, messages, tools)
         if len(messages) >= REMEMBERED_MESSAGES:
@@ -102,6 +106,8 @@ class Checker:
         violations: list[RuleViolation] = []
         for rule in RULES.values():
             violations += rule(dialogue)
+        if not violations:
+            self._fast_path.found_valid(request, messages, tools)
         return tuple(violations)
 
     @property

@@ -7,14 +7,14 @@ the Anthropic Messages API: its types, its documentation and its error messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from .block_fields import BlockFields, Fault, is_server_call, is_server_result
 
-__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults", "find_tool_faults"]
+__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults", "find_tool_faults", "is_call_id"]
 
 MessageRule: TypeAlias = Callable[[str, Sequence[BlockFields]], Iterator[Fault]]
 
@@ -40,8 +40,13 @@ def _side(index: int, kind: str, owner: str, role: str) -> Iterator[Fault]:
         yield Fault("V4", f"content[{index}]", text)
 
 
+def is_call_id(value: Any) -> bool:
+    """May *value* be the id of a call?"""
+    return isinstance(value, str) and CALL_ID.fullmatch(value) is not None
+
+
 def _id(place: str, value: Any) -> Iterator[Fault]:
-    if not isinstance(value, str) or CALL_ID.fullmatch(value) is None:
+    if not is_call_id(value):
         yield Fault("V4", place, f"String should match pattern '^[a-zA-Z0-9_-]+$', not {value!r}")
 
 
@@ -129,24 +134,9 @@ MESSAGE_RULES: dict[str, MessageRule] = {
 }
 
 
-def find_faults(
-    role: str, blocks: Sequence[BlockFields], types: Set[str] | None = None
-) -> tuple[Fault, ...]:
-    """The violations of one message by itself, rule by rule.
-
-    *types* are the types of its blocks, if they are texts, calls, results and thinking without a
-    breakpoint: then only the rules about these are asked.
-    """
-    if types is None:
-        return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))
-    faults: list[Fault] = []
-    if "tool_use" in types or "tool_result" in types:
-        faults += v4_tool_blocks_stand_on_their_side(role, blocks)
-    if "text" in types or "tool_result" in types:
-        faults += v5_no_text_is_empty(role, blocks)
-    if not types.isdisjoint(THINKING):
-        faults += v7_thinking_is_the_assistants_and_signed(role, blocks)
-    return tuple(faults)
+def find_faults(role: str, blocks: Sequence[BlockFields]) -> tuple[Fault, ...]:
+    """The violations of one message by itself, rule by rule."""
+    return tuple(fault for rule in MESSAGE_RULES.values() for fault in rule(role, blocks))
 
 
 def find_tool_faults(tools: Sequence[BlockFields]) -> Iterator[Fault]:

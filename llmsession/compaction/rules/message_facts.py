@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from llmsession.turns.blocks import split_blocks
 from llmsession.turns.messages import Message
 from llmsession.turns.request import RequestMessage
 
@@ -21,7 +22,7 @@ from .block_fields import (
     read_block,
     read_blocks,
 )
-from .message import THINKING, find_faults, find_tool_faults
+from .message import THINKING, find_faults, find_tool_faults, is_call_id
 
 __all__ = [
     "FactsCache",
@@ -91,41 +92,82 @@ class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Does the message concern a rule that most messages do not concern?"""
 
 
-_TEXT = frozenset({"text"})
-_THINKING = frozenset(THINKING)
-_COMMON = frozenset({"text", "tool_use", "tool_result", *THINKING})
-"""The types of nearly all blocks. The others are of the provider's own tools, of its compaction,
-images and documents.
-"""
-
-
 def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
     """The facts of one message. Never raises: a body that is not a list of blocks is a fault."""
     blocks = read_blocks(body)
     if blocks is None:
         fault = Fault("V1", "content", "Input should be a valid list of content blocks")
         return MessageFacts(role=role, body=body, size=1, faults=(fault,), notable=True)
-    types = {block.type for block in blocks}
-    is_common = types <= _COMMON and not any(map(BlockFields.may_hold_breakpoint, blocks))
-    if is_common and types <= _TEXT:
-        return _read_texts(role, body, blocks, find_faults(role, blocks, types))
-    faults = find_faults(role, blocks, types if is_common else None)
-    calls = tuple(_marks(blocks, "tool_use")) if "tool_use" in types else ()
-    results = tuple(_marks(blocks, "tool_result")) if "tool_result" in types else ()
-    server_calls: tuple[str, ...] = ()
-    strays: tuple[Mark, ...] = ()
-    open_calls: tuple[Mark, ...] = ()
-    breakpoints: tuple[tuple[str, str], ...] = ()
-    compactions: tuple[int, ...] = ()
-    if not is_common:
-        server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
-        strays = tuple(_stray_server_results(blocks))
-        open_calls = _open_server_calls(blocks) if server_calls else ()
-        breakpoints = tuple(_breakpoints(blocks, "content"))
-        compactions = tuple(n for n, block in enumerate(blocks) if _is_signed_compaction(block))
+    return _read_plain(role, body, blocks) or _read_any(role, body, blocks)
+
+
+def _read_plain(role: str, body: msgspec.Raw, blocks: Sequence[BlockFields]) -> MessageFacts | None:
+    """The facts of a message of texts, calls, results and signed thinking that breaks no rule, as
+    nearly all messages are; None if it is another one.
+    """
+    calls: list[Mark] = []
+    results: list[Mark] = []
+    thoughts: list[Thought] = []
+    raws: list[msgspec.Raw] = []
+    other: str | None = None
+    for index, block in enumerate(blocks):
+        kind = block.type
+        if kind == "text":
+            if not block.is_plain_text:
+                return None
+        elif block.cache_control is not None:
+            return None
+        elif kind == "tool_result":
+            if other or role != "user" or block.is_error is True:
+                return None
+            if not (is_call_id(block.tool_use_id) and all(b.is_plain_text for b in block.inner())):
+                return None
+            results.append(Mark(0, index, block.tool_use_id, kind))
+            continue
+        elif role != "assistant":
+            return None
+        elif kind == "tool_use":
+            if not is_call_id(block.id):
+                return None
+            calls.append(Mark(0, index, block.id, kind))
+        elif kind in THINKING:
+            if kind == "thinking" and not (block.signature and isinstance(block.signature, str)):
+                return None
+            raws = raws or split_blocks(body)
+            thoughts.append(Thought(index, raws[index], bool(calls), signed=True))
+        else:
+            return None
+        other = kind
+    if not blocks:
+        return None
+    return MessageFacts(
+        role=role,
+        body=body,
+        size=len(blocks),
+        opens_with=blocks[0].type,
+        ends_in_space=_ends_in_space(blocks),
+        calls=tuple(calls),
+        call_ids=tuple([mark.id for mark in calls]),
+        results=tuple(results),
+        result_ids=tuple([mark.id for mark in results]),
+        holds_others=other is not None,
+        thinking=tuple(thoughts),
+    )
+
+
+def _read_any(role: str, body: msgspec.Raw, blocks: Sequence[BlockFields]) -> MessageFacts:
+    faults = find_faults(role, blocks)
+    results = tuple(_marks(blocks, "tool_result"))
+    calls = tuple(_marks(blocks, "tool_use"))
+    server_calls = tuple(str(block.id) for block in blocks if is_server_call(block.type))
+    strays = tuple(_stray_server_results(blocks))
+    open_calls = _open_server_calls(blocks) if server_calls else ()
+    breakpoints = tuple(_breakpoints(blocks, "content"))
+    compactions = tuple(n for n, block in enumerate(blocks) if _is_signed_compaction(block))
     first_other = next(
         (index for index, p in enumerate(blocks) if p.type != "tool_result"), len(blocks)
     )
+    late = tuple(mark for mark in results if mark.block > first_other)
     return MessageFacts(
         role=role,
         body=body,
@@ -137,32 +179,17 @@ def read_message(role: str, body: msgspec.Raw) -> MessageFacts:
         call_ids=tuple(mark.id for mark in calls),
         results=results,
         result_ids=tuple(mark.id for mark in results),
-        late_results=tuple(mark for mark in results if mark.block > first_other),
+        late_results=late,
         holds_others=first_other < len(blocks),
         server_calls=server_calls,
         stray_server_results=strays,
         open_server_calls=open_calls,
-        thinking=tuple(_thoughts(blocks, body)) if types & _THINKING else (),
+        thinking=tuple(_thoughts(blocks, body)),
         breakpoints=breakpoints,
         compactions=compactions,
         faults=faults,
-        notable=bool(strays or open_calls or breakpoints or compactions or faults) or not blocks,
-    )
-
-
-def _read_texts(
-    role: str, body: msgspec.Raw, blocks: Sequence[BlockFields], faults: tuple[Fault, ...]
-) -> MessageFacts:
-    """The facts of a message that holds only texts, which can break few rules."""
-    return MessageFacts(
-        role=role,
-        body=body,
-        size=len(blocks),
-        opens_with="text" if blocks else "",
-        ends_in_space=_ends_in_space(blocks),
-        holds_others=bool(blocks),
-        faults=faults,
-        notable=bool(faults) or not blocks,
+        notable=bool(late or strays or open_calls or breakpoints or compactions or faults)
+        or not blocks,
     )
 
 
@@ -216,8 +243,7 @@ def _is_signed_compaction(block: BlockFields) -> bool:
 
 
 def _thoughts(blocks: Sequence[BlockFields], body: msgspec.Raw) -> Iterator[Thought]:
-    raws = msgspec.json.decode(body, type=list[msgspec.Raw])
-    called = False
+    raws, called = split_blocks(body), False
     for index, block in enumerate(blocks):
         called = called or block.type == "tool_use"
         if block.type in THINKING:
@@ -286,10 +312,17 @@ class FactsCache:
         if messages is self._messages:
             return self.facts
         messages = tuple(messages)
-        known = shared_prefix(self._messages, messages)
-        if known < len(messages) or known < len(self.facts):
-            self.facts = self.facts[:known] + self._read(messages[known:], known, beside)
-            self._find_thoughts(known)
+        known, count = shared_prefix(self._messages, messages), len(self.facts)
+        if known < count:
+            first = bisect_left(self.thinking_at, known)
+            del self._thoughts[first:], self.thinking_at[first:]
+        if known < count or known < len(messages):
+            read = self._read(messages[known:], self.facts[known:], beside)
+            for index, facts in enumerate(read, known):
+                for thought in facts.thinking:
+                    self._thoughts.append(thought)
+                    self.thinking_at.append(index)
+            self.facts = self.facts[:known] + read
         self._messages = messages
         return self.facts
 
@@ -299,22 +332,20 @@ class FactsCache:
         last = None if end is None else bisect_left(self.thinking_at, end)
         return self._thoughts[first:last]
 
-    def _find_thoughts(self, known: int) -> None:
-        count = bisect_left(self.thinking_at, known)
-        del self._thoughts[count:], self.thinking_at[count:]
-        for index in range(known, len(self.facts)):
-            for thought in self.facts[index].thinking:
-                self._thoughts.append(thought)
-                self.thinking_at.append(index)
-
     def _read(
-        self, messages: Sequence[RequestMessage | Message], known: int, beside: FactsCache | None
+        self,
+        messages: Sequence[RequestMessage | Message],
+        old: list[MessageFacts],
+        beside: FactsCache | None,
     ) -> list[MessageFacts]:
         # The new messages of this sequence stand at the end of the other one, because a request
         # shows no message twice.
-        old = self.facts[known:] + (beside.facts[-len(messages) :] if beside else [])
+        if beside is not None and messages:
+            old = old + beside.facts[-len(messages) :]
+        if not old:
+            return [read_message(message.role, message.body) for message in messages]
         # The facts keep their bodies alive, so no other object can have the same id meanwhile.
-        by_body = {id(facts.body): facts for facts in old} if messages else {}
+        by_body = {id(facts.body): facts for facts in old}
         read = []
         for message in messages:
             facts = by_body.get(id(message.body))

@@ -20,6 +20,8 @@ from llmsession.compaction.rules.check import (
     check_request,
     require_valid,
 )
+from llmsession.compaction.rules.dialogue import Dialogue
+from llmsession.compaction.rules.message_facts import read_message
 from llmsession.compaction.view.projection import project
 from llmsession.compaction.view.view import View
 from llmsession.errors import InvalidRequest
@@ -93,8 +95,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return parsed
 
 
-def sending(messages: tuple[RequestMessage, ...]) -> Request:
-    return Request(model="m", max_tokens=9, tools=BASH, messages=messages)
+OPTIONS: dict[str, Any] = {}  # one object, as in a session
+
+
+def sending(messages: tuple[RequestMessage, ...], **changes: Any) -> Request:
+    beside = {"max_tokens": 9, "tools": BASH, "options": OPTIONS, **changes}
+    return Request(model="m", messages=messages, **beside)
 
 
 def test_only_new_messages_are_parsed(reads: list[bytes]) -> None:
@@ -182,6 +188,90 @@ def test_a_checker_judges_a_growing_conversation_as_a_new_one_does(
         assert checker.check(sent) == check_request(sent, profile)
         found.update(violation.rule for violation in check_request(sent, profile))
     assert {"V2", "V3", "V4", "V5"} <= found
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests for which each rule was asked."""
+    requests: list[Request] = []
+    read = Dialogue.read
+
+    def spy(self: Dialogue, request: Request, *facts: Any) -> None:
+        requests.append(request)
+        read(self, request, *facts)
+
+    monkeypatch.setattr(Dialogue, "read", spy)
+    return requests
+
+
+def test_the_rules_are_asked_once_while_a_valid_conversation_grows(asked: list[Request]) -> None:
+    checker, messages = Checker(PROFILE), grown(10)
+    for end in range(1, len(messages) + 1, 2):
+        assert checker.check(sending(messages[:end])) == ()
+    assert len(asked) == 2  # and once more when the first call is made, because of its tools
+    for end in (9, len(messages)):  # a turn was dropped, and another one followed
+        assert checker.check(sending(messages[:end])) == ()
+    assert len(asked) == 2
+
+
+def test_a_call_with_the_id_of_an_earlier_one_is_found() -> None:
+    said = [user("go"), assistant(call_block("c1")), user(result_block("c1", "x"))]
+    messages = request(*said, assistant(call_block("c1")), user(result_block("c1", "x"))).messages
+    checker = Checker(PROFILE)
+    assert checker.check(sending(messages[:3])) == ()
+    assert [each.rule for each in checker.check(sending(messages))] == ["V4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"tools": ()}, "V13"),
+        ({"tools": (raw_tool("a b"),)}, "V13"),
+        ({"options": {"thinking": {"type": "enabled", "budget_tokens": 9}}}, "V11"),
+    ],
+    ids=["no tools", "a bad name", "a small budget"],
+)
+def test_what_stands_beside_the_messages_is_judged_when_it_changes(
+    changes: dict[str, Any], rule: str
+) -> None:
+    checker, messages = Checker(PROFILE), grown(3)
+    assert checker.check(sending(messages)) == ()
+    assert [each.rule for each in checker.check(sending(messages, **changes))] == [rule]
+    assert checker.check(sending(messages)) == ()
+
+
+def test_a_budget_for_thinking_is_compared_with_each_limit_of_the_reply() -> None:
+    checker, messages = Checker(PROFILE), grown(3)
+    options = {"thinking": {"type": "enabled", "budget_tokens": 2_000}}
+    assert checker.check(sending(messages, options=options, max_tokens=4_000)) == ()
+    found = checker.check(sending(messages, options=options, max_tokens=1_500))
+    assert [each.rule for each in found] == ["V11"]
+
+
+def test_the_first_call_of_a_session_without_tools_is_found() -> None:
+    checker, messages = Checker(PROFILE), grown(3)
+    assert checker.check(sending(messages[:1], tools=())) == ()
+    assert [each.rule for each in checker.check(sending(messages[:3], tools=()))] == ["V13"]
+
+
+def test_one_message_too_many_is_found() -> None:
+    profile = Profile(max_messages=4)
+    checker, messages = Checker(profile), grown(3)
+    assert checker.check(sending(messages[:3])) == ()
+    assert [each.rule for each in checker.check(sending(messages[:5]))] == ["V1"]
+
+
+def test_each_tool_loop_must_open_with_thinking_where_the_model_wants_it() -> None:
+    options = {"thinking": {"type": "enabled", "budget_tokens": 2_000}}
+    checker = Checker(Profile(thinking_opens_tool_loop=True))
+    opened = [user("go"), assistant(thought("t"), call_block("c1")), user(result_block("c1", "x"))]
+    closed = [*opened, assistant("so", call_block("c2")), user(result_block("c2", "x"))]
+    other = [*closed, assistant("ok"), user("go"), assistant("so", call_block("c3")),
+             user(result_block("c3", "x"))]  # fmt: skip
+    messages = request(*other).messages
+    for end, rules in ((3, []), (5, []), (7, []), (9, ["V8"])):
+        sent = sending(messages[:end], options=options, max_tokens=9_000)
+        assert [each.rule for each in checker.check(sent)] == rules
 
 
 def test_changed_tools_are_read_again() -> None:
@@ -290,17 +380,44 @@ def test_a_checker_that_saw_other_requests_finds_what_a_new_one_finds(
     pick: random.Random,
     ends: list[int],
 ) -> None:
+    valid = sending(request(*said).messages)
     corrupt(said, pick)
     messages = request(*said).messages
     made = history(*said)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llmsession.compaction.rules.check.REMEMBERED_MESSAGES", 0)
         checker = Checker(PROFILE)
+        assert checker.check(valid) == ()
         for end in ends:
             sent = sending(messages[:end])
             assert checker.check(sent) == check_request(sent, PROFILE)
             ours = checker.check_against_history(sent, made[: end + 1], end // 2, end // 3)
             assert ours == check_against_history(sent, made[: end + 1], end // 2, end // 3)
+
+
+CONTENTS = ["x", "", [], [text("a"), text("b ")], [text(" ")], [image()], None]
+BLOCKS: list[dict[str, Any]] = [
+    *map(text, ["go", "a ", " ", ""]), image(), SEARCH, FOUND,
+    call_block("c1"), call_block("no id"),
+    *({**result_block("c1", ""), "content": content} for content in CONTENTS),
+    {**result_block("c1", "x"), "is_error": True}, {**result_block("c1", ""), "is_error": True},
+    thought("t"), {"type": "thinking", "thinking": "t"}, {"type": "redacted_thinking", "data": "d"},
+    {**text("a"), "cache_control": {"type": "ephemeral"}},
+    {**call_block("c2"), "cache_control": {"type": "ephemeral"}},
+    {**result_block("c2", ""), "content": [{**text("a"), "cache_control": {"type": "ephemeral"}}]},
+]  # fmt: skip
+
+
+@given(st.sampled_from(["user", "assistant", "system"]), st.lists(st.sampled_from(BLOCKS)))
+@settings(derandomize=True, max_examples=1_000, deadline=None)
+def test_what_is_read_of_a_plain_message_is_what_is_read_of_any(
+    role: str, blocks: list[dict[str, Any]]
+) -> None:
+    body = msgspec.Raw(msgspec.json.encode(blocks))
+    facts = read_message(role, body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmsession.compaction.rules.message_facts._read_plain", lambda *_: None)
+        assert read_message(role, body) == facts
 
 
 @given(talks(), st.integers(0, 30))
