@@ -6,6 +6,8 @@ equal decisions.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 
 __all__ = ["Calibration"]
@@ -30,7 +32,7 @@ ERRORS_NEEDED = 8
 ONE = 1_000
 
 
-class Calibration(msgspec.Struct, frozen=True):
+class Calibration(msgspec.Struct, frozen=True, dict=True):
     """Learns from pairs of estimated and reported tokens of the same content.
 
     The content is what a request has beside the one before it. ``samples`` are the pairs that the
@@ -45,7 +47,7 @@ class Calibration(msgspec.Struct, frozen=True):
     samples: tuple[tuple[int, int], ...] = ()
     errors: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def ratio_permille(self) -> int:
         """What to multiply an estimate with, in thousandths: 500 to 2,000.
 
@@ -64,7 +66,7 @@ class Calibration(msgspec.Struct, frozen=True):
             left -= 2 * ratios[index][1]
         return ratios[index][0]
 
-    @property
+    @cached_property
     def error_permille(self) -> int | None:
         """The relative error that 95 % of the latest estimates stayed within, in thousandths of the
         reported tokens; None before there are enough samples.

@@ -16,6 +16,7 @@ import msgspec
 from llmsession.turns.blocks import (
     Block,
     OpaqueBlock,
+    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -103,14 +104,21 @@ def block_facts(message: Message) -> BlockFacts:
     # the text of the conversation once more.
     blocks = parse_blocks(message.body)
     is_whole = bool(blocks) and all(map(_is_sent_as_it_is, blocks))
-    if is_whole and all(isinstance(block, TextBlock) for block in blocks):
+    kinds = {block.__class__ for block in blocks}
+    if is_whole and kinds == _ONLY_TEXT:
         return _TEXTS
-    call_ids = tuple(filter(None, map(_call_id, blocks)))
-    if is_whole and message.is_user:
-        is_whole = _are_results_first(list(map(_is_result, blocks)))
-    return BlockFacts(call_ids, any(map(is_thinking, blocks)), is_whole)
+    call_ids: tuple[str, ...] = ()
+    if not kinds.isdisjoint(_MAY_BE_RESULTS):
+        call_ids = tuple(filter(None, map(_call_id, blocks)))
+        if is_whole and message.is_user:
+            is_whole = _are_results_first(list(map(_is_result, blocks)))
+    has_thinking = not kinds.isdisjoint(_MAY_BE_THINKING) and any(map(is_thinking, blocks))
+    return BlockFacts(call_ids, has_thinking, is_whole)
 
 
+_ONLY_TEXT = {TextBlock}
+_MAY_BE_RESULTS = frozenset({ToolResultBlock, OpaqueBlock})
+_MAY_BE_THINKING = frozenset({ThinkingBlock, RedactedThinkingBlock, OpaqueBlock})
 _TEXTS = BlockFacts((), has_thinking=False, is_whole=True)
 
 
@@ -132,6 +140,9 @@ class Form(NamedTuple):
         return not (self.leaves_out_thinking or self.others or has_results)
 
 
+_AS_IT_IS = Form()
+
+
 def form_of(message: Message, facts: BlockFacts, first: int, position: int, view: View) -> Form:
     """How *view* shows *message* at *position*.
 
@@ -140,7 +151,7 @@ def form_of(message: Message, facts: BlockFacts, first: int, position: int, view
     """
     leaves_out = facts.has_thinking and position < view.thinking_from
     if not (facts.call_ids or view.inputs or view.texts):
-        return Form(leaves_out)
+        return Form(leaves_out) if leaves_out else _AS_IT_IS
     results = tuple([view.text_for(call_id, position) for call_id in facts.call_ids])
     return Form(leaves_out, results, _other_blocks(message, first, view))
 
@@ -162,7 +173,7 @@ def _other_blocks(message: Message, first: int, view: View) -> tuple[bytes | Non
 
 def render(message: Message, facts: BlockFacts, form: Form) -> RequestMessage | None:
     """*message* in *form*; None if nothing of it is left."""
-    if facts.is_whole and form.changes_nothing:  # nearly always
+    if facts.is_whole and (form is _AS_IT_IS or form.changes_nothing):  # nearly always
         return RequestMessage(message.role, message.body)
     swaps = {
         call_id: text
@@ -224,12 +235,12 @@ def shown_messages(
     if start == 0 and prefix_summary is not None:
         yield from _opening(prefix_summary, in_block)
     for position in _places(view, start, len(messages), notes):
-        if position in notes:
+        if notes and position in notes:
             yield _user_text(notes[position])
             if not view.shows(position):
                 continue
         message: Message | None = messages[position]
-        first = _first_block(prefix_summary, position, in_block)
+        first = _first_block(prefix_summary, position, in_block) if prefix_summary else 0
         if first and message is not None:
             message = from_block(message, first)
         part = None if message is None else show(message, first, position, view)
@@ -253,13 +264,13 @@ def _places(view: View, start: int, end: int, notes: Collection[int]) -> Iterato
     return iter(sorted({*shown, *noted}))
 
 
-def _first_block(prefix_summary: PrefixSummary | None, position: int, in_block: bool) -> int:
+def _first_block(prefix_summary: PrefixSummary, position: int, in_block: bool) -> int:
     """The number of the block from which on the message at *position* is shown.
 
     A provider's summary may stand within a message. The blocks before it in that message are part
     of what it summarises.
     """
-    if prefix_summary is None or prefix_summary.inside is None or position != prefix_summary.upto:
+    if prefix_summary.inside is None or position != prefix_summary.upto:
         return 0
     # If the summary is sent as text, its own block in the message is skipped, too.
     return prefix_summary.inside + (not in_block)
@@ -290,6 +301,8 @@ def joined(run: Sequence[RequestMessage]) -> RequestMessage:
 
 
 def _system(system: str | None, view: View) -> str | None:
+    if not view.injected:
+        return system
     tail = [item.text for item in view.injected if item.at < 0]
     return "\n\n".join(filter(None, (system, *tail))) if tail else system
 

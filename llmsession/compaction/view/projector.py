@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from llmsession.turns.messages import Message
@@ -17,7 +16,6 @@ from .projection import (
     joined,
     render,
     request_of,
-    runs_of,
     shown_messages,
 )
 from .provider_blocks import is_sent_as_block, message_from_block
@@ -73,7 +71,7 @@ class Projector:
         inputs = _Inputs(shown, len(messages), view, profile.merges_roles, in_block)
         return request_of(frame, view, self._sent(messages, inputs))
 
-    def _sent(self, messages: Sequence[Message], inputs: _Inputs) -> list[RequestMessage]:
+    def _sent(self, messages: Sequence[Message], inputs: _Inputs) -> tuple[RequestMessage, ...]:
         start, earlier_joins = self._reusable(inputs), self._joins
         if start == 0:
             self._closed, self._open, self._joins = [], [], {}
@@ -89,11 +87,14 @@ class Projector:
             show=self._show,
             from_block=self.from_block,
         )
-        runs = list(runs_of(chain(self._open, parts), merges=inputs.merges_roles))
-        self._open = runs.pop() if runs else []
-        self._closed += [self._joined(run, earlier_joins) for run in runs]
+        for part in parts:
+            if self._open and inputs.merges_roles and self._open[0].role == part.role:
+                self._open = [*self._open, part]
+            else:
+                self._closed += self._joined(self._open, earlier_joins)
+                self._open = [part]
         self._last = inputs
-        return [*self._closed, *([self._joined(self._open, earlier_joins)] if self._open else [])]
+        return (*self._closed, *self._joined(self._open, earlier_joins))
 
     def _reusable(self, inputs: _Inputs) -> int:
         """How many of the messages need not be looked at: all of the last projection, or none.
@@ -140,15 +141,16 @@ class Projector:
         self,
         run: list[RequestMessage],
         earlier: dict[int, tuple[list[RequestMessage], RequestMessage]],
-    ) -> RequestMessage:
-        if len(run) == 1:
-            return run[0]
+    ) -> list[RequestMessage]:
+        """*run* as one message; nothing of an empty one."""
+        if len(run) < 2:
+            return run
         address = id(run[0])
         entry = self._joins.get(address) or earlier.get(address)
         if entry is None or not _are_same(entry[0], run):
             entry = (run, joined(run))
         self._joins[address] = entry
-        return entry[1]
+        return [entry[1]]
 
 
 def _are_same(left: list[RequestMessage], right: list[RequestMessage]) -> bool:

@@ -230,17 +230,17 @@ class ContextBuilder:
         """The estimated tokens of *request*. Each message is counted once."""
         messages, counted, sums = request.messages, self._counted, self._sums
         shared = shared_prefix(counted, messages)
-        # The counted messages stay alive here, so no other message can have the id of one of them.
-        sizes = {
-            id(counted[index]): sums[index + 1] - sums[index]
-            for index in range(shared, len(counted))
-        }
-        self._tail_tokens = self._tail_size(request)
-        del sums[shared + 1 :]
+        sizes: dict[int, int] = {}
+        if shared < len(counted):
+            # They stay alive here, so no other message can have the id of one of them.
+            for index, message in enumerate(counted[shared:], shared):
+                sizes[id(message)] = sums[index + 1] - sums[index]
+            del sums[shared + 1 :]
         for message in messages[shared:]:
-            size = sizes.get(id(message))
-            sums.append(sums[-1] + (self._size(message) if size is None else size))
+            size = sizes.get(id(message)) or body_tokens(message.body, self.profile)
+            sums.append(sums[-1] + size)
         self._counted = messages
+        self._tail_tokens = self._tail_size(request)
         return self._frame_tokens + self._tail_tokens + sums[-1]
 
     def tokens_before(self, count: int) -> int:
@@ -254,6 +254,3 @@ class ContextBuilder:
         """The tokens of what is injected after the system text."""
         system, own = request.system or "", self._frame.system or ""
         return 0 if system == own else text_tokens_for(system[len(own) :], self.profile)
-
-    def _size(self, message: RequestMessage) -> int:
-        return body_tokens(message.body, self.profile)

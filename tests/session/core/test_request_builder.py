@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmsession.compaction.tokens.messages import body_tokens
 from llmsession.compaction.view.view import View
 from llmsession.session.core.request_builder import ContextBuilder
-from llmsession.turns.request import Profile, RequestMessage
+from llmsession.turns.request import Profile
 from tests.compaction.conversations import FRAME, Talk, image, text
 
 
@@ -57,14 +59,13 @@ def test_a_message_is_sized_once_also_behind_one_that_changed(
     messages = looking(3).messages
     builder = ContextBuilder(Profile(), FRAME)
     builder.build(messages, View())
-    sized: list[RequestMessage] = []
-    size = builder._size
+    sized: list[msgspec.Raw] = []
 
-    def spy(message: RequestMessage) -> int:
-        sized.append(message)
-        return size(message)
+    def spy(body: msgspec.Raw, profile: Profile) -> int:
+        sized.append(body)
+        return body_tokens(body, profile)
 
-    monkeypatch.setattr(builder, "_size", spy)
+    monkeypatch.setattr("llmsession.session.core.request_builder.body_tokens", spy)
     builder.build(messages, View(compacted_before=3, shown_results={"c1": "short"}))
     assert len(sized) == 1
 
