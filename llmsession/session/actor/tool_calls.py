@@ -12,7 +12,7 @@ from llmsession.compaction.recall import RECALL_TOOL_NAME, recall, recall_chars
 from llmsession.errors import contained_in_work, error_text
 from llmsession.turns import events as e
 from llmsession.turns import records as r
-from llmsession.turns.blocks import ToolUseBlock
+from llmsession.turns.blocks import ToolUseBlock, parse_blocks
 from llmsession.turns.event_choice import event_for_answers
 from llmsession.turns.machine import ENDED, Phase, tag_of
 from llmsession.turns.receipts import brief_input, settled_answer
@@ -78,7 +78,9 @@ class Toolbox:
     def _inputs(self, run: Run) -> dict[str, Any]:
         """The inputs of the newest step's calls, by call id."""
         staged = self._core.state.open[run.number].staged
-        return {call.id: call.input for call in staged[-1].tool_calls} if staged else {}
+        # Parsed here, because a message keeps what is read of it by its ``tool_calls``.
+        blocks = parse_blocks(staged[-1].body) if staged else ()
+        return {block.id: block.input for block in blocks if isinstance(block, ToolUseBlock)}
 
     def _recall(self, run: Run, tag: StepTag, call: r.PendingCall, arguments: Any) -> None:
         core = self._core

@@ -80,8 +80,9 @@ class RunWorks:
         run.grace = self._core.timers.after(grace_s, over)
 
     def _ended(self, run: Run, work: Work) -> None:
-        if callable(work.result):
-            work.result()
+        report, work.result = work.result, None
+        if callable(report):
+            report()
         self._core.still_running.discard(work.name)
         if run.works.get(work.name) is work:
             del run.works[work.name]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Any, Self, TypeVarTuple
+from typing import Any, NamedTuple, Self, TypeVarTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -142,6 +142,16 @@ def _cancelled_by_others() -> SessionClosed:
     )
 
 
+class _Start(NamedTuple):
+    """The arguments of ``Tasks.start``."""
+
+    function: Callable[..., Coroutine[Any, Any, None]]
+    args: tuple[Any, ...]
+    cancel: Callable[[], None]
+    is_over: Callable[[], bool]
+    name: str
+
+
 class Tasks:
     """Tasks beside *group*, which is left only when they have ended.
 
@@ -155,10 +165,8 @@ class Tasks:
         self._group = group
         self._loop = asyncio_loop()
         self._supervisor = asyncio.current_task() if self._loop is not None else None
-        self._running: dict[asyncio.Task[None], Callable[[], None]] = {}
-        """The tasks of the loop, each with what cancels it."""
-        self._unbegun: dict[object, Callable[[], None]] = {}
-        """Those that have not run a step yet, each with what starts it again."""
+        self._running: dict[asyncio.Task[None], _Start] = {}
+        """The tasks of the loop, each with how it was started."""
         self._is_cancelled = False
         self._error: BaseException | None = None
         self._emptied: anyio.Event | None = None
@@ -168,10 +176,11 @@ class Tasks:
         function: Callable[[*Ts], Coroutine[Any, Any, None]],
         *args: *Ts,
         cancel: Callable[[], None],
+        is_over: Callable[[], bool],
         name: str,
     ) -> None:
-        """Run ``function(*args)`` in a task. It calls ``adopt`` at once, and enters a scope that
-        *cancel* cancels.
+        """Run ``function(*args)`` in a task. It calls ``adopt`` at once, enters a scope that
+        *cancel* cancels, and before it ends, in whatever way, it lets *is_over* be true.
         """
         # A task factory of the program's own may begin a task in the middle of its caller, which
         # the group knows how to prevent.
@@ -179,27 +188,24 @@ class Tasks:
             self._group.start_soon(function, *args, name=name)
             return
         task = self._loop.create_task(function(*args), name=name)
-        self._running[task] = cancel
-        self._unbegun[task] = lambda: self.start(function, *args, cancel=cancel, name=name)
+        self._running[task] = _Start(function, args, cancel, is_over, name)
         task.add_done_callback(self._ended)
         if self._is_cancelled:
             cancel()
 
     def adopt(self) -> None:
-        """In a task that was started here: it has begun. This also says who supervises it, for
-        ``contained_in_work``.
-        """
+        """In a task that was started here: say who supervises it, for ``contained_in_work``."""
         work_supervisor.set(self._supervisor)
-        if self._unbegun:
-            self._unbegun.pop(asyncio.current_task(), None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
-        start_again = self._unbegun.pop(task, None)
-        if start_again is not None and task.cancelled():
+        start = self._running.pop(task)
+        if task.cancelled() and not start.is_over():
             # Task.cancel() came before its first step. So nothing in it could say that it ended,
             # and somebody may wait for that.
-            start_again()
+            self.start(
+                start.function, *start.args, cancel=start.cancel, is_over=start.is_over,
+                name=start.name,
+            )  # fmt: skip
         # One that was cancelled by Task.cancel() ends alone. At the end of the event loop the
         # supervisor is cancelled, too.
         error = None if task.cancelled() else task.exception()
@@ -220,8 +226,8 @@ class Tasks:
         while True:
             if raised is not None:
                 self._is_cancelled = True
-                for cancel in tuple(self._running.values()):
-                    cancel()
+                for start in tuple(self._running.values()):
+                    start.cancel()
             if not self._running:
                 break
             self._emptied = anyio.Event()
@@ -244,11 +250,17 @@ class LoopCalls:
     is one in *group*.
     """
 
-    __slots__ = ("_group", "_loop")
+    __slots__ = ("_group", "_loop", "new_scope", "now")
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
         self._loop = asyncio_loop()
+        self.new_scope: Callable[[], anyio.CancelScope] = type(anyio.CancelScope())
+        """Makes a scope. ``anyio.CancelScope`` does the same, but looks for the event loop first
+        and initialises the scope twice.
+        """
+        self.now = anyio.current_time if self._loop is None else self._loop.time
+        """The time of the event loop, in seconds."""
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Let the event loop call *function* soon, in a copy of this context."""

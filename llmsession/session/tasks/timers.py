@@ -67,7 +67,7 @@ class Timers:
 
     def after(self, delay_s: float, fire: Callable[[], None]) -> Timer:
         """Call *fire* after *delay_s* seconds, or never if closed by then. *fire* must not wait."""
-        timer = Timer(anyio.current_time() + delay_s, fire)
+        timer = Timer(self._loop_calls.now() + delay_s, fire)
         if self._closed:
             return timer
         heapq.heappush(self._heap, (timer.at, next(self._order), timer))
@@ -75,8 +75,11 @@ class Timers:
             self._prune()
         if not self._running:
             self._running = True
-            scope = anyio.CancelScope()
-            self._tasks.start(self._run, scope, cancel=scope.cancel, name="llmsession timers")
+            scope = self._loop_calls.new_scope()
+            self._tasks.start(
+                self._run, scope,
+                cancel=scope.cancel, is_over=lambda: not self._running, name="llmsession timers",
+            )  # fmt: skip
         elif timer.at < self._wakes_at and not self._is_looking:
             self._is_looking = True
             self._loop_calls.call_soon(self._wake_if_earlier)

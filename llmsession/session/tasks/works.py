@@ -48,8 +48,8 @@ class Work:
         self._loop_calls = loop_calls
         self._tasks = tasks
         self._is_abandoned = False
-        self._outer = anyio.CancelScope()
-        self._inner = anyio.CancelScope()
+        self._outer = loop_calls.new_scope()
+        self._inner = loop_calls.new_scope()
 
     @property
     def is_cancelled(self) -> bool:
@@ -148,8 +148,9 @@ class Works:
                 ended(work)
 
         self._tasks.start(
-            work.run, body, over, self._failed, last, cancel=work.cancel, name=f"llmsession {name}"
-        )
+            work.run, body, over, self._failed, last,
+            cancel=work.cancel, is_over=lambda: work.is_done, name=f"llmsession {name}",
+        )  # fmt: skip
         return work
 
     @property

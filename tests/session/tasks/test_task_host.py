@@ -77,8 +77,11 @@ async def test_an_error_cancels_all_and_is_raised_when_all_have_ended() -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         async with anyio.create_task_group() as group, Tasks(group) as tasks:
             scope = anyio.CancelScope()
-            tasks.start(tidying, scope, cancel=scope.cancel, name="tidying")
-            tasks.start(raising, error := ZeroDivisionError(), cancel=lambda: None, name="bug")
+            tasks.start(tidying, scope, cancel=scope.cancel, is_over=lambda: True, name="tidying")
+            tasks.start(
+                raising, error := ZeroDivisionError(),
+                cancel=lambda: None, is_over=lambda: True, name="bug",
+            )  # fmt: skip
             await anyio.sleep_forever()
     assert raised.value.exceptions == (error,)
     assert ended == ["tidied up"]
