@@ -15,12 +15,16 @@ a command id is logged as the subclass of str that it came as (docs/how-to/handl
 
 in session/actor/mailbox.py, by session/actor/test_mailbox.py
 work is read before control (invariant 8)
-    - for lane in (self._reports, self._control):
-    + for lane in (self._reports, self._work, self._control):
+    - if self._control:
+    -             return self._control.pop(0)
+    + if self._work or self._control:
+    +             return (self._work or self._control).pop(0)
     test_reports_are_read_before_control_and_control_before_work
 control is read before reports (rule 4)
-    - for lane in (self._reports, self._control):
-    + for lane in (self._control, self._reports):
+    - if self._reports:
+    -             return self._reports.pop(0)
+    + if self._control or self._reports:
+    +             return (self._control or self._reports).pop(0)
     test_reports_are_read_before_control_and_control_before_work
 the work lane is unbounded (rule 10)
     - self._refuse_if(len(self._work) >= self._work_limit, "work")
@@ -298,8 +302,8 @@ a manager whose group somebody cancelled ends in silence (rule 14)
     +             pass
     test_a_host_whose_group_somebody_cancels_says_so_when_it_is_left
 a task that somebody cancels before its first step never ends (rule 11)
-    -             start_again()
-    +             pass
+    - if task.cancelled() and not start.is_over():
+    + if False:
     session/tasks/test_works.py
     test_work_whose_task_somebody_cancels_before_its_first_step_is_done_all_the_same
 

@@ -315,11 +315,11 @@ class Actor:
             self.keys.drop_answered()
 
     def _read_next(self) -> bool:
-        """Read one item, or else write what is queued. Returns False when there is no more."""
-        item = self.mailbox.next_nowait()
-        if item is not None:
+        """Read all that is there, and then write what is queued. Returns False when there is no
+        more.
+        """
+        while (item := self.mailbox.next_nowait()) is not None:
             self._read(item)
-            return True
         # What the items wrote goes to the store in one append. Commands that come while it is under
         # way go into the next one.
         self.core.journal.flush()
@@ -328,7 +328,7 @@ class Actor:
             return True
         if self.status == "live":
             self.snapshots.write_if_due()
-        if self.status == "closing" and self.is_idle:
+        elif self.status == "closing" and self.is_idle:
             if self._hand_over is not None and self._hand_over.stage == "leaving":
                 self._hand_over.stage = "written"
                 self.core.journal.write(r.SessionHandedOver(waiting=self.turns.left_waiting))
@@ -339,14 +339,14 @@ class Actor:
         return False
 
     def _read(self, item: c.ControlCommand | c.WorkCommand | Report) -> None:
-        if isinstance(item, c.Interrupt):
+        if callable(item):  # a report
+            item()
+        elif isinstance(item, c.Interrupt):
             self._interrupt(item)
         elif isinstance(item, c.Close):
             self._begin_close(item)
-        elif isinstance(item, c.Command):
-            self._command(item)
         else:
-            item()
+            self._command(item)
         changes, runner = self.history_commands, self.turns.runner
         if changes.is_pending:
             changes.go_on()

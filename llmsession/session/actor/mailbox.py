@@ -105,9 +105,10 @@ class Mailbox(Generic[C, W, R]):
 
     def next_nowait(self) -> C | W | R | None:
         """The next item to read; None if there is none."""
-        for lane in (self._reports, self._control):
-            if lane:
-                return lane.pop(0)
+        if self._reports:
+            return self._reports.pop(0)
+        if self._control:
+            return self._control.pop(0)
         return self._work.pop(0) if self._work and not self._held else None
 
     @property

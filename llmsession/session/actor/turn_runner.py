@@ -90,35 +90,33 @@ class TurnRunner:
         Effects may feed further events. These are queued and processed in order instead of
         recursively, so that each step of the machine completes before the next one begins.
         """
-        self._events.append((run, event))
         if self._feeding:
+            self._events.append((run, event))
             return
         self._feeding = True
         try:
+            self._step(run, event)
             while self._events:
                 self._step(*self._events.pop(0))
         finally:
             self._feeding = False
 
     def _step(self, run: Run, event: e.Event) -> None:
+        before = run.turn
         # A result of an earlier step or attempt arrives late. It is not an error, and it must not
         # change the turn, so it is counted and dropped.
-        if run.turn.phase in ENDED or is_late(run.turn, event):
+        if before.phase in ENDED or is_late(before, event):
             self._core.late_reports += 1
             return
-        before = run.turn
-        run.turn, effects = step(run.turn, event)
+        run.turn, effects = step(before, event)
+        phase = run.turn.phase
         if self._core.log.is_on:
-            moved_to = run.turn.phase.value
-            self._core.log.event("turn.moved", run.turn, by=type(event).__name__, phase=moved_to)
-        if before.phase is Phase.STREAMING and run.turn.phase not in (
-            Phase.STREAMING,
-            Phase.STOPPING,
-        ):
+            self._core.log.event("turn.moved", run.turn, by=type(event).__name__, phase=phase.value)
+        if before.phase is Phase.STREAMING and phase not in (Phase.STREAMING, Phase.STOPPING):
             self._close_stream(run)
         for effect in effects:
             _PERFORM[type(effect)](self, run, effect)
-        if run.turn.phase in ENDED:
+        if phase in ENDED:
             run.cancel_timers()
             # A tool call that passed its deadline may still be in its grace period, and close() has
             # to name it.

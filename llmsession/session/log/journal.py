@@ -128,7 +128,7 @@ class Journal:
             session=self._lease.session,
             epoch=self._lease.epoch,
             head=self._written,
-            bodies=tuple(encode_record(record) for record in records),
+            bodies=tuple([encode_record(record) for record in records]),
             at=records[-1].at if records else 0.0,
             labels=_labels(records),
             charge=self._charge(records) if self._charge is not None else None,
