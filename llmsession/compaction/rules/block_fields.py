@@ -56,18 +56,6 @@ class BlockFields(msgspec.Struct, frozen=True):
         is_text = memoryview(self.content)[0] in b'"n'
         return [] if is_text else read_blocks(self.content) or []
 
-    @property
-    def is_plain_text(self) -> bool:
-        """Is it a text that is not blank, without a cache breakpoint?"""
-        text = self.text
-        return (
-            self.type == "text"
-            and self.cache_control is None
-            and text.__class__ is str
-            and bool(text)
-            and not text.isspace()
-        )
-
 
 _block = msgspec.json.Decoder(BlockFields)
 _blocks = msgspec.json.Decoder(list[BlockFields])

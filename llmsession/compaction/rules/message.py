@@ -14,7 +14,9 @@ import msgspec
 
 from .block_fields import BlockFields, Fault, is_server_call, is_server_result
 
-__all__ = ["MESSAGE_RULES", "MessageRule", "find_faults", "find_tool_faults", "is_call_id"]
+__all__ = [
+    "MESSAGE_RULES", "MessageRule", "find_faults", "find_tool_faults", "is_call_id", "is_spoken",
+]  # fmt: skip
 
 MessageRule: TypeAlias = Callable[[str, Sequence[BlockFields]], Iterator[Fault]]
 
@@ -66,6 +68,11 @@ def _blank(place: str, block: BlockFields) -> Iterator[Fault]:
         yield Fault("V5", place, "text content blocks must be non-empty")
     elif not block.text.strip():
         yield Fault("V5", place, "text content blocks must contain non-whitespace text")
+
+
+def is_spoken(text: Any) -> bool:
+    """Is *text* a text that is not blank?"""
+    return isinstance(text, str) and bool(text) and not text.isspace()
 
 
 def _result_text(place: str, block: BlockFields) -> Iterator[Fault]:

@@ -22,7 +22,7 @@ from .block_fields import (
     read_block,
     read_blocks,
 )
-from .message import THINKING, find_faults, find_tool_faults, is_call_id
+from .message import THINKING, find_faults, find_tool_faults, is_call_id, is_spoken
 
 __all__ = [
     "FactsCache",
@@ -112,15 +112,15 @@ def _read_plain(role: str, body: msgspec.Raw, blocks: Sequence[BlockFields]) -> 
     other: str | None = None
     for index, block in enumerate(blocks):
         kind = block.type
-        if kind == "text":
-            if not block.is_plain_text:
-                return None
-        elif block.cache_control is not None:
+        if block.cache_control is not None:
             return None
+        if kind == "text":
+            if not is_spoken(block.text):
+                return None
         elif kind == "tool_result":
             if other or role != "user" or block.is_error is True:
                 return None
-            if not (is_call_id(block.tool_use_id) and all(b.is_plain_text for b in block.inner())):
+            if not (is_call_id(block.tool_use_id) and all(map(_is_plain_text, block.inner()))):
                 return None
             results.append(Mark(0, index, block.tool_use_id, kind))
             continue
@@ -140,12 +140,22 @@ def _read_plain(role: str, body: msgspec.Raw, blocks: Sequence[BlockFields]) -> 
         other = kind
     if not blocks:
         return None
+    opens_with, ends_in_space = blocks[0].type, _ends_in_space(blocks)
+    if not (calls or results or thoughts):
+        return MessageFacts(
+            role=role,
+            body=body,
+            size=len(blocks),
+            opens_with=opens_with,
+            ends_in_space=ends_in_space,
+            holds_others=True,
+        )
     return MessageFacts(
         role=role,
         body=body,
         size=len(blocks),
-        opens_with=blocks[0].type,
-        ends_in_space=_ends_in_space(blocks),
+        opens_with=opens_with,
+        ends_in_space=ends_in_space,
         calls=tuple(calls),
         call_ids=tuple([mark.id for mark in calls]),
         results=tuple(results),
@@ -193,9 +203,13 @@ def _read_any(role: str, body: msgspec.Raw, blocks: Sequence[BlockFields]) -> Me
     )
 
 
+def _is_plain_text(block: BlockFields) -> bool:
+    return block.type == "text" and block.cache_control is None and is_spoken(block.text)
+
+
 def _ends_in_space(blocks: Sequence[BlockFields]) -> bool:
     last = blocks[-1].text if blocks and blocks[-1].type == "text" else None
-    return isinstance(last, str) and last != last.rstrip()
+    return isinstance(last, str) and last[-1:].isspace()
 
 
 def _marks(blocks: Sequence[BlockFields], kind: str) -> Iterator[Mark]:

@@ -54,10 +54,10 @@ class ContentCost(msgspec.Struct, gc=False):
         """The number of all characters, including marks. Encrypted thinking is base64: four
         characters carry three bytes.
         """
-        thoughts = sum(
-            len(text) if text or not signed else signed * 3 // 4 for signed, text in self.signed
-        )
-        return sum(map(len, self.texts)) + self.mark_chars + thoughts
+        chars = sum(map(len, self.texts)) + self.mark_chars
+        for signed, text in self.signed:
+            chars += len(text) if text or not signed else signed * 3 // 4
+        return chars
 
     def add_block(self, block: Block) -> None:
         """Add the cost of *block*."""
@@ -142,7 +142,10 @@ def blocks_cost(blocks: Iterable[Block]) -> ContentCost:
     """What a message of *blocks* costs."""
     cost = ContentCost()
     for block in blocks:
-        cost.add_block(block)
+        if block.__class__ is TextBlock:
+            cost.texts.append(block.text)
+        else:
+            cost.add_block(block)
     return cost
 
 

@@ -80,7 +80,7 @@ class Projector:
         # If the code below raises, half a projection is left; then nothing of it is reused.
         self._last = None
         parts = shown_messages(
-            messages,
+            inputs.shown if len(inputs.shown) == inputs.length else messages,
             inputs.view,
             in_block=inputs.in_block,
             start=start,

@@ -211,8 +211,10 @@ class HistoryCommands:
     def _excess(self, limits: HistoryLimits | None) -> Excess | None:
         core = self._core
         if limits is None:
-            own, labels = core.config.retention or UNLIMITED, core.state.labels
-            limits = limits_of(core.services.retention, labels, own)
+            own, rules = core.config.retention, core.services.retention
+            if own is None and not rules:
+                return None
+            limits = limits_of(rules, core.state.labels, own or UNLIMITED)
         return state_excess(core.state, limits, core.services.clock(), self._weight)
 
     def refuse_waiting(self, error: SessionError) -> None:

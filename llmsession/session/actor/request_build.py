@@ -99,19 +99,18 @@ class RequestBuild:
         if self.is_outdated:
             return
         stage: Stage | None = Stage.SPENDING
-        while stage is not None:
-            self._enter(stage)
-            try:
+        try:
+            while stage is not None:
+                self._enter(stage)
                 stage = _PERFORM[stage](self)
-            except BaseException as raised:  # a bug of ours or of a policy: it ends only the turn
-                error = contained(raised)
-                if stage not in _FAILS_THE_TURN:
-                    raise
-                self._builds.core.log.bug("request.unbuildable", error)
-                self.stage = Stage.FAILED
-                self._builds.forget(self)
-                self._builds.feed(self.run, self._gave_up("fatal", error_text(error)))
-                return
+        except BaseException as raised:  # a bug of ours or of a policy: it ends only the turn
+            error = contained(raised)
+            if stage not in _FAILS_THE_TURN:
+                raise
+            self._builds.core.log.bug("request.unbuildable", error)
+            self.stage = Stage.FAILED
+            self._builds.forget(self)
+            self._builds.feed(self.run, self._gave_up("fatal", error_text(error)))
 
     def _enter(self, stage: Stage) -> None:
         assert stage in NEXT_STAGES[self.stage], f"{stage.name} after {self.stage.name}"

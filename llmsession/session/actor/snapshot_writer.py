@@ -68,8 +68,12 @@ class SnapshotWriter:
     def write_if_due(self) -> None:
         """Begin to write a snapshot if one is due. Returns at once."""
         state, every = self._core.state, _every.get()
-        least = max(MIN_RECORDS, state.head // SHARE) if every is None else every
-        if state.head - state.snapshot_head >= least:
+        uncovered = state.head - state.snapshot_head
+        if every is None:
+            is_due = uncovered >= MIN_RECORDS and uncovered >= state.head // SHARE
+        else:
+            is_due = uncovered >= every
+        if is_due:
             self._begin(is_last=False)
 
     def write_if_removed(self) -> None:

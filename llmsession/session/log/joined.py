@@ -124,16 +124,15 @@ class Joined(Sequence[Message]):
     @overload
     def __getitem__(self, at: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, at: int | slice) -> Message | tuple[Message, ...]:
+        count = self._count
         if not isinstance(at, slice):
             index = at + len(self) if at < 0 else at
             if index < 0:
                 raise IndexError("no message at this position")
-            count = self._count
             return self.first[index] if index < count else self.second[index - count]
-        start, stop, step = at.indices(len(self))
+        start, stop, step = at.indices(count + len(self.second))
         if step != 1:
             return tuple(self[index] for index in range(start, stop, step))
-        count = self._count
         second = self.second[max(0, start - count) : max(0, stop - count)]
         return tuple(self.first[start : min(stop, count)]) + second
 
