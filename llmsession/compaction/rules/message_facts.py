@@ -326,18 +326,19 @@ class FactsCache:
         if messages is self._messages:
             return self.facts
         messages = tuple(messages)
-        known, count = shared_prefix(self._messages, messages), len(self.facts)
-        if known < count:
+        known, old = shared_prefix(self._messages, messages), self.facts
+        self._messages = messages
+        if known < len(old):
             first = bisect_left(self.thinking_at, known)
             del self._thoughts[first:], self.thinking_at[first:]
-        if known < count or known < len(messages):
-            read = self._read(messages[known:], self.facts[known:], beside)
-            for index, facts in enumerate(read, known):
-                for thought in facts.thinking:
-                    self._thoughts.append(thought)
-                    self.thinking_at.append(index)
-            self.facts = self.facts[:known] + read
-        self._messages = messages
+        elif known == len(messages):
+            return old
+        read = self._read(messages[known:], old[known:], beside)
+        for index, facts in enumerate(read, known):
+            for thought in facts.thinking:
+                self._thoughts.append(thought)
+                self.thinking_at.append(index)
+        self.facts = old[:known] + read
         return self.facts
 
     def thoughts(self, start: int = 0, end: int | None = None) -> list[Thought]:

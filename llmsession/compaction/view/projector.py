@@ -66,15 +66,17 @@ class Projector:
         self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
     ) -> Request:
         """What the function ``project`` returns for these arguments."""
-        in_block = is_sent_as_block(view.prefix_summary, profile, frame)
+        summary = view.prefix_summary
+        in_block = summary is not None and is_sent_as_block(summary, profile, frame)
         shown = view.shown_messages(messages)
         inputs = _Inputs(shown, len(messages), view, profile.merges_roles, in_block)
         return request_of(frame, view, self._sent(messages, inputs))
 
     def _sent(self, messages: Sequence[Message], inputs: _Inputs) -> tuple[RequestMessage, ...]:
         start, earlier_joins = self._reusable(inputs), self._joins
+        closed, run = self._closed, self._open
         if start == 0:
-            self._closed, self._open, self._joins = [], [], {}
+            closed, run, self._joins = [], [], {}
         if len(self._shown) > 2 * len(inputs.shown) + 64:
             self._shown = {}
         # If the code below raises, half a projection is left; then nothing of it is reused.
@@ -88,13 +90,14 @@ class Projector:
             from_block=self.from_block,
         )
         for part in parts:
-            if self._open and inputs.merges_roles and self._open[0].role == part.role:
-                self._open = [*self._open, part]
+            if run and inputs.merges_roles and run[0].role == part.role:
+                run = [*run, part]
             else:
-                self._closed += self._joined(self._open, earlier_joins)
-                self._open = [part]
-        self._last = inputs
-        return (*self._closed, *self._joined(self._open, earlier_joins))
+                if run:
+                    closed.append(self._joined(run, earlier_joins))
+                run = [part]
+        self._closed, self._open, self._last = closed, run, inputs
+        return (*closed, self._joined(run, earlier_joins)) if run else ()
 
     def _reusable(self, inputs: _Inputs) -> int:
         """How many of the messages need not be looked at: all of the last projection, or none.
@@ -104,13 +107,13 @@ class Projector:
         was injected behind the last message does not stay the last thing. Messages that the view
         does not show are not compared: there may be any number of them.
         """
-        last = self._last
-        if last is None or not inputs.view.is_like(last.view):
+        last, view = self._last, inputs.view
+        if last is None or not (view is last.view or view.is_like(last.view)):
             return 0
-        if (inputs.merges_roles, inputs.in_block) != (last.merges_roles, last.in_block):
+        if inputs.merges_roles is not last.merges_roles or inputs.in_block is not last.in_block:
             return 0
         length = last.length
-        if any(item.at + 1 >= length for item in inputs.view.injected):
+        if view.injected and any(item.at + 1 >= length for item in view.injected):
             return 0
         is_longer = length <= inputs.length
         is_same = is_longer and shared_prefix(last.shown, inputs.shown) == len(last.shown)
@@ -141,16 +144,15 @@ class Projector:
         self,
         run: list[RequestMessage],
         earlier: dict[int, tuple[list[RequestMessage], RequestMessage]],
-    ) -> list[RequestMessage]:
-        """*run* as one message; nothing of an empty one."""
-        if len(run) < 2:
-            return run
+    ) -> RequestMessage:
+        if len(run) == 1:
+            return run[0]
         address = id(run[0])
         entry = self._joins.get(address) or earlier.get(address)
         if entry is None or not _are_same(entry[0], run):
             entry = (run, joined(run))
         self._joins[address] = entry
-        return [entry[1]]
+        return entry[1]
 
 
 def _are_same(left: list[RequestMessage], right: list[RequestMessage]) -> bool:

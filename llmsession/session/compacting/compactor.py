@@ -276,12 +276,13 @@ class Compactor:
         """
         self._idle_timer.stop()
         core, size = self._core, self._core.context_size
-        is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
-        if is_closed or not self._is_automatic() or not core.asking.waits_for_cache:
+        if size is None or not core.asking.waits_for_cache or not self._is_automatic():
             return
-        delay_s = self._cache().ttl_s - IDLE_BEFORE_S
-        ahead = ahead_tokens(core.budget_tokens, "idle")
-        if delay_s > 0 and size is not None and self._is_due(size.tokens + ahead):
+        delay_s = core.builder.profile.cache_ttl_s - IDLE_BEFORE_S
+        is_closed = self._compaction.phase in (Phase.CLOSING, Phase.CLOSED)
+        if delay_s <= 0 or is_closed:
+            return
+        if self._is_due(size.tokens + ahead_tokens(core.budget_tokens, "idle")):
             self._idle_timer.start(delay_s)
 
     def turn_started(self) -> None:
