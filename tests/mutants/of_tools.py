@@ -41,8 +41,8 @@ the deadlines of an ended turn are left behind (invariant 11)
 
 in session/core/reply_reader.py, by session/actor/test_interrupts.py
 a provider's stream is left open (invariant 11)
-    - steps = stream.aclose().__await__()
-    + steps: Generator[Any, Any, None] = (step for step in ())
+    -             await stream.aclose()
+    +             pass
     test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace
 
 in session/actor/tool_calls.py, by session/actor/test_tool_calls.py

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from types import coroutine
-from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -81,33 +79,11 @@ async def read_reply(
 
 async def _close(stream: AsyncGenerator[StreamEvent, None]) -> None:
     """Close *stream*. An error in that changes neither the reply nor the error that was raised."""
-    try:
-        # Nearly all streams close at once. Only for the others a limit is set, which costs more.
-        steps = stream.aclose().__await__()
+    with anyio.move_on_after(CLOSE_S, shield=True):
         try:
-            waited = next(steps)
-        except StopIteration:
-            return
-        with anyio.move_on_after(CLOSE_S, shield=True):
-            await _rest(waited, steps)
-    except BaseException as error:
-        contained_in_task(error)
-
-
-@coroutine
-def _rest(waited: Any, steps: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await the rest of *steps*, an awaitable whose first step waits for *waited*."""
-    while True:
-        try:
-            sent = yield waited
+            await stream.aclose()
         except BaseException as error:
-            step: Callable[[], Any] = partial(steps.throw, error)
-        else:
-            step = partial(steps.send, sent)
-        try:
-            waited = step()
-        except StopIteration:
-            return
+            contained_in_task(error)
 
 
 def checked_failure(error: ProviderError) -> ProviderError:
