@@ -167,29 +167,72 @@ def chat_messages(
     if request.system:
         yield {"role": dialect.system_role, "content": request.system}
     for message in request.messages:
-        blocks = [_Fields.decode(raw) for raw in split_blocks(message.body)]
-        kinds = [block_type(raw) for raw in split_blocks(message.body)]
-        pairs = list(zip(kinds, blocks, strict=True))
-        if message.role == "assistant":
-            yield from _assistant(pairs, dialect, names)
+        blocks = _blocks(message.body)
+        if len(blocks) == 1 and blocks[0].type == "text" and _begins_with_a_sign(blocks[0].text):
+            yield {"role": message.role, "content": blocks[0].text}  # most messages
+        elif message.role == "assistant":
+            yield from _assistant(blocks, dialect, names)
         else:
-            yield from _user(pairs, dialect)
+            yield from _user(blocks, dialect)
 
 
-_Blocks: TypeAlias = Sequence[tuple[str, Mapping[str, msgspec.Raw]]]
+_NOTHING = msgspec.Raw(b'""')
 
 
-def _assistant(blocks: _Blocks, dialect: ChatDialect, names: ToolNames) -> Iterator[dict[str, Any]]:
+class _Block(msgspec.Struct):
+    """The fields of a block that are sent, as JSON. They are read for each request anew."""
+
+    type: str = ""
+    text: msgspec.Raw = _NOTHING
+    thinking: msgspec.Raw = _NOTHING
+    signature: msgspec.Raw = _NOTHING
+    id: msgspec.Raw = _NOTHING
+    name: msgspec.Raw = _NOTHING
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+    tool_use_id: msgspec.Raw = _NOTHING
+    content: msgspec.Raw = _NOTHING
+    is_error: msgspec.Raw = _NOTHING
+    source: msgspec.Raw = msgspec.Raw(b"null")
+    title: msgspec.Raw = _NOTHING
+
+
+_block_list = msgspec.json.Decoder(list[_Block])
+
+
+def _blocks(body: msgspec.Raw | bytes) -> list[_Block]:
+    try:
+        return _block_list.decode(body)
+    except msgspec.ValidationError:  # a type that is no text
+        return [
+            msgspec.json.decode(raw, type=_Block) if block_type(raw) else _Block()
+            for raw in split_blocks(body)
+        ]
+
+
+def _begins_with_a_sign(text: msgspec.Raw) -> bool:
+    """Is *text*, as JSON, a text that begins with a visible ASCII character? So it is not blank."""
+    start = bytes(memoryview(text)[:2])
+    return len(start) == 2 and start[0] == _QUOTE and start[1] not in _MAY_BE_BLANK
+
+
+_QUOTE = ord('"')
+# A space, the end of the text, an escape, or a character beyond ASCII.
+_MAY_BE_BLANK = frozenset({*b' "\\', *range(0x80, 0x100)})
+
+
+def _assistant(
+    blocks: Sequence[_Block], dialect: ChatDialect, names: ToolNames
+) -> Iterator[dict[str, Any]]:
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     reasoning: dict[str, str] = {}
-    for kind, block in blocks:
-        if kind == "text":
-            texts.append(_text(block.get("text")))
-        elif kind == "tool_use":
+    for block in blocks:
+        if block.type == "text":
+            texts.append(_text(block.text))
+        elif block.type == "tool_use":
             calls.append(_tool_call(block, dialect, names))
-        elif kind == "thinking" and (field := _text(block.get("signature"))) in _REASONING_FIELDS:
-            reasoning[field] = reasoning.get(field, "") + _text(block.get("thinking"))
+        elif block.type == "thinking" and (field := _text(block.signature)) in _REASONING_FIELDS:
+            reasoning[field] = reasoning.get(field, "") + _text(block.thinking)
     content = "\n\n".join(text for text in texts if text.strip())
     if not content and not calls:
         return  # chat completions have no place for its content, and refuse an empty message
@@ -199,32 +242,35 @@ def _assistant(blocks: _Blocks, dialect: ChatDialect, names: ToolNames) -> Itera
     yield message
 
 
-def _tool_call(
-    block: Mapping[str, msgspec.Raw], dialect: ChatDialect, names: ToolNames
-) -> dict[str, Any]:
-    arguments = bytes(block.get("input", b"{}")).decode()
+def _tool_call(block: _Block, dialect: ChatDialect, names: ToolNames) -> dict[str, Any]:
     return {
-        "id": _call_id(_text(block.get("id")), dialect.call_ids),
+        "id": _call_id(_text(block.id), dialect.call_ids),
         "type": "function",
-        "function": {"name": names.out(_text(block.get("name"))), "arguments": arguments},
+        "function": {
+            "name": names.out(_text(block.name)),
+            "arguments": bytes(block.input).decode(),
+        },
     }
 
 
-def _user(blocks: _Blocks, dialect: ChatDialect) -> Iterator[dict[str, Any]]:
+def _user(blocks: Sequence[_Block], dialect: ChatDialect) -> Iterator[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
-    for kind, block in blocks:
-        if kind == "tool_result":
-            call_id = _call_id(_text(block.get("tool_use_id")), dialect.call_ids)
+    results = 0
+    for block in blocks:
+        if block.type == "tool_result":
+            results += 1
+            call_id = _call_id(_text(block.tool_use_id), dialect.call_ids)
             text, media = _result(block)
             yield {"role": "tool", "tool_call_id": call_id, "content": text}
             if media:
                 parts.append(_text_part(f"What call {call_id} returned besides text:"))
                 parts += media
-    for kind, block in blocks:
-        part = _part(kind, block)
-        parts += [part] if part else []
+    if results < len(blocks):
+        for block in blocks:
+            part = _part(block)
+            parts += [part] if part else []
     if not parts:
-        if any(kind == "tool_result" for kind, _ in blocks):
+        if results:
             return
         parts = [_text_part(EMPTY_MESSAGE)]  # user and assistant messages must alternate
     if all(part["type"] == "text" for part in parts):
@@ -238,44 +284,45 @@ def _text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _result(block: Mapping[str, msgspec.Raw]) -> tuple[str, list[dict[str, Any]]]:
-    """A result's text, and its other content parts."""
-    raw = bytes(block.get("content", b'""'))
+def _result(block: _Block) -> tuple[str | msgspec.Raw, list[dict[str, Any]]]:
+    """A result's text, as JSON if it is sent as it is, and its other content parts."""
+    raw, is_error = bytes(block.content), bytes(block.is_error) == b"true"
     texts: list[str] = []
     media: list[dict[str, Any]] = []
     if raw.startswith(b"["):
-        for part in split_blocks(raw):
-            kind, fields = block_type(part), _Fields.decode(part)
-            if kind == "text":
-                texts.append(_text(fields.get("text")))
-            elif medium := _part(kind, fields):
+        for part in _blocks(raw):
+            if part.type == "text":
+                texts.append(_text(part.text))
+            elif medium := _part(part):
                 media.append(medium)
+    elif not is_error and raw.startswith(b'"') and raw != b'""':
+        return block.content, media
     else:
-        texts.append(_text(msgspec.Raw(raw)))
+        texts.append(_text(block.content))
     text = "\n".join(texts) or EMPTY_RESULT
-    if bytes(block.get("is_error", b"")) == b"true" and not text.startswith(ERROR_MARK):
+    if is_error and not text.startswith(ERROR_MARK):
         text = ERROR_MARK + text
     return text, media
 
 
-def _part(kind: str, block: Mapping[str, msgspec.Raw]) -> dict[str, Any] | None:
+def _part(block: _Block) -> dict[str, Any] | None:
     """A block of a user message as a content part; None if there is no such part."""
-    if kind == "text":
-        text = _text(block.get("text"))
+    if block.type == "text":
+        text = _text(block.text)
         return _text_part(text) if text.strip() else None
-    if kind not in ("image", "document"):
+    if block.type not in ("image", "document"):
         return None
-    source = msgspec.json.decode(block.get("source", msgspec.Raw(b"null")))
+    source = msgspec.json.decode(block.source)
     if not isinstance(source, dict):
         return None
     media_type, data = source.get("media_type"), source.get("data")
     url = f"data:{media_type};base64,{data}" if source.get("type") == "base64" else None
-    if kind == "image":
+    if block.type == "image":
         url = url or source.get("url")
         return {"type": "image_url", "image_url": {"url": url}} if url else None
     if source.get("type") == "text":
         return _text_part(str(data))
     if url is None:
         return None
-    title = _text(block.get("title")) or "document"
+    title = _text(block.title) or "document"
     return {"type": "file", "file": {"filename": title, "file_data": url}}
