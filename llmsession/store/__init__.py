@@ -30,18 +30,22 @@ from .protocol import (
     WordIndex,
     this_process,
 )
-from .sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from .postgres.store import PostgresStore
+    from .sqlite.store import SqliteStore
 else:
 
     def __getattr__(name: str) -> object:
-        # Its driver is imported by those who use it.
+        # The database's library, of some megabytes, is imported by those who use it.
         if name == "PostgresStore":
             from .postgres.store import PostgresStore
 
             return PostgresStore
+        if name == "SqliteStore":
+            from .sqlite.store import SqliteStore
+
+            return SqliteStore
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -86,6 +90,8 @@ def open_store(address: str, *, key: bytes | str | None = None) -> Store:
     if colon and scheme == "sqlite":
         if not rest or rest.startswith("//"):
             raise InvalidInput(f"{address!r} has no file path; write sqlite:PATH")
+        from .sqlite.store import SqliteStore
+
         return SqliteStore(rest, key=key)
     if colon and scheme in ("postgresql", "postgres"):
         from .postgres.store import PostgresStore

@@ -6,9 +6,8 @@ are ISO 8601 or milliseconds. The database is loaded into memory; the file itsel
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +21,9 @@ from ..common.jsonl import clip
 from ..common.message_list import SystemTexts
 from ..common.recorded_message import RecordedMessage, text_blocks
 from ..common.times import seconds_of
+
+if TYPE_CHECKING:
+    import sqlite3
 
 __all__ = ["FORMAT", "looks_codebuddy", "read_codebuddy"]
 
@@ -47,6 +49,8 @@ def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]
     Raises TranscriptError if *raw* is not a database, is corrupt, or lacks the table. With
     *strict*, also for a row that cannot be read.
     """
+    import sqlite3  # a megabyte, which who reads no such file saves
+
     if not raw.startswith(_MAGIC):
         raise TranscriptError("not a SQLite database")
     try:
@@ -58,6 +62,8 @@ def read_codebuddy(raw: bytes, strict: bool = False) -> tuple[Conversation, ...]
 
 class _InMemory:
     def __init__(self, raw: bytes) -> None:
+        import sqlite3
+
         self.database = sqlite3.connect(":memory:")
         # SQLite cannot read a database in WAL mode from memory. The header names the mode, so it is
         # changed in the copy.
