@@ -56,18 +56,7 @@ class Caller:
     """The loop object of the backend; one object per loop."""
 
     def __init__(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # not asyncio
-            self.loop = current_token().native_token
-            return
-        if asyncio.current_task(loop) is None:
-            # Outside of every asyncio task. Either trio runs here as asyncio's guest, or this is a
-            # callback of asyncio itself, which anyio does not recognise.
-            with suppress(NoEventLoopError):
-                self.loop = current_token().native_token
-                return
-        self.loop = loop  # the same answer as anyio's, in a tenth of the time
+        self.loop = _loop_now()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Caller) and self.loop is other.loop
@@ -104,5 +93,18 @@ def caller_now(last: Caller | None) -> Caller:
 
     Thousands of calls may wait for their answers, and the garbage collector visits each object.
     """
-    caller = Caller()
-    return last if last is not None and last.loop is caller.loop else caller
+    return last if last is not None and last.loop is _loop_now() else Caller()
+
+
+def _loop_now() -> Any:
+    """The loop object of the event loop that runs in this thread."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # not asyncio
+        return current_token().native_token
+    # Outside of every asyncio task, either trio runs here as asyncio's guest, or this is a callback
+    # of asyncio itself, which anyio does not recognise. To find out takes ten times as long.
+    if "trio" in sys.modules and asyncio.current_task(loop) is None:
+        with suppress(NoEventLoopError):
+            return current_token().native_token
+    return loop
