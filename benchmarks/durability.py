@@ -31,7 +31,7 @@ from llmsession.store import Appended, AppendResult, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES
 from llmsession.store.sqlite.file import PAGE_BYTES
-from llmsession.store.writer_thread import BatchingThread, CallbackBatch
+from llmsession.store.writer_thread import BatchingThread, deliver
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_blocks, parse_blocks
 from llmsession.turns.records import decode_record, encode_record
@@ -135,10 +135,7 @@ class Bare:
                 "INSERT INTO record (epoch, body) VALUES (?, ?)", [(1, BODY)] * len(items)
             )
         db.execute("COMMIT")
-        answers = CallbackBatch()
-        for _, head, done, caller in items:
-            answers.add(caller, done, Appended(head + 1))
-        answers.deliver()
+        deliver([(caller, done, Appended(head + 1)) for _, head, done, caller in items])
         if self._pages >= CHECKPOINT_PAGES:
             self._pages = 0
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -184,10 +181,7 @@ class FileAlone:
         os.pwrite(self._file, pages, self._at)
         os.fdatasync(self._file)
         self._at += len(pages)
-        answers = CallbackBatch()
-        for _, head, done, caller in items:
-            answers.add(caller, done, Appended(head + 1))
-        answers.deliver()
+        deliver([(caller, done, Appended(head + 1)) for _, head, done, caller in items])
 
     def _end(self) -> None:
         os.close(self._file)

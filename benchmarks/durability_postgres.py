@@ -43,7 +43,7 @@ from llmsession.store import Appended, Batch, this_process
 from llmsession.store.caller import Caller
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.store.postgres.thread import LoopThread
-from llmsession.store.writer_thread import CallbackBatch
+from llmsession.store.writer_thread import deliver
 from tests.store.postgres.server import NoServer, PostgresServer, running_server
 
 __all__ = ["run", "server_for_benchmarks"]
@@ -142,10 +142,7 @@ class Bare:
                 [BODY] * len(items),
             )
             assert len(written) == len(items)
-            answers = CallbackBatch()
-            for _, head, done, caller in items:
-                answers.add(caller, done, Appended(head + 1))
-            answers.deliver()
+            deliver([(caller, done, Appended(head + 1)) for _, head, done, caller in items])
 
     async def close(self) -> None:
         await self._thread.run(self._end)

@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -18,11 +18,9 @@ import anyio
 
 from .caller import Caller
 
-__all__ = ["BatchingThread", "CallbackBatch", "QueuedCall"]
+__all__ = ["Answer", "BatchingThread", "QueuedCall", "deliver"]
 
 T = TypeVar("T")
-
-_Call: TypeAlias = tuple[Callable[[Any], None], Any]
 
 MAX_GROUP = 4096
 """The largest number of items that are considered for one group. Without a limit, a group to which
@@ -30,29 +28,29 @@ items are added fast would never end.
 """
 
 
-class CallbackBatch:
-    """Answers for callers in event loops. Each loop is called once with all of its answers."""
-
-    def __init__(self) -> None:
-        self._calls: dict[Any, tuple[Caller, list[_Call]]] = {}  # by loop
-
-    def add(self, caller: Caller, done: Callable[[Any], None], result: object) -> None:
-        """Let ``deliver`` call *done(result)* in *caller*'s loop."""
-        entry = self._calls.get(caller.loop)
-        if entry is None:
-            entry = self._calls[caller.loop] = (caller, [])
-        entry[1].append((done, result))
-
-    def deliver(self) -> None:
-        """Make every call that was added, in order, and forget the calls."""
-        calls, self._calls = self._calls, {}
-        for caller, answers in calls.values():
-            caller.call(partial(_call_all, answers))
+Answer: TypeAlias = tuple[Caller, Callable[[Any], None], Any]
+"""A call that is due in the event loop of a caller, and what it is to be called with."""
 
 
-def _call_all(answers: Sequence[_Call]) -> None:
+def deliver(answers: Iterable[Answer]) -> None:
+    """Make every call in its caller's loop, in order. Each loop is called once with all of its
+    answers.
+    """
+    by_loop: dict[Any, list[Answer]] = {}
+    last: Caller | None = None
+    for answer in answers:
+        caller = answer[0]
+        if caller is not last:  # mostly all have the same
+            last = caller
+            in_loop = by_loop.setdefault(caller.loop, [])
+        in_loop.append(answer)
+    for in_loop in by_loop.values():
+        in_loop[0][0].call(partial(_call_all, in_loop))
+
+
+def _call_all(answers: Sequence[Answer]) -> None:
     failed: Exception | None = None
-    for done, result in answers:
+    for _, done, result in answers:
         try:
             done(result)
         except Exception as error:  # the fault of one caller; the others still get their answers
@@ -73,7 +71,7 @@ class QueuedCall(Generic[T]):
         self._error: BaseException | None = None
 
     def set(self, value: T) -> None:
-        """Set the answer. Called in the task's event loop by ``CallbackBatch``."""
+        """Set the answer. Called in the task's event loop by ``deliver``."""
         self._value = value
         self._event.set()
 

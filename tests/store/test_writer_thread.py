@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
 
-from llmsession.store.writer_thread import MAX_GROUP, BatchingThread, CallbackBatch, QueuedCall
+from llmsession.store.writer_thread import MAX_GROUP, Answer, BatchingThread, QueuedCall, deliver
 
 pytestmark = pytest.mark.real_time
 
@@ -111,10 +112,7 @@ async def test_a_value_and_an_error_come_back_to_the_task_that_waits() -> None:
     wrong: QueuedCall[int] = QueuedCall()
 
     def work() -> None:
-        answers = CallbackBatch()
-        answers.add(fine.caller, fine.set, 7)
-        answers.add(wrong.caller, wrong.fail, KeyError("it"))
-        answers.deliver()
+        deliver([(fine.caller, fine.set, 7), (wrong.caller, wrong.fail, KeyError("it"))])
 
     await in_thread(work)
     assert await fine.wait() == 7
@@ -127,11 +125,11 @@ async def test_answers_are_given_in_order_in_the_loops_own_thread() -> None:
     seen: list[tuple[int, int]] = []
 
     def work() -> None:
-        answers = CallbackBatch()
-        for number in range(5):
-            answers.add(last.caller, lambda it: seen.append((it, threading.get_ident())), number)
-        answers.add(last.caller, last.set, None)
-        answers.deliver()
+        def see(number: int) -> None:
+            seen.append((number, threading.get_ident()))
+
+        answers: list[Answer] = [(last.caller, see, number) for number in range(5)]
+        deliver([*answers, (last.caller, last.set, None)])
 
     await in_thread(work)
     await last.wait()
@@ -161,10 +159,8 @@ def test_one_caller_that_fails_does_not_keep_the_others_from_their_answers() -> 
     def fails(number: int) -> None:
         raise ValueError(number)
 
-    answers, here = CallbackBatch(), Here()
-    answers.add(here, fails, 1)  # type: ignore[arg-type]  # stands in for a Caller
-    answers.add(here, seen.append, 2)  # type: ignore[arg-type]  # the same
-    answers.deliver()
+    here: Any = Here()
+    deliver([(here, fails, 1), (here, seen.append, 2)])
     assert len(calls) == 1  # one call into the loop for both
     with pytest.raises(ValueError, match="1"):
         calls[0]()

@@ -19,7 +19,7 @@ from ..caller import Caller, caller_now
 from ..cipher import Cipher, Unreadable
 from ..large_batches import LargeBatches
 from ..protocol import Appended, AppendResult, Batch, Conflict, Lost
-from ..writer_thread import CallbackBatch
+from ..writer_thread import deliver
 from .connections import FAILURES, Connection, Connections, RetryPolicy, is_lost, is_passing
 from .groups import Entry, Unit, arguments, form_group
 from .reading import Reading
@@ -318,7 +318,4 @@ def _lost(entry: Entry, message: str) -> Lost:
 
 def _answer(results: Iterable[tuple[Entry, AppendResult]]) -> None:
     """Answer all callers, with one call per event loop."""
-    answers = CallbackBatch()
-    for entry, result in results:
-        answers.add(entry.caller, entry.done, result)
-    answers.deliver()
+    deliver((entry.caller, entry.done, result) for entry, result in results)

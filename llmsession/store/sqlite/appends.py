@@ -1,47 +1,29 @@
 """The appends of one transaction: fenced against the sessions' rows, and written together.
 
 The transaction holds the write lock, so a row that was read cannot change until it is written here.
-Each session's row is read once and written once, however many of its batches are in the group.
+Each session's row is written once, however many of its batches are in the group. It is read only
+if it is not known from the session's last append.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from llmsession.errors import SessionNotFound
 
 from ..counting import Charge
 from ..protocol import Appended, AppendResult, Batch, Conflict
 from ..segments import LAST_SEQ
-from .records import RecordRow
+from .records import INSERT, RecordRow
 from .rows import Values, row_of
-from .session_tables import SessionTables, find_row
+from .session_tables import Position, SessionTables, find_row
 
 __all__ = ["append_all"]
 
-_SELECT_POSITION = "SELECT id, epoch, head, log FROM session WHERE id = ?"
 _ADVANCE = """
-UPDATE session SET head = ?, touched_at = ?, created_at = iif(created_at = 0.0, ?, created_at),
-    head_seal = ?
-WHERE id = ?
+UPDATE session SET head = ?, created_at = ?, touched_at = ?, unfinished = ?, head_seal = ?
+WHERE id = ? AND epoch = ? AND head = ?
 """
-# A statement of its own: SQLite writes the entry of an index anew if its column is named, even if
-# the value stays.
-_MARK = "UPDATE session SET unfinished = ? WHERE id = ? AND unfinished IS NOT ?1"
-
-
-class _Position(msgspec.Struct, gc=False):
-    """The end of a session's log after the appends so far."""
-
-    epoch: int
-    head: int
-    log: int
-    began_at: float = 0.0
-    touched_at: float = 0.0
-    is_written: bool = True
-    unfinished: bool | None = None
 
 
 def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[AppendResult]:
@@ -49,62 +31,58 @@ def append_all(sessions: SessionTables, batches: Sequence[Batch]) -> list[Append
 
     Returns their results, which are valid once the transaction is committed.
     """
-    positions = _read(sessions, {batch.session for batch in batches})
+    positions = sessions.positions({batch.session for batch in batches})
+    changed: dict[str, int] = {}
     results: list[AppendResult] = []
     rows: list[RecordRow] = []
     charges: list[Charge] = []
     keep = sessions.records.keep
     for batch in batches:
-        position = positions.get(batch.session)
-        if position is None or position.epoch != batch.epoch or position.head != batch.head:
-            _write(sessions, positions)  # the Conflict must hold the row as it is now
-            results.append(_conflict(sessions, batch.session))
+        session = batch.session
+        position = positions.get(session)
+        if position is None or position[0] != batch.epoch or position[2] != batch.head:
+            _write(sessions, positions, changed)  # the Conflict must hold the row as it is now
+            results.append(_conflict(sessions, session))
             continue
-        head = batch.head + len(batch.bodies)
+        epoch, log, head, created_at, _, unfinished = position
+        bodies = batch.bodies
+        keep(log, head + 1, epoch, bodies, rows)
+        head += len(bodies)
         if head > LAST_SEQ:
             raise OverflowError(f"a log can hold at most {LAST_SEQ} records")
-        keep(position.log, batch.head + 1, batch.epoch, batch.bodies, rows)
-        position.head = head
-        position.touched_at = batch.at
-        if position.is_written:
-            position.began_at = batch.at
-            position.is_written = False
         if batch.unfinished is not None:
-            position.unfinished = batch.unfinished
+            unfinished = batch.unfinished
+        positions[session] = (epoch, log, head, created_at or batch.at, batch.at, unfinished)
+        changed.setdefault(session, batch.head)
         if batch.labels is not None:
-            sessions.label(batch.session, batch.labels)
+            sessions.label(session, batch.labels)
         if batch.charge is not None:
             charges.append(batch.charge)
         results.append(Appended(head))
-    _write(sessions, positions)
-    sessions.records.insert(rows)
+    _write(sessions, positions, changed)
+    sessions.cursor.executemany(INSERT, rows)
     sessions.counters.charge(charges)
     return results
 
 
-def _read(sessions: SessionTables, names: Iterable[str]) -> dict[str, _Position]:
-    stored: Iterable[Values] = sessions.db.executemany(
-        _SELECT_POSITION, [(name,) for name in names]
-    )
-    return {name: _Position(epoch, head, log) for name, epoch, head, log in stored}
-
-
-def _write(sessions: SessionTables, positions: dict[str, _Position]) -> None:
-    changed: list[Values] = []
-    marked: list[Values] = []
-    logs: list[int] = []
+def _write(
+    sessions: SessionTables, positions: dict[str, Position], changed: dict[str, int]
+) -> None:
+    """Write the positions of the *changed* sessions, which are none afterwards. *changed* has the
+    heads that their rows have.
+    """
+    rows: list[Values] = []
     is_plain = sessions.records.is_plain
-    for name, position in positions.items():
-        if not position.is_written:
-            position.is_written = True
-            seal = None if is_plain else sessions.head_seal(position.log, position.head)
-            changed.append((position.head, position.touched_at, position.began_at, seal, name))
-            logs.append(position.log)
-            if position.unfinished is not None:
-                marked.append((position.unfinished, name))
-    sessions.db.executemany(_ADVANCE, changed)
-    sessions.db.executemany(_MARK, marked)
-    sessions.words.note(logs)
+    for session, stored in changed.items():
+        epoch, log, head, created_at, touched_at, unfinished = positions[session]
+        seal = None if is_plain else sessions.head_seal(log, head)
+        rows.append((head, created_at, touched_at, unfinished, seal, session, epoch, stored))
+    before = sessions.db.total_changes()
+    sessions.cursor.executemany(_ADVANCE, rows)
+    if sessions.db.total_changes() - before != len(rows):
+        raise RuntimeError("the position of a session was not that of its row")  # rolled back
+    sessions.words.note(positions[session][1] for session in changed)
+    changed.clear()
 
 
 def _conflict(sessions: SessionTables, session: str) -> Conflict:

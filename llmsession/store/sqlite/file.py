@@ -14,7 +14,17 @@ import apsw
 from llmsession.errors import InvalidConfig, StoreDamaged, StoreError
 
 from ..cipher import Cipher, Key, check_installed, check_key, lock, note_of_sealed_rows, unlock
-from .schema import Foreign, Held, Newer, Older, add_counters, add_seals, is_empty, migrate
+from .schema import (
+    Foreign,
+    Held,
+    Newer,
+    Older,
+    add_counters,
+    add_seals,
+    index_unfinished,
+    is_empty,
+    migrate,
+)
 from .session_tables import seal_rows
 
 __all__ = ["PAGE_BYTES", "SqliteFile", "has_wal_reset_fault", "surely_unwritten"]
@@ -93,12 +103,14 @@ class SqliteFile:
     ) -> None:
         check_key(key)
         self.path = path
+        self._wal_path = f"{path}-wal"
         self._key = key
         self._busy_s = busy_s
         self._vfs = vfs
         self._cipher: Cipher | None = None
-        self._inodes: dict[str, _Inode] = {}
-        """The inodes of the file, and of its WAL while the writer has it open."""
+        self._inode: _Inode | None = None
+        self._wal_inode: _Inode | None = None
+        """That of the WAL, while the writer has it open."""
         self._held: weakref.finalize[..., SqliteFile] | None = None
         """Closes a descriptor of the file that neither reads nor locks, on systems that have such
         descriptors. While it is open, no other file gets the inode number of this one. That holds
@@ -126,6 +138,7 @@ class SqliteFile:
             if self._cipher is None:
                 # An absolute path stays valid when the process changes its working directory.
                 self.path = os.path.abspath(self.path)
+                self._wal_path = f"{self.path}-wal"
                 self._cipher = self._prepare()
         self.check_place(committed=False)
         try:
@@ -148,7 +161,10 @@ class SqliteFile:
         owner in the new file may have the same epochs as one in the old file.
         """
         if not self._is_lost:
-            if all(_inode(path) == inode for path, inode in tuple(self._inodes.items())):
+            # Another thread may forget the WAL, so its inode is read once.
+            inode, wal_inode = self._inode, self._wal_inode
+            is_there = inode is None or _inode(self.path) == inode
+            if is_there and (wal_inode is None or _inode(self._wal_path) == wal_inode):
                 return
             self._is_lost = True
         raise StoreError(
@@ -177,15 +193,12 @@ class SqliteFile:
 
         Call it after a commit, and keep the connection that made the commit.
         """
-        wal = f"{self.path}-wal"
-        if wal not in self._inodes and self._vfs is None:
-            inode = _inode(wal)
-            if inode is not None:
-                self._inodes[wal] = inode
+        if self._wal_inode is None and self._vfs is None:
+            self._wal_inode = _inode(self._wal_path)
 
     def forget_wal(self) -> None:
         """The connection is closed, so SQLite may delete the WAL and make a new one."""
-        self._inodes.pop(f"{self.path}-wal", None)
+        self._wal_inode = None
 
     def _connect(self, flags: int) -> apsw.Connection:
         db = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
@@ -262,21 +275,18 @@ class SqliteFile:
             with suppress(OSError):
                 held = os.open(self.path, _ONLY_HOLD | os.O_CLOEXEC)
                 self._held = weakref.finalize(self, os.close, held)
-        inode = _inode(self.path)
-        if inode is not None:
-            self._inodes[self.path] = inode
+        self._inode = _inode(self.path)
 
     def _bring_up(self, db: apsw.Connection, locked: tuple[Cipher, str] | None) -> Cipher:
         """Make the tables, or bring them up to date. *locked* is for a file that is still empty."""
-        if locked is not None and is_empty(db):
-            migrate(db)
-            add_seals(db)
-            add_counters(db)
-            db.execute("INSERT INTO meta VALUES ('key', ?)", (locked[1],))
-            return locked[0]
+        is_new = is_empty(db)
         migrate(db)
+        index_unfinished(db)
         add_seals(db)
         add_counters(db)
+        if is_new and locked is not None:
+            db.execute("INSERT INTO meta VALUES ('key', ?)", (locked[1],))
+            return locked[0]
         note = db.execute("SELECT value FROM meta WHERE name = 'key'").get
         cipher = unlock(self._key, note, f"the store {self.path}")
         new_note = note_of_sealed_rows(cipher, note)
@@ -310,7 +320,7 @@ class SqliteFile:
 
     def size_bytes(self) -> int:
         """The size of the file and its WAL together."""
-        files = (self.path, f"{self.path}-wal")
+        files = (self.path, self._wal_path)
         return sum(os.path.getsize(file) for file in files if os.path.exists(file))
 
     # What went wrong.

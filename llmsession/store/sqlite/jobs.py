@@ -1,7 +1,7 @@
 """What waits for the writer of a SQLite store: batches to append, and calls that change something.
 
 The writer treats all of them alike. It performs a run of items of one kind at once, in its
-transaction, and lets their outcomes be answered after the COMMIT.
+transaction, and delivers their answers after the COMMIT.
 """
 
 from __future__ import annotations
@@ -19,25 +19,16 @@ from llmsession.errors import InvalidInput, SessionError, StoreError, error_text
 from ..caller import Caller
 from ..large_batches import LARGE_BATCH_BYTES, LargeBatches
 from ..protocol import AppendResult, Batch, Lost, Owner
-from ..writer_thread import QueuedCall
+from ..writer_thread import Answer, QueuedCall
 from .appends import append_all
 from .session_tables import SessionTables
 
-__all__ = ["ITEM_ERRORS", "Append", "Item", "Job", "LoneJob", "Outcome", "next_group"]
+__all__ = ["ITEM_ERRORS", "Append", "Item", "Job", "LoneJob", "next_group"]
 
 T = TypeVar("T")
 
 ITEM_ERRORS = (apsw.ConstraintError, apsw.TooBigError, apsw.MismatchError, apsw.RangeError)
 """Errors of SQLite for which a single item is to blame. Any other error concerns the file."""
-
-
-class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """The result of an item: *callback* is to be called with *value* in the caller's loop."""
-
-    callback: Callable[[Any], None]
-    value: object
-    owner: Owner | None = None
-    """The owner whose lease is renewed from now on."""
 
 
 class Item(Protocol):
@@ -50,13 +41,13 @@ class Item(Protocol):
     """How many bytes it writes, about."""
 
     @staticmethod
-    def perform(sessions: SessionTables, items: Sequence[Any]) -> list[Outcome]:
+    def perform(sessions: SessionTables, items: Sequence[Any]) -> list[Answer]:
         """Perform *items*, which are all of this class, in the open transaction. Returns their
-        outcomes.
+        answers.
         """
 
-    def failure(self, error: SessionError) -> Outcome:
-        """The outcome if the whole transaction failed with *error*."""
+    def failure(self, error: SessionError) -> Answer:
+        """The answer if the whole transaction failed with *error*."""
 
 
 class Append(msgspec.Struct, eq=False, gc=False):
@@ -72,15 +63,17 @@ class Append(msgspec.Struct, eq=False, gc=False):
     size: int
 
     @staticmethod
-    def perform(sessions: SessionTables, items: Sequence[Append]) -> list[Outcome]:
+    def perform(sessions: SessionTables, items: Sequence[Append]) -> list[Answer]:
         """See ``Item.perform``."""
         results = append_all(sessions, [item.batch for item in items])
-        return [Outcome(item.done, result) for item, result in zip(items, results, strict=True)]
+        return [
+            (item.caller, item.done, result) for item, result in zip(items, results, strict=True)
+        ]
 
-    def failure(self, error: SessionError) -> Outcome:
+    def failure(self, error: SessionError) -> Answer:
         """See ``Item.failure``."""
         committed = error.committed if isinstance(error, StoreError) else False
-        return Outcome(self.done, Lost(str(error), committed))
+        return self.caller, self.done, Lost(str(error), committed)
 
 
 class Job(Generic[T]):
@@ -96,35 +89,39 @@ class Job(Generic[T]):
         self._owner = owner
 
     @staticmethod
-    def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Outcome]:
+    def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Answer]:
         """See ``Item.perform``. If a job fails, everything that it wrote is rolled back."""
         return [item.run_in_savepoint(sessions) for item in items]
 
-    def run(self, sessions: SessionTables) -> Outcome:
+    def run(self, sessions: SessionTables) -> Answer:
         """Run the job, unless nobody waits for it any more. Raises what it raises."""
         if self.call.is_dropped:
-            return Outcome(self.call.set, None)
-        return Outcome(self.call.set, self._work(sessions), self._owner)
+            return self.caller, self.call.set, None
+        result = self._work(sessions)
+        if self._owner is not None:
+            sessions.taken_by.append(self._owner)
+        return self.caller, self.call.set, result
 
-    def run_in_savepoint(self, sessions: SessionTables) -> Outcome:
-        """Run the job. An error that concerns only this job becomes its outcome."""
+    def run_in_savepoint(self, sessions: SessionTables) -> Answer:
+        """Run the job. An error that concerns only this job becomes its answer."""
         sessions.db.execute("SAVEPOINT job")
         try:
-            outcome = self.run(sessions)
+            answer = self.run(sessions)
         except (SessionError, UnicodeError, *ITEM_ERRORS) as error:
             sessions.db.execute("ROLLBACK TO job")
-            outcome = Outcome(self.call.fail, _as_ours(error))
+            sessions.forget()
+            answer = self.caller, self.call.fail, _as_ours(error)
         sessions.db.execute("RELEASE job")
-        return outcome
+        return answer
 
-    def failure(self, error: SessionError) -> Outcome:
+    def failure(self, error: SessionError) -> Answer:
         """See ``Item.failure``."""
         # A copy, so that each task raises an exception of its own with a traceback of its own. The
         # constructors of errors differ, so none of them is called.
         copy = type(error).__new__(type(error), *error.args)
         copy.__dict__.update(error.__dict__)
         copy.__cause__ = error.__cause__
-        return Outcome(self.call.fail, copy)
+        return self.caller, self.call.fail, copy
 
 
 class LoneJob(Job[T]):
@@ -133,7 +130,7 @@ class LoneJob(Job[T]):
     alone: ClassVar[bool] = True
 
     @staticmethod
-    def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Outcome]:
+    def perform(sessions: SessionTables, items: Sequence[Job[Any]]) -> list[Answer]:
         """See ``Item.perform``, but in no transaction. Raises what a job raises."""
         return [item.run(sessions) for item in items]
 

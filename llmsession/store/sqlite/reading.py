@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from heapq import merge
 
 import apsw
 
@@ -16,11 +17,12 @@ from llmsession.errors import RecordDamaged, StoreDamaged
 from ..cipher import Cipher, Unreadable
 from ..large_blocks import unpack_places
 from ..ownership import NOBODY, still_holds
-from ..protocol import SessionFilter, SessionRow, StoredRecord, Word
+from ..protocol import Owner, SessionFilter, SessionRow, StoredRecord, Word
 from ..segments import Segment, unused, within
 from .records import Records
 from .rows import (
-    UNFINISHED,
+    UNFINISHED_HELD,
+    UNFINISHED_LEFT,
     Values,
     count_sql,
     filter_sql,
@@ -86,20 +88,16 @@ class Reading:
 
     def unfinished(self, after: str, limit: int, now: float) -> list[SessionRow]:
         """See ``UnfinishedIndex.unfinished``. *now* is in seconds since the epoch."""
-        free: list[SessionRow] = []
-        is_held: dict[str, bool] = {}
-        for values in self.db.execute(UNFINISHED, (after,)):
-            if len(free) >= limit:
-                break
-            row, until = row_of(values), values[-1] or 0.0
-            if row.owner is not None:
-                name = row.owner.name
-                if name not in is_held:  # asks the system
-                    is_held[name] = still_holds(row.owner, until, taker=NOBODY, now=now)
-                if is_held[name]:
-                    continue
-            free.append(row)
-        return free
+        owners: list[Values] = self.db.execute(
+            "SELECT name, pid, started, host, lease_until FROM owner"
+        ).fetchall()
+        limit = max(0, limit)
+        found: list[Values] = self.db.execute(UNFINISHED_LEFT, (after, limit)).fetchall()
+        for *owner, until in owners:
+            if not still_holds(Owner(*owner), until, taker=NOBODY, now=now):
+                held = self.db.execute(UNFINISHED_HELD, (owner[0], after, limit))
+                found = list(merge(found, held))[:limit]
+        return [row_of(values) for values in found]
 
     def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:
         """See ``Store.read``."""

@@ -16,7 +16,10 @@ from ..large_blocks import LARGE_BYTES, join_large, pack_places, split_large, un
 from ..protocol import StoredRecord
 from .rows import SEQ_BITS, Values, place_of
 
-__all__ = ["RecordRow", "Records"]
+__all__ = ["INSERT", "RecordRow", "Records"]
+
+INSERT = "INSERT INTO record (place, epoch, large, body) VALUES (?, ?, ?, ?)"
+"""Writes a RecordRow."""
 
 RecordRow: TypeAlias = tuple[int, int, bytes | None, bytes]
 """A row of the table: place, epoch, the large blocks' places and names, and the rest of the
@@ -38,16 +41,17 @@ class Records:
     def keep(
         self, log: int, first: int, epoch: int, bodies: Sequence[bytes], rows: list[RecordRow]
     ) -> None:
-        """Append the rows for *bodies* to *rows*, which must then be given to ``insert``.
+        """Append the rows for *bodies* to *rows*, which must then be written by ``INSERT``.
 
         The bodies are the records *first* and following of *log*.
         """
-        is_plain = self.is_plain
-        for place, body in enumerate(bodies, log << SEQ_BITS | first):
-            if is_plain and len(body) < LARGE_BYTES:
+        place = log << SEQ_BITS | first
+        for body in bodies:
+            if self.is_plain and len(body) < LARGE_BYTES:
                 rows.append((place, epoch, None, body))
             else:
                 rows.append(self._row_of(place, epoch, body))
+            place += 1
 
     def _row_of(self, place: int, epoch: int, body: bytes) -> RecordRow:
         large: bytes | None = None
@@ -56,12 +60,6 @@ class Records:
             large = pack_places(split.places, [self._use(part) for part in split.parts])
             body = split.rest
         return place, epoch, large, self._cipher.seal(body, _sealed_for(place, epoch, large))
-
-    def insert(self, rows: Sequence[RecordRow]) -> None:
-        """Write *rows*."""
-        self._db.executemany(
-            "INSERT INTO record (place, epoch, large, body) VALUES (?, ?, ?, ?)", rows
-        )
 
     def replace(self, log: int, seq: int, body: bytes) -> bool:
         """Replace the body of a record. Returns False if there is no such record. Its epoch
@@ -93,7 +91,7 @@ class Records:
         ).get
         if epoch is None:
             return False
-        self.insert([self._row_of(place_of(target, seq), epoch, body)])
+        self._db.execute(INSERT, self._row_of(place_of(target, seq), epoch, body))
         return True
 
     def remove(self, log: int, first: int, upto: int) -> None:

@@ -12,7 +12,8 @@ from ..protocol import Owner, SessionFilter, SessionRow
 __all__ = [
     "SELECT_ROW",
     "SEQ_BITS",
-    "UNFINISHED",
+    "UNFINISHED_HELD",
+    "UNFINISHED_LEFT",
     "Values",
     "count_sql",
     "filter_sql",
@@ -80,8 +81,11 @@ def read_labels(text: str) -> dict[str, str]:
     return _labels.decode(text) if text != "{}" else {}
 
 
-UNFINISHED = f"{SELECT_ROW} WHERE s.unfinished IS NOT 0 AND s.id > ? ORDER BY s.id"
-"""The unfinished sessions, whoever holds them."""
+_UNFINISHED = f"{SELECT_ROW} WHERE s.unfinished IS NOT 0 AND s.owner"
+UNFINISHED_LEFT = f"{_UNFINISHED} IS NULL AND s.id > ? ORDER BY s.id LIMIT ?"
+"""The unfinished sessions that nobody holds."""
+UNFINISHED_HELD = f"{_UNFINISHED} = ? AND s.id > ? ORDER BY s.id LIMIT ?"
+"""The unfinished sessions that an owner holds."""
 
 Condition: TypeAlias = tuple[str, list[Any]]
 """SQL that a row must meet, and the values bound to it."""

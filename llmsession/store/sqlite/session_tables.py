@@ -7,6 +7,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 import apsw
 
@@ -28,9 +29,24 @@ from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of, snapshot_place
 from .word_index import WordTables
 
-__all__ = ["SessionTables", "find_row", "find_sealed_row", "read_segments", "seal_rows"]
+__all__ = [
+    "Position",
+    "SessionTables",
+    "find_row",
+    "find_sealed_row",
+    "read_segments",
+    "seal_rows",
+]
 
 MAX_LOGS = 2**31 - 1
+MAX_POSITIONS = 20_000
+"""The writer knows the positions of so many sessions, which takes about 5 MB."""
+_SELECT_POSITION = """
+SELECT id, epoch, log, head, created_at, touched_at, unfinished FROM session WHERE id = ?
+"""
+
+Position: TypeAlias = tuple[int, int, int, float, float, int | None]
+"""What an append needs of a session's row: epoch, log, head, created_at, touched_at, unfinished."""
 
 
 def find_row(db: apsw.Connection, session: str) -> Values:
@@ -90,12 +106,57 @@ class SessionTables:
         self, db: apsw.Connection, cipher: Cipher, now: Callable[[], float], lease_s: float
     ) -> None:
         self.db = db
+        self.cursor = db.cursor()
+        """For the statements of every append: to make one takes as long as a short statement."""
         self.records = Records(db, cipher)
         self.words = WordTables(db, self.records)
         self.counters = Counters(db, now)
         self._cipher = cipher
         self._now = now
         self._lease_s = lease_s
+        self.taken_by: list[Owner] = []
+        """The owners that have taken sessions in this transaction."""
+        self._positions: dict[str, Position] = {}
+        self._data_version = 0
+
+    # Transactions.
+
+    def begin(self) -> None:
+        """Begin a transaction, which holds the write lock."""
+        self.taken_by.clear()
+        self.cursor.execute("BEGIN IMMEDIATE")
+        if self.db.data_version() != self._data_version:
+            self.forget()  # somebody else has changed the file
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self.cursor.execute("COMMIT")
+        self._data_version = self.db.data_version()  # our own commits change it, too
+
+    def forget(self) -> None:
+        """Read everything from the file again: somebody has changed it, or a change was rolled
+        back.
+        """
+        self._positions.clear()
+        self.words.forget()
+
+    def positions(self, sessions: set[str]) -> dict[str, Position]:
+        """The positions of those of *sessions* that exist, and perhaps of others.
+
+        They are kept from one transaction to the next, as SQLite keeps pages. Methods that change
+        such a row remove its position.
+        """
+        known = self._positions
+        unknown = sessions.difference(known)
+        if unknown:
+            if len(known) + len(unknown) > MAX_POSITIONS:
+                known.clear()
+                unknown = sessions
+            rows: Iterable[Values] = self.db.executemany(
+                _SELECT_POSITION, [(session,) for session in unknown]
+            )
+            known.update((session, tuple(position)) for session, *position in rows)
+        return known
 
     # Labels.
 
@@ -138,6 +199,7 @@ class SessionTables:
         self.db.execute(
             "UPDATE session SET epoch = epoch + 1, owner = ? WHERE id = ?", (owner.name, session)
         )
+        self._positions.pop(session, None)
         return Lease(session, row.epoch + 1, row.head)
 
     def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
@@ -170,6 +232,7 @@ class SessionTables:
             "UPDATE session SET unfinished = 0 WHERE id = ? AND epoch = ? AND head = ?",
             (row.session, row.epoch, row.head),
         )
+        self._positions.pop(row.session, None)
 
     def _check_free(self, session: str) -> None:
         if self.db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).get is not None:
@@ -304,6 +367,7 @@ class SessionTables:
         sources = {log, *(part.source for part in read_segments(self.db, log, row.head))}
         self._unlabel(session)
         self.db.execute("DELETE FROM session WHERE id = ?", (session,))
+        self._positions.pop(session, None)
         self.db.execute("DELETE FROM segment WHERE log = ?", (log,))
         self.db.execute("DELETE FROM snapshot WHERE log = ?", (log,))
         self.counters.forget_session(session)

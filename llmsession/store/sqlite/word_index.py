@@ -84,15 +84,23 @@ class WordTables:
     def __init__(self, db: apsw.Connection, records: Records) -> None:
         self._db = db
         self._records = records
+        self._is_there: bool | None = None
+
+    def forget(self) -> None:
+        """Others may have made the tables, or their making was rolled back."""
+        self._is_there = None
 
     def make(self) -> None:
         """Make the tables, unless they exist."""
         if not _exists(self._db):
             self._db.execute(_TABLES).fetchall()
+        self._is_there = True
 
     def note(self, logs: Iterable[int]) -> None:
         """Records of *logs* are new or were changed: the next search indexes them."""
-        if _exists(self._db):
+        if self._is_there is None:
+            self._is_there = _exists(self._db)
+        if self._is_there:
             self._db.executemany(
                 "INSERT OR IGNORE INTO unindexed VALUES (?)", [(log,) for log in logs]
             )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Literal, TypeVar
 
 import apsw
@@ -21,10 +22,10 @@ from llmsession.errors import SessionError, StoreError, error_text
 from ..caller import Caller, caller_now
 from ..large_batches import LargeBatches
 from ..protocol import AppendResult, Batch, Owner
-from ..writer_thread import BatchingThread, CallbackBatch, QueuedCall
+from ..writer_thread import Answer, BatchingThread, QueuedCall, deliver
 from .checkpoints import Checkpoints
 from .file import SqliteFile, surely_unwritten
-from .jobs import ITEM_ERRORS, Append, Item, Job, LoneJob, Outcome, next_group
+from .jobs import ITEM_ERRORS, Append, Item, Job, LoneJob, next_group
 from .session_tables import SessionTables
 
 __all__ = ["SqliteWriter"]
@@ -96,41 +97,26 @@ class SqliteWriter:
 
     def _reject(self, item: Item, reason: str) -> None:
         error = StoreError(f"the store {self._file.path} {reason}", committed=False)
-        self._answer([item], [item.failure(error)])
+        deliver([item.failure(error)])
 
     # Called in the thread.
 
     def _write_all(self, items: list[Item]) -> None:
-        group: list[Item] = []
-        for item in items:
-            if item.alone:
-                self._write_group(group)
-                self._checkpoints.wait()
-                self._renew(max(self._lease_s, ALONE_LEASE_S))  # nobody renews it during the job
-                self._answer([item], [self._run_alone(item)])
-                self._renew(self._lease_s)
-                group = []
+        for alone, run in groupby(items, key=attrgetter("alone")):
+            if alone:
+                for item in run:
+                    self._checkpoints.wait()
+                    self._renew(max(self._lease_s, ALONE_LEASE_S))  # nobody does it during the job
+                    deliver([self._run_alone(item)])
+                    self._renew(self._lease_s)
             else:
-                group.append(item)
-        self._write_group(group)
+                deliver(self._write(list(run)))
         self._renew_if_due()
         if self._sessions is not None:
             self._checkpoints.step(self._sessions.db)
 
-    def _write_group(self, items: Sequence[Item]) -> None:
-        if items:
-            self._answer(items, self._write(items))
-
-    def _answer(self, items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
-        answers = CallbackBatch()
-        for item, outcome in zip(items, outcomes, strict=True):
-            answers.add(item.caller, outcome.callback, outcome.value)
-            if outcome.owner is not None:
-                self._note_owner(outcome.owner)
-        answers.deliver()
-
-    def _write(self, items: Sequence[Item]) -> list[Outcome]:
-        """Write *items* in one transaction. Returns their outcomes."""
+    def _write(self, items: Sequence[Item]) -> list[Answer]:
+        """Write *items* in one transaction. Returns their answers."""
         try:
             return self._transact(items)
         except SessionError as error:  # the file cannot be used or has failed
@@ -138,35 +124,37 @@ class SqliteWriter:
         except Exception as error:
             if len(items) > 1:
                 # One item is to blame. The others must not fail with it, so each is tried alone.
-                return [outcome for item in items for outcome in self._write([item])]
+                return [answer for item in items for answer in self._write([item])]
             message = f"the store {self._file.path} cannot store this: {error_text(error)}"
             failure = StoreError(message, committed=False)
             failure.__cause__ = error
             return [items[0].failure(failure)]
 
-    def _transact(self, items: Sequence[Item]) -> list[Outcome]:
+    def _transact(self, items: Sequence[Item]) -> list[Answer]:
         sessions = self._open()
-        db = sessions.db
-        outcomes: list[Outcome] = []
+        answers: list[Answer] = []
         try:
-            db.execute("BEGIN IMMEDIATE")
+            sessions.begin()
             for _, same in groupby(items, key=type):
                 run = list(same)
-                outcomes += run[0].perform(sessions, run)
+                answers += run[0].perform(sessions, run)
         except Exception as error:
             if isinstance(error, apsw.Error) and not isinstance(error, ITEM_ERRORS):
                 raise self._give_up(error, committed=False) from error
-            self._roll_back(db)
+            sessions.forget()
+            self._roll_back(sessions.db)
             raise
         try:
-            db.execute("COMMIT")
+            sessions.commit()
         except apsw.Error as error:
             committed: Literal[False] | None = False if surely_unwritten(error) else None
             raise self._give_up(error, committed=committed) from error
         self._check_place()
-        return outcomes
+        for owner in sessions.taken_by:
+            self._note_owner(owner)
+        return answers
 
-    def _run_alone(self, item: Item) -> Outcome:
+    def _run_alone(self, item: Item) -> Answer:
         try:
             return item.perform(self._open(), [item])[0]
         except SessionError as error:
@@ -257,7 +245,4 @@ class SqliteWriter:
                 self._sessions.forget_owners(names)
             self._drop()
         self._closed = True
-        answers = CallbackBatch()
-        for closer in tuple(self._closers):
-            answers.add(closer.caller, closer.set, None)
-        answers.deliver()
+        deliver([(closer.caller, closer.set, None) for closer in tuple(self._closers)])

@@ -461,7 +461,7 @@ async def test_an_id_that_is_no_text_is_refused_by_name(store: SqliteStore) -> N
 async def test_each_task_of_a_group_that_failed_raises_an_error_of_its_own() -> None:
     error = StoreDamaged("the store s.db is damaged")
     error.__cause__ = OSError("gone")
-    copy = Job(lambda sessions: None).failure(error).value
+    _, _, copy = Job(lambda sessions: None).failure(error)
     assert isinstance(copy, StoreDamaged)
     assert copy is not error
     assert (str(copy), copy.committed, copy.__cause__) == (str(error), False, error.__cause__)

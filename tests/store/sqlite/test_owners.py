@@ -9,10 +9,10 @@ import anyio.lowlevel
 import pytest
 
 from llmsession.errors import SessionInUse
-from llmsession.store import Lease, Owner
+from llmsession.store import Appended, Batch, Lease, Owner
 from llmsession.store.sqlite.session_tables import SessionTables
 from llmsession.store.writer_thread import MAX_GROUP
-from llmsession.testing.store_contract.actions import append, raised, written
+from llmsession.testing.store_contract.actions import Answer, append, raised, written
 from tests.store.conftest import until
 from tests.store.sqlite.stage import ANN, BOB, held_back, opened, raw
 
@@ -49,6 +49,30 @@ async def test_an_owner_that_nobody_can_see_holds_until_its_lease_runs_out(tmp_p
             clock.now += 0.1
             lease = await ours.acquire("s", ANN)
             assert (lease.epoch, lease.head) == (2, 1)
+
+
+async def test_what_dead_owners_left_unfinished_is_found_with_what_nobody_holds(
+    tmp_path: Path,
+) -> None:
+    path, clock = tmp_path / "s.db", Clock()
+    gone = Owner("gone", 2, "6", "a third machine")
+    async with opened(path, lease_s=3000.0, clock=clock) as theirs:
+        for name, owner in zip("abcdefg", (FAR, gone, FAR, gone, FAR, gone, FAR), strict=True):
+            lease = await theirs.create(name, owner)
+            answer = Answer()
+            theirs.append(Batch(name, 1, 0, (b"1",), unfinished=name != "e"), answer.done)
+            assert await answer.wait() == Appended(1)
+            if name == "d":
+                await theirs.release(lease)
+    async with opened(path, clock=clock) as ours:
+        assert [row.session for row in await ours.unfinished()] == ["d"]
+        clock.now += 3001.0
+        found, after = list[str](), ""
+        while page := await ours.unfinished(after=after, limit=2):
+            found += [row.session for row in page]
+            after = page[-1].session
+        assert found == ["a", "b", "c", "d", "f", "g"]
+        assert page == await ours.unfinished(limit=0) == []
 
 
 async def test_a_process_that_lives_holds_its_sessions_though_its_lease_ran_out(

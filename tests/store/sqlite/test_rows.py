@@ -9,7 +9,13 @@ import anyio
 import pytest
 
 from llmsession.store import Batch, SessionFilter, SqliteStore
-from llmsession.store.sqlite.rows import UNFINISHED, count_sql, filter_sql, labels_text
+from llmsession.store.sqlite.rows import (
+    UNFINISHED_HELD,
+    UNFINISHED_LEFT,
+    count_sql,
+    filter_sql,
+    labels_text,
+)
 from tests.store.sqlite.stage import ANN, opened, raw
 
 pytestmark = pytest.mark.real_time
@@ -141,7 +147,10 @@ async def test_of_several_labels_the_one_of_the_fewest_sessions_is_read(path: Pa
 
 
 async def test_unfinished_sessions_are_found_by_their_index(path: Path) -> None:
-    assert "USING INDEX session_unfinished" in plan(path, UNFINISHED, ["x"])
+    assert "USING INDEX session_left_unfinished" in plan(path, UNFINISHED_LEFT, ["x", 1])
+    assert "USING INDEX session_owner (owner=? AND id>?)" in plan(
+        path, UNFINISHED_HELD, ["ann", "x", 1]
+    )
 
 
 NAMES = ("a", 'a"b', "a\\b", "\n", "é", "\u2028", "a\0b", "$.a", "")
