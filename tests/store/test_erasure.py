@@ -30,6 +30,7 @@ from llmsession.testing import ScriptedProvider, call, never, say
 from llmsession.testing.scripted import Scripted, think
 from llmsession.turns.request import Request, StepTag
 from tests.store.conftest import Database
+from tests.store.sqlite.stage import raw
 
 pytestmark = pytest.mark.real_time
 SAID = (
@@ -84,8 +85,12 @@ def place_with(
         path = tmp_path / "s.db"
 
         def read() -> bytes:
-            # The database, the WAL, its index; a journal, should there be one.
-            return b"".join(file.read_bytes() for file in sorted(tmp_path.glob("s.db*")))
+            # The database, the WAL, its index; a journal, should there be one. A body may lie in
+            # pieces there, so what can be selected is read, too.
+            found = [file.read_bytes() for file in sorted(tmp_path.glob("s.db*"))]
+            with raw(path) as db:
+                found += [body for (body,) in db.execute("SELECT body FROM record")]
+            return b"".join(found)
 
         return lambda key: Place(lambda: SqliteStore(path, key=key), read)
     database: Database = request.getfixturevalue("frail_database")

@@ -23,6 +23,7 @@ from .schema import (
     add_seals,
     index_unfinished,
     is_empty,
+    keep_in_order_of_arrival,
     migrate,
 )
 from .session_tables import seal_rows
@@ -281,6 +282,8 @@ class SqliteFile:
         """Make the tables, or bring them up to date. *locked* is for a file that is still empty."""
         is_new = is_empty(db)
         migrate(db)
+        if is_new:
+            keep_in_order_of_arrival(db)
         index_unfinished(db)
         add_seals(db)
         add_counters(db)

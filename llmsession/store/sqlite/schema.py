@@ -21,6 +21,7 @@ __all__ = [
     "add_seals",
     "index_unfinished",
     "is_empty",
+    "keep_in_order_of_arrival",
     "migrate",
 ]
 
@@ -188,6 +189,26 @@ def _check_unused(db: apsw.Connection) -> None:
     for name, pid, started, host, until in rows:
         if still_holds(Owner(name, pid, started, host), until, taker=NOBODY, now=now):
             raise Held(f"process {pid}")
+
+
+def keep_in_order_of_arrival(db: apsw.Connection) -> None:
+    """Let a new file keep its records in the order in which they arrive, and find them by an index.
+
+    If the place is the key of the table, as in older files, the records of each session go into
+    pages of its own. These are mostly full, and for a new page SQLite writes the ones beside it
+    anew. Measured with 50 and with 1,000 sessions: 0.45 and 0.35 times the bytes for a turn, and
+    0.8 and 0.6 times the writer's CPU for a record of 0.3 kB. To read a record of a session that
+    was not alone takes 0.9 us more. Every statement is the same for both kinds of files.
+    """
+    db.execute("""
+        DROP TABLE record;
+        CREATE TABLE record (
+            place INTEGER NOT NULL UNIQUE,
+            epoch INTEGER NOT NULL,
+            large BLOB,
+            body BLOB NOT NULL
+        ) STRICT;
+    """).fetchall()
 
 
 def index_unfinished(db: apsw.Connection) -> None:

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from llmsession.errors import InvalidConfig, StoreError
-from llmsession.store import Lease, SqliteStore, StoredRecord, this_process
+from llmsession.store import Appended, Lease, SqliteStore, StoredRecord, this_process
 from llmsession.store.sqlite import file as module
 from llmsession.store.sqlite.file import PAGE_BYTES, check_sqlite, has_wal_reset_fault
 from llmsession.store.sqlite.schema import (
@@ -26,7 +26,7 @@ from llmsession.store.sqlite.schema import (
 )
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.faulty_vfs import faulty_disk
-from tests.store.sqlite.stage import ANN, opened, raw
+from tests.store.sqlite.stage import ANN, held_back, opened, raw
 
 pytestmark = pytest.mark.real_time
 KEY = bytes(range(32))
@@ -476,7 +476,7 @@ def test_an_older_file_is_brought_up_step_by_step_in_one_transaction(path: Path)
 # What a turn writes.
 
 
-async def test_a_turn_of_a_kilobyte_writes_less_than_ten(path: Path) -> None:
+async def test_a_turn_of_a_kilobyte_writes_less_than_eleven(path: Path) -> None:
     turns = 20
     async with opened(path) as store:
         lease = await written(store, await store.create("s", ANN), b"1")
@@ -485,8 +485,24 @@ async def test_a_turn_of_a_kilobyte_writes_less_than_ten(path: Path) -> None:
             lease = await written(store, lease, b"a question" * 30)
             lease = await written(store, lease, b"an answer " * 90)
         turn_bytes = (wal_bytes(path) - before) / turns
-    # Two commits, each of the session's row and its last page, and the pages that are new.
-    assert 4 * PAGE_BYTES < turn_bytes < 10_000
+    # Two commits, each of the session's row, the last page of records and that of their index, and
+    # the pages that are new.
+    assert 6 * PAGE_BYTES < turn_bytes < 11_000
+
+
+async def test_a_turn_in_each_of_many_sessions_writes_less_than_half_of_that(path: Path) -> None:
+    turns, names = 20, [f"s{number:02}" for number in range(50)]
+    async with opened(path) as store:
+        leases = [await written(store, await store.create(name, ANN), b"1") for name in names]
+        before = wal_bytes(path)
+        for _ in range(turns):
+            for body in (b"a question" * 30, b"an answer " * 90):
+                async with held_back(store):
+                    answers = [append(store, lease, body) for lease in leases]
+                assert {type(await answer.wait()) for answer in answers} == {Appended}
+                leases = [Lease(it.session, it.epoch, it.head + 1) for it in leases]
+        turn_bytes = (wal_bytes(path) - before) / turns / len(names)
+    assert 2 * PAGE_BYTES < turn_bytes < 5_000
 
 
 async def test_an_older_file_keeps_its_large_pages(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The SQLite store keeps the contract of every store, in real files."""
+"""The SQLite store keeps the contract of every store, in real files, new ones and older ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmsession.store import Store
+from llmsession.store.sqlite.schema import migrate
 from llmsession.store.sqlite.store import SqliteStore
 from llmsession.testing import CountingContract, StoreContract
+from tests.store.sqlite.stage import raw
 
 pytestmark = pytest.mark.real_time
 
@@ -27,3 +29,15 @@ class TestSqliteStore(StoreContract, CountingContract):
 
 class TestEncryptedSqliteStore(TestSqliteStore):
     key = bytes(range(32))
+
+
+class TestOlderSqliteFile(TestSqliteStore):
+    """In files that were made before records lay in the order in which they arrive."""
+
+    async def make_store(self) -> Store:
+        path = next(self.files)
+        with raw(path) as db:
+            db.pragma("journal_mode", "wal")
+            with db:
+                migrate(db)
+        return SqliteStore(path)
