@@ -73,6 +73,7 @@ def _process_before(name: str) -> Owner:
 def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_checkpoints, "CHECKPOINT_PAGES", 30)
     monkeypatch.setattr(sqlite_checkpoints, "PASS_BYTES", 10 * PAGE_BYTES)
+    monkeypatch.setattr(sqlite_checkpoints, "SMALL_PASS_BYTES", 10 * PAGE_BYTES)
 
 
 @pytest.mark.usefixtures("often_checkpointed")

@@ -12,12 +12,12 @@ import pytest
 from llmsession.store import SqliteStore
 from llmsession.store.protocol import Lease
 from llmsession.store.sqlite import checkpoints as module
-from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, Step, next_step
+from llmsession.store.sqlite.checkpoints import CHECKPOINT_PAGES, REST_PAGES, Step, next_step
 from llmsession.store.sqlite.file import PAGE_BYTES
 from llmsession.store.sqlite.sync import sync_file
 from llmsession.testing.store_contract.actions import append, bodies_of, written
 from tests.store.faulty_vfs import faulty_disk
-from tests.store.sqlite.stage import ANN, opened
+from tests.store.sqlite.stage import ANN, opened, raw
 
 pytestmark = pytest.mark.real_time
 PASS_PAGES = 1_000
@@ -31,11 +31,12 @@ PASS_PAGES = 1_000
         ("copying", 9 * CHECKPOINT_PAGES, PASS_PAGES, "nothing"),
         ("copied", 2 * PASS_PAGES - 1, PASS_PAGES, "nothing"),
         ("copied", 2 * PASS_PAGES, PASS_PAGES, "copy"),
-        ("copied", CHECKPOINT_PAGES - 1, CHECKPOINT_PAGES - 2, "nothing"),
-        ("copied", CHECKPOINT_PAGES, CHECKPOINT_PAGES - 1, "finish"),
+        ("copied", PASS_PAGES + REST_PAGES, PASS_PAGES, "finish"),
+        ("copied", PASS_PAGES + REST_PAGES + 1, PASS_PAGES, "nothing"),
+        ("rest", PASS_PAGES + REST_PAGES, PASS_PAGES, "nothing"),
+        ("copied", CHECKPOINT_PAGES - 1, CHECKPOINT_PAGES - PASS_PAGES, "nothing"),
+        ("copied", CHECKPOINT_PAGES, CHECKPOINT_PAGES - PASS_PAGES, "finish"),
         ("rest", CHECKPOINT_PAGES, 0, "copy"),  # never the writer alone
-        ("copied", 1, 5 * PASS_PAGES, "nothing"),  # another process began the WAL anew
-        ("copied", PASS_PAGES, 5 * PASS_PAGES, "copy"),
     ],
 )
 def test_a_few_pages_at_a_time_and_then_the_rest(
@@ -54,6 +55,7 @@ async def fill(store: SqliteStore, lease: Lease, pages: int) -> Lease:
 def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECKPOINT_PAGES", 40)
     monkeypatch.setattr(module, "PASS_BYTES", 10 * PAGE_BYTES)
+    monkeypatch.setattr(module, "SMALL_PASS_BYTES", 10 * PAGE_BYTES)
 
 
 async def copied(store: SqliteStore) -> None:
@@ -74,6 +76,51 @@ async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path, store: S
         await copied(store)
     assert files_in(tmp_path)["s.db-wal"] < 200  # of the 1,000 and more that were written
     assert len(await store.read("s")) == 400
+
+
+async def test_the_wal_of_small_commits_hardly_grows(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SMALL_PASS_BYTES", 30 * PAGE_BYTES)
+    lease = await store.create("s", ANN)
+    for _ in range(20):
+        lease = await fill(store, lease, 10)  # about 40 pages
+        await copied(store)
+    assert files_in(tmp_path)["s.db-wal"] < 100
+    assert len(await store.read("s")) == 200
+
+
+async def test_large_commits_are_not_copied_before_there_are_many(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SMALL_PASS_BYTES", 30 * PAGE_BYTES)
+    lease = await store.create("s", ANN)
+    for _ in range(20):
+        lease = await written(store, lease, *[b"x" * (PAGE_BYTES - 200)] * 10)
+    assert files_in(tmp_path)["s.db-wal"] > 200
+
+
+async def test_a_reader_that_keeps_the_wal_from_starting_again_makes_no_more_passes(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SMALL_PASS_BYTES", 50 * PAGE_BYTES)
+    passes = 0
+    real = module._checkpoint
+
+    def counted(db: apsw.Connection) -> None:
+        nonlocal passes
+        passes += 1
+        real(db)
+
+    monkeypatch.setattr(module, "_checkpoint", counted)
+    lease = await fill(store, await store.create("s", ANN), 1)
+    with raw(tmp_path / "s.db") as reader:
+        reader.execute("BEGIN; SELECT count(*) FROM record").fetchall()
+        for _ in range(40):
+            lease = await fill(store, lease, 1)  # about 4 pages
+            await copied(store)
+        assert 0 < passes < 20
+    assert len(await store.read("s")) == 41
 
 
 @pytest.mark.usefixtures("few_pages")
