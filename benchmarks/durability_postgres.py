@@ -50,7 +50,7 @@ __all__ = ["run", "server_for_benchmarks"]
 
 WRITERS, PACED = (1, 50, 1_000, 10_000), (50, 1_000)
 ROUNDS = 5
-MESSAGES, MAX_READING = 2_000, 2.0
+MESSAGES, MAX_READING = 2_000, 1.5
 PEER = Path(__file__).with_name("peer_postgres.py")
 
 INSERT = """

@@ -8,6 +8,7 @@ import pytest
 
 from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store import Owner, PostgresStore
+from llmsession.store.postgres.reading import SMALL_BYTES
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
 
@@ -146,6 +147,45 @@ async def test_large_records_come_back_in_any_number(
         await answer.wait()
     assert await bodies_of(store, "s") == bodies
     assert database.sql("SELECT count(*) FROM @blob") == [(1,)]
+
+
+async def test_logs_of_any_length_are_read_alike_with_small_records_and_with_larger_ones(
+    store: PostgresStore,
+) -> None:
+    for size in (5, 2 * SMALL_BYTES):
+        bodies = [b"%d" % at * size for at in range(200)]
+        lease = await written(store, await store.create(f"s{size}", ANN), *bodies[:150])
+        fork = await store.fork(lease.session, 100, f"f{size}", ANN)
+        await written(store, fork, *bodies[100:])
+        taken = await store.acquire(lease.session, ANN)
+        await written(store, taken, *bodies[150:])
+        # Twice, because the first time tells how large the records are.
+        for session in [lease.session, fork.session] * 2:
+            for after in (0, 1, 63, 64, 65, 99, 100, 150, 199, 200, 201):
+                for limit in (None, 17, 64, 100, 128):
+                    records = await store.read(session, after=after, limit=limit)
+                    seqs = range(after + 1, 201 if limit is None else min(200, after + limit) + 1)
+                    assert [record.seq for record in records] == [*seqs]
+                    assert [record.body for record in records] == [bodies[at - 1] for at in seqs]
+        records = await store.read(lease.session)
+        assert {record.epoch for record in records[:150]} == {lease.epoch}
+        assert {record.epoch for record in records[150:]} == {taken.epoch}
+
+
+@pytest.mark.parametrize("gone", [1, 64, 65, 100, 128, 129, 200])
+async def test_many_small_records_are_read_up_to_one_that_is_gone(
+    database: Database, store: PostgresStore, gone: int
+) -> None:
+    bodies = [b"%d" % at for at in range(200)]
+    await written(store, await store.create("s", ANN), *bodies)
+    database.sql("DELETE FROM @record WHERE seq = $1", gone)
+    database.sql("DELETE FROM @record WHERE seq BETWEEN 130 AND 195")
+    if gone > 1:
+        assert await bodies_of(store, "s") == bodies[: min(gone, 130) - 1]
+    error = await raised(RecordDamaged, lambda: store.read("s", after=gone - 1))
+    assert error.seq == gone
+    rest = [record.seq for record in await store.read("s", after=195)]
+    assert rest == [*range(196, 200 if gone == 200 else 201)]
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.real_time
 
 FOUND_BY_INDEX = (
     "create", "just_made", "rows_of", "rarest", "holder", "take", "release", "lease", "read",
-    "read_plain", "parent", "fork", "settle", "unfinished", "forget_finished", "appends",
+    "read_plain", "read_small", "parent", "fork", "settle", "unfinished", "forget_finished",
+    "appends",
 )  # fmt: skip
 
 
