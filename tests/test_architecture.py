@@ -116,7 +116,14 @@ HOMES = {
     "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
     # A task without a parent is the backend's: anyio has none.
-    "asyncio": {"cluster", "transport", "store", "session/tasks/task_host.py", "errors.py"},
+    "asyncio": {
+        "cluster",
+        "errors.py",
+        "session/tasks/task_host.py",
+        "session/tasks/wait_queue.py",
+        "store",
+        "transport",
+    },
     "ray": {"cluster/ray_engine.py"},
     "trio": {"testing", "session/tasks/task_host.py"},
     "rich": {"cli"},

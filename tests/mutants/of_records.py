@@ -392,6 +392,37 @@ what comes during a replay is read before it (invariant 13)
     - elif self._buffer and self._replay is None:
     + elif self._buffer:
     test_what_is_published_during_the_replay_follows_it
+previews that nobody reads stay in the list that all share (rule 10)
+    - if self._chars > MAX_LIST_CHARS:
+    + if False:
+    test_previews_that_nobody_reads_are_in_the_buffers_and_not_beside_them
+a closed subscription keeps all later previews (rule 10)
+    -         self._node = _Node(_NOTHING)
+    -
+    -     def offer_preview
+    +         pass
+    +
+    +     def offer_preview
+    test_a_subscription_that_is_over_keeps_nothing_of_what_is_published_later
+a record comes before the previews that were published before it (rule 10)
+    -         self.take_previews()
+    -         if self._durable
+    +         if self._durable
+    test_previews_keep_their_place_between_durable_records
+two tasks that read one subscription both get the same page of the log (rule 10)
+    - if self._replay is None or self._backlog or self._cursor != after:
+    + if self._replay is None:
+    test_tasks_that_share_a_subscription_get_each_event_once_and_all_hear_the_end
+
+in session/tasks/wait_queue.py, by session/tasks/test_wait_queue.py
+a task that leaves the event loop takes the others' wake-up with it (rule 11)
+    - self._loop.call_soon(self._resume, woken)
+    + pass
+    test_the_others_are_resumed_when_one_leaves_the_event_loop
+a task does not hear why it was cancelled (rule 11)
+    - cancelled.cancel(msg)
+    + cancelled.cancel()
+    test_a_task_hears_why_it_was_cancelled
 
 in session/actor/turn_runner.py, by session/core/test_events.py
 an attempt that is over goes on showing previews (invariant 2)

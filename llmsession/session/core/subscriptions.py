@@ -4,6 +4,10 @@ Publishing never waits, so that a slow subscriber cannot delay a session. Each s
 bounded buffer. Previews are merged first, then lost. If durable records would overflow the buffer,
 the subscriber gets ``Lagged`` with its cursor and is removed. It can read the records from the
 store.
+
+A preview is not put into each buffer. It is added to one linked list, in which each subscription
+has a position, and the tasks that wait are woken together. What a subscription has not read moves
+into its buffer before the next record, or when the list has grown by ``MAX_LIST_CHARS``.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from llmsession.turns.records import (
 )
 
 from ..log.open_calls import tool_uses
-from ..tasks.waiter import Waiter, waiters
+from ..tasks.wait_queue import WaitQueue
 
 __all__ = ["Event", "EventSink", "Lagged", "Subscription", "Subscriptions"]
 
@@ -53,8 +57,13 @@ MAX_DURABLE = 1024
 """How many durable records one subscriber may be behind: a few hundred turns."""
 MAX_PREVIEW_CHARS = 256 * 1024
 """How many characters of previews one subscriber may be behind: more than a long reply."""
+MAX_LIST_CHARS = 16 * 1024
+"""How many characters of previews the linked list may have in addition to the buffers."""
+NODE_CHARS = 256
+"""A preview in the list counts as so many characters more, for its structs."""
 
 _PREVIEWS = (TextDelta, ThinkingDelta, ToolInputDelta)
+_NOTHING = TextDelta(0, 0, 0, 0, "")
 
 
 class EventSink(Protocol):
@@ -110,6 +119,13 @@ def _is_continued(last: object, preview: Preview) -> TypeGuard[Preview]:
     )
 
 
+class _Node(msgspec.Struct):
+    """A preview in the linked list, and the node after it."""
+
+    preview: Preview
+    next: _Node | None = None
+
+
 class Subscription:
     """A subscriber's position in a session's events. Iterate it, and close it when you are done.
 
@@ -148,14 +164,23 @@ class Subscription:
         self._preview_chars = 0
         self._previewed: Preview | None = None
         """The newest preview that was read of a step that is not closed."""
-        self._waiter: Waiter | None = None
-        self._new_waiter: Callable[[], Waiter] | None = None
+        self._waiter: Awaitable[None] | None = None
+        """What a task awaits that has to wait."""
+        self._waiting = 0
+        """How many tasks wait. If there is more than one, each event goes to one of them."""
         self._lagged = False
         self._ended = False
+        self._keeps_up = False
+        """Can only the linked list have more to read? The buffer is empty, no page of the log is
+        missing, and this is not the end.
+        """
         self.moved = False
         """Did it end because another owner serves the session, or may take it?"""
-        self.previews_lost = 0
-        subscriptions.add(session, self, head)
+        self._previews_lost = 0
+        self._node = _Node(_NOTHING)
+        """The last node of the linked list that was read or is in the buffer."""
+        self._subscribers = subscriptions.add(session, self, head)
+        self._node = self._subscribers.last_node
 
     @property
     def cursor(self) -> int:
@@ -168,12 +193,20 @@ class Subscription:
     @property
     def buffered(self) -> tuple[int, int]:
         """How many durable records and how many preview characters wait to be read."""
+        self.take_previews()
         return self._durable, self._preview_chars
+
+    @property
+    def previews_lost(self) -> int:
+        """How many previews were lost because the buffer was full."""
+        self.take_previews()
+        return self._previews_lost
 
     def offer_record(self, record: Record) -> None:
         """Buffer the next durable record. If the buffer is full, ``lag``."""
         if self._turn is not None and turn_of(record) != self._turn:
             return
+        self.take_previews()
         if self._durable >= MAX_DURABLE:
             self.lag()
         else:
@@ -186,16 +219,35 @@ class Subscription:
         self._buffer.clear()
         self._durable = self._preview_chars = 0
         self._lagged = True
-        self._subscriptions.remove(self._session, self)
+        self._leave()
         self._notify()
+
+    def _leave(self) -> None:
+        """Get no more events. The position is given up, too, because it would keep whatever the
+        list gets.
+        """
+        self._subscriptions.remove(self._session, self)
+        self._node = _Node(_NOTHING)
 
     def offer_preview(self, preview: Preview) -> None:
         """Buffer a preview, merged with the one before it. If it does not fit, count it as lost."""
+        self.take_previews()
+        self._buffer_preview(preview)
+        self._notify()
+
+    def take_previews(self) -> None:
+        """Buffer what the linked list has for this subscription."""
+        while (node := self._node.next) is not None:
+            self._node = node
+            self._buffer_preview(node.preview)
+
+    def _buffer_preview(self, preview: Preview) -> None:
         if self._turn is not None and preview.turn != self._turn:
             return
+        self._keeps_up = False
         size = len(preview.text)
         if self._preview_chars + size > MAX_PREVIEW_CHARS:
-            self.previews_lost += 1
+            self._previews_lost += 1
             return
         self._preview_chars += size
         if self._buffer:
@@ -207,12 +259,12 @@ class Subscription:
                 self._buffer[-1] = _Merged(last, preview)
                 return
         self._buffer.append(preview)
-        self._notify()
 
     def offer_restart(self, restart: StepRestarted) -> None:
         """Buffer *restart* instead of the previews that it makes void."""
         if self._turn is not None and restart.turn != self._turn:
             return
+        self.take_previews()
         # Everything buffered since the newest record belongs to this step.
         while self._buffer and isinstance(self._buffer[-1], (_Merged, StepRestarted, *_PREVIEWS)):
             last = self._buffer.pop()
@@ -225,12 +277,13 @@ class Subscription:
 
     def end(self, *, moved: bool = False) -> None:
         """No more events will come. The buffer can still be read."""
+        self.take_previews()
         self._ended, self.moved = True, moved
         self._notify()
 
     def close(self) -> None:
         """Stop receiving events. This does not interrupt any turn."""
-        self._subscriptions.remove(self._session, self)
+        self._leave()
         self._buffer.clear()
         self._backlog.clear()
         self._expanded.clear()
@@ -238,9 +291,9 @@ class Subscription:
         self.end()
 
     def _notify(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._keeps_up = False
+        if self._waiting:
+            self._subscribers.wait_queue.wake_all()
 
     def __aiter__(self) -> Subscription:
         return self
@@ -248,27 +301,48 @@ class Subscription:
     async def __anext__(self) -> Event:
         """The next event. Cancellable; a cancelled wait loses no event."""
         while True:
-            if self._buffer or self._backlog or self._expanded:
-                event = self._next_nowait()
-                if event is not None:
-                    return event
-            if self._replay is not None:
-                page = await self._replay(self._cursor, self._live_from)
-                if self._replay is None:  # closed while it waited
+            if not self._keeps_up:
+                self.take_previews()
+                if self._buffer or self._backlog or self._expanded:
+                    event = self._next_nowait()
+                    if event is not None:
+                        return event
+                if self._replay is not None:
+                    after = self._cursor
+                    page = await self._replay(after, self._live_from)
+                    if self._replay is None or self._backlog or self._cursor != after:
+                        continue  # it was closed meanwhile, or another task brought the page
+                    self._backlog.extend(page)
+                    if not page or page[-1].seq >= self._live_from:
+                        self._replay = None
                     continue
-                self._backlog.extend(page)
-                if not page or page[-1].seq >= self._live_from:
-                    self._replay = None
-            elif self._lagged:
-                self._lagged, self._ended = False, True
-                return Lagged(self._cursor)
-            elif self._ended:
-                raise StopAsyncIteration
-            else:
-                if self._new_waiter is None:
-                    self._new_waiter = waiters()
-                self._waiter = waiter = self._new_waiter()
-                await waiter
+                if self._lagged:
+                    self._lagged, self._ended = False, True
+                    return Lagged(self._cursor)
+                if self._ended:
+                    raise StopAsyncIteration
+                self._keeps_up = True
+            node = self._node.next
+            if node is None:
+                waiter = self._waiter
+                if waiter is None or self._waiting:  # another task waits, with the usual waiter
+                    waiter = self._waiter = self._subscribers.wait_queue.waiter()
+                self._waiting += 1
+                try:
+                    await waiter
+                finally:
+                    self._waiting -= 1
+                continue
+            preview = node.preview
+            if (
+                node.next is None
+                and (self._turn is None or self._turn == preview.turn)
+                and (self._previewed is None or self._previewed.attempt == preview.attempt)
+            ):
+                self._node = node
+                self._previewed = preview
+                return preview
+            self.take_previews()
 
     def _next_nowait(self) -> Event | None:
         while True:
@@ -314,7 +388,7 @@ class Subscription:
             if turn_of(record) != self._turn:
                 return None
             if is_terminal(record) or isinstance(record, TurnImported):
-                self._subscriptions.remove(self._session, self)
+                self._leave()
                 self._buffer.clear()
                 self._backlog.clear()
                 self._replay, self._ended = None, True
@@ -338,10 +412,12 @@ class Subscription:
 class _Place:
     """A listener and its position: the newest record that it has."""
 
-    __slots__ = ("listener", "newest")
+    __slots__ = ("is_sink", "listener", "newest")
 
     def __init__(self, listener: EventSink, head: int) -> None:
         self.listener = weakref.ref(listener)
+        self.is_sink = not isinstance(listener, Subscription)
+        """Does it take each preview at once? If not, it has a position in the linked list."""
         self.newest = head
 
 
@@ -351,7 +427,7 @@ MIN_SWEEP = 16
 class _Subscribers:
     """The places of one session's listeners. Adding and removing one takes constant time."""
 
-    __slots__ = ("_listed", "_places", "_sweep_at")
+    __slots__ = ("_chars", "_listed", "_places", "_sinks", "_sweep_at", "last_node", "wait_queue")
 
     def __init__(self) -> None:
         # By the listener's id. After a listener was collected, another one may get the same id. Its
@@ -359,7 +435,14 @@ class _Subscribers:
         self._places: dict[int, _Place] = {}
         self._listed: tuple[_Place, ...] | None = ()
         """The places for the next publication; None after a change."""
+        self._sinks: tuple[_Place, ...] | None = ()
+        """Those of them that take each preview at once; None after a change."""
         self._sweep_at = MIN_SWEEP
+        self.last_node = _Node(_NOTHING)
+        """The end of the linked list of previews."""
+        self._chars = 0
+        self.wait_queue = WaitQueue()
+        """The tasks that wait for an event of a subscription."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -371,6 +454,30 @@ class _Subscribers:
             self._listed = tuple(self._places.values())
         return self._listed
 
+    def preview(self, preview: Preview) -> None:
+        """Give a preview to all listeners."""
+        node = _Node(preview)
+        self.last_node.next = node
+        self.last_node = node
+        self._chars += len(preview.text) + NODE_CHARS
+        if self._chars > MAX_LIST_CHARS:
+            self._empty_list()
+        if self._sinks is None:
+            self._sinks = tuple(place for place in self.listed if place.is_sink)
+        for place in self._sinks:
+            sink = place.listener()
+            if sink is not None:
+                sink.offer_preview(preview)
+        self.wait_queue.wake_all()
+
+    def _empty_list(self) -> None:
+        """Let every subscription take what the linked list has for it."""
+        self._chars = 0
+        for place in self.listed:
+            subscription = place.listener()
+            if isinstance(subscription, Subscription):
+                subscription.take_previews()
+
     def add(self, listener: EventSink, head: int) -> None:
         """Add a place for *listener*."""
         if len(self._places) >= self._sweep_at:
@@ -379,14 +486,14 @@ class _Subscribers:
             self.sweep()
             self._sweep_at = max(MIN_SWEEP, 2 * len(self._places))
         self._places[id(listener)] = _Place(listener, head)
-        self._listed = None
+        self._listed = self._sinks = None
 
     def remove(self, listener: EventSink) -> None:
         """Remove the place of *listener*, if it has one."""
         place = self._places.get(id(listener))
         if place is not None and place.listener() is listener:
             del self._places[id(listener)]
-            self._listed = None
+            self._listed = self._sinks = None
 
     def sweep(self) -> None:
         """Remove the places of listeners that were collected."""
@@ -395,7 +502,7 @@ class _Subscribers:
         self._places = {
             key: place for key, place in self._places.items() if place.listener() is not None
         }
-        self._listed = None
+        self._listed = self._sinks = None
 
 
 class Subscriptions:
@@ -434,7 +541,7 @@ class Subscriptions:
         if not len(subscribers):
             del self._subscribers[session]
 
-    def add(self, session: str, listener: EventSink, head: int) -> None:
+    def add(self, session: str, listener: EventSink, head: int) -> _Subscribers:
         """Give *listener* everything that is published from now on. It has the records up to
         *head*.
 
@@ -442,11 +549,12 @@ class Subscriptions:
         """
         if self._closed:
             listener.end()
-            return
+            return _Subscribers()
         subscribers = self._subscribers.get(session)
         if subscribers is None:
             subscribers = self._subscribers[session] = _Subscribers()
         subscribers.add(listener, head)
+        return subscribers
 
     def remove(self, session: str, listener: EventSink) -> None:
         """Give *listener* nothing more. Has no effect if it is not subscribed."""
@@ -481,12 +589,8 @@ class Subscriptions:
     def preview(self, session: str, preview: Preview) -> None:
         """Give a preview to every subscriber of *session*. Never waits."""
         subscribers = self._subscribers.get(session)
-        if subscribers is None:
-            return
-        for place in subscribers.listed:
-            subscription = place.listener()
-            if subscription is not None:
-                subscription.offer_preview(preview)
+        if subscribers is not None:
+            subscribers.preview(preview)
 
     def restart(self, session: str, restart: StepRestarted) -> None:
         """Report to every subscriber of *session* that the previews of a step are void."""

@@ -1,1 +1,1 @@
-"""Promises, works, timers, the task host and worker threads. Nothing here knows of sessions."""
+"""Promises, wait queues, works, timers, the task host, worker threads. It knows no sessions."""

@@ -15,12 +15,16 @@ from anyio.lowlevel import checkpoint
 
 from llmsession.session.core.subscriptions import (
     MAX_DURABLE,
+    MAX_LIST_CHARS,
     MAX_PREVIEW_CHARS,
+    NODE_CHARS,
     Event,
+    EventSink,
     Lagged,
     Subscription,
     Subscriptions,
 )
+from llmsession.session.tasks.wait_queue import WaitQueue
 from llmsession.turns import records as r
 from llmsession.turns.blocks import encode_json
 from llmsession.turns.previews import (
@@ -126,6 +130,43 @@ async def read_all(subscription: Subscription) -> list[Event]:
     """Everything up to the subscription's end."""
     with anyio.fail_after(5):
         return [event async for event in subscription]
+
+
+async def rest() -> None:
+    """Let every task that can go on go on, but only for a moment."""
+    for _ in range(3):
+        await checkpoint()
+
+
+class Sink(EventSink):
+    """A receiver that keeps the previews that it is offered."""
+
+    def __init__(self) -> None:
+        self.got: list[Preview] = []
+
+    def offer_preview(self, preview: Preview) -> None:
+        self.got.append(preview)
+
+    def offer_record(self, record: Record) -> None:
+        pass
+
+    def offer_restart(self, restart: StepRestarted) -> None:
+        pass
+
+    def lag(self) -> None:
+        pass
+
+    def end(self, *, moved: bool = False) -> None:
+        pass
+
+
+def beside_the_buffer(subscription: Subscription) -> int:
+    """How many characters *subscription* keeps in the linked list."""
+    chars, node = 0, subscription._node
+    while node.next is not None:
+        node = node.next
+        chars += len(node.preview.text) + NODE_CHARS
+    return chars
 
 
 def seqs(events: Sequence[Event]) -> list[int]:
@@ -437,6 +478,142 @@ async def test_a_reader_that_does_not_read_costs_a_bounded_buffer() -> None:
         assert chars <= MAX_PREVIEW_CHARS
         log.write(accepted(at))
     assert await read_all(subscription) == [Lagged(cursor=0)]
+
+
+async def test_one_that_keeps_up_gets_each_preview_by_itself_and_a_slow_one_all_at_once() -> None:
+    log = Log()
+    fast, slow = log.subscribe(), log.subscribe()
+    got: list[Event] = []
+
+    async def follow() -> None:
+        async for event in fast:
+            got.append(event)
+
+    previews = [said(str(number)) for number in range(1000)]
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow)
+        for preview in previews:
+            await rest()
+            log.preview(preview)
+        await rest()
+        log.write(committed(1))
+        log.subscriptions.end("s")
+    assert got == [*previews, log.records[0]]
+    whole = said("".join(preview.text for preview in previews))
+    assert await read_all(slow) == [whole, log.records[0]]
+
+
+def test_previews_that_nobody_reads_are_in_the_buffers_and_not_beside_them() -> None:
+    log, subscription = listening()
+    for _ in range(10_000):
+        log.preview(said("x"))
+        assert beside_the_buffer(subscription) <= MAX_LIST_CHARS
+    for _ in range(10):
+        log.preview(said("x" * 10_000))
+        assert beside_the_buffer(subscription) <= MAX_LIST_CHARS
+    log.write(accepted(1))
+    assert beside_the_buffer(subscription) == 0
+    assert subscription.buffered == (1, 110_000)
+
+
+@pytest.mark.parametrize("how", ["close", "lag", "turn"])
+async def test_a_subscription_that_is_over_keeps_nothing_of_what_is_published_later(
+    how: str,
+) -> None:
+    log = Log()
+    subscription, kept = log.subscribe(turn=1), log.subscribe()
+    log.write(committed(1))
+    await read(kept, 1)
+    if how == "close":
+        subscription.close()
+    elif how == "lag":
+        subscription.lag()
+    else:
+        await read_all(subscription)
+    log.preview(said("later"))
+    assert beside_the_buffer(subscription) == 0
+    assert await read(kept, 1) == [said("later")]
+    assert said("later") not in await read_all(subscription)
+
+
+async def test_a_sink_gets_each_preview_at_once_as_long_as_it_is_subscribed() -> None:
+    log, subscription = listening()
+    log.preview(said("a"))
+    sink = Sink()
+    log.subscriptions.add("s", sink, 0)
+    log.preview(said("b"))
+    assert sink.got == [said("b")]
+    log.subscriptions.remove("s", sink)
+    log.preview(said("c"))
+    assert sink.got == [said("b")]
+    assert await read(subscription, 1) == [said("abc")]
+
+
+# Several tasks
+
+
+async def test_tasks_that_share_a_subscription_get_each_event_once_and_all_hear_the_end() -> None:
+    log = Log(page=7)
+    log.write_turns(101, 120)
+    subscription = log.subscribe(after=0)
+    got: list[Event] = []
+
+    async def follow() -> None:
+        async for event in subscription:
+            got.append(event)
+            await checkpoint()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(follow)
+            for turn in range(1, 51):
+                await rest()
+                log.write(accepted(turn))
+                log.preview(said("x", turn=turn))
+            await rest()
+            log.subscriptions.end("s")
+    assert sorted(seqs([event for event in got if not isinstance(event, TextDelta)])) == [
+        record.seq for record in log.records
+    ]
+    assert sum(isinstance(event, TextDelta) for event in got) == 50
+
+
+async def test_a_task_that_is_cancelled_leaves_the_others_that_share_its_subscription() -> None:
+    log, subscription = listening()
+    first = anyio.CancelScope()
+
+    async def impatient() -> None:
+        with first:
+            await anext(subscription)
+
+    async with meanwhile(impatient, partial(read, subscription, 2)) as got:
+        first.cancel()
+        await anyio.sleep(1)
+        log.preview(said("a"))
+        await anyio.sleep(1)
+        log.write(accepted(1))
+    assert got == [None, [said("a"), log.records[0]]]
+
+
+async def test_tasks_that_share_a_turns_subscription_all_hear_its_end() -> None:
+    log = Log()
+    subscription = log.subscribe(turn=1)
+    async with meanwhile(*[partial(read_all, subscription)] * 2) as got:
+        log.write(committed(1))
+    assert sorted(got, key=len) == [[], log.records]
+
+
+async def test_closing_a_subscription_wakes_no_task_that_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    first, second = log.subscribe(), log.subscribe()
+    async with meanwhile(partial(read_all, first)):
+        with monkeypatch.context() as patch:
+            patch.setattr(WaitQueue, "wake_all", lambda _: pytest.fail("woken"))
+            second.close()
+        log.subscriptions.end("s")
 
 
 # Tool calls
