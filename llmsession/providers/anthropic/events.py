@@ -1,12 +1,13 @@
 """Translates the JSON events of an Anthropic stream into our events. Pure.
 
 One instance reads one reply. Only the fields that are used are decoded, so a delta costs one pass
-over its JSON.
+over its JSON. Nearly all events are deltas of text, of thinking or of a call's input, so these are
+decoded first, into structs of these fields alone.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from llmsession.turns.stream import (
     BlockDelta,
     BlockStarted,
     BlockStopped,
+    DeltaKind,
     ReplyEnded,
     ReplyStarted,
     UsageReported,
@@ -97,7 +99,28 @@ class _RawDelta(msgspec.Struct):
     delta: dict[str, Any] = {}
 
 
+class _Text(msgspec.Struct, gc=False, tag_field="type", tag="text_delta"):
+    kind: ClassVar[DeltaKind] = "text"
+    text: str
+
+
+class _Thinking(msgspec.Struct, gc=False, tag_field="type", tag="thinking_delta"):
+    kind: ClassVar[DeltaKind] = "thinking"
+    text: str = msgspec.field(name="thinking")
+
+
+class _Input(msgspec.Struct, gc=False, tag_field="type", tag="input_json_delta"):
+    kind: ClassVar[DeltaKind] = "input"
+    text: str = msgspec.field(name="partial_json")
+
+
+class _StreamedDelta(msgspec.Struct, gc=False, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: _Text | _Thinking | _Input
+
+
 _decoder = msgspec.json.Decoder(_Event)
+_streamed_delta = msgspec.json.Decoder(_StreamedDelta)
 _raw_delta = msgspec.json.Decoder(_RawDelta)
 _STREAMED = frozenset({"text", "thinking", "tool_use", "server_tool_use", "mcp_tool_use"})
 """Block types whose deltas are passed on. A block of any other type is held back until it is
@@ -128,6 +151,13 @@ class AnthropicEvents:
 
         Raises StreamFault for an error event, and ProviderError if *data* cannot be read.
         """
+        try:
+            streamed = _streamed_delta.decode(data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # another event, or one that ``read_json`` repairs
+        else:
+            if streamed.index not in self._unstreamed:
+                return (BlockDelta(streamed.index, streamed.delta.kind, streamed.delta.text),)
         data, event = read_json(data, _decoder)
         kind = event.type
         if kind == "content_block_delta":

@@ -141,6 +141,22 @@ BLOCKS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [{"type": "compaction", "content": "a summary", "encrypted_content": "y",
           "extra": {"n": 1}}],
     ),
+    "a block that is not known may grow by text": (
+        [
+            opened({"type": "brand_new", "text": "a"}), delta(type="text_delta", text="b"),
+            delta(type="input_json_delta", partial_json="c"), stop(),
+        ],
+        [{"type": "brand_new", "text": "ab", "partial_json": "c"}],
+    ),
+    "deltas of compatible servers may lack their type": (
+        [
+            opened(text()), delta(text="said"), stop(),
+            opened({"type": "thinking", "thinking": "", "signature": ""}, 1),
+            delta(1, thinking="let me see"), delta(1, signature="sig=="), stop(1),
+            opened(CALL, 2), delta(2, partial_json='{"path": "."}'), stop(2),
+        ],
+        [text("said"), SIGNED, CALL | {"input": {"path": "."}}],
+    ),
 }  # fmt: skip
 
 
