@@ -115,10 +115,11 @@ HOMES = {
     "opentelemetry": {"transport"},
     "uvloop": {"transport"},
     # The driver of PostgreSQL speaks asyncio: its store runs a loop of its own.
-    # A task without a parent is the backend's: anyio has none.
+    # A task without a parent is the backend's: anyio has none. aiohttp's connections are asyncio's.
     "asyncio": {
         "cluster",
         "errors.py",
+        "providers/pushed_bytes.py",
         "session/tasks/task_host.py",
         "session/tasks/wait_queue.py",
         "store",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -19,15 +20,16 @@ from llmsession.turns.blocks import clean_text
 from llmsession.turns.stream import StreamEvent
 
 from .failures import Failures
+from .pushed_bytes import PushedBytes, find_pushed_bytes
 from .server_sent_events import ServerSentEvents
 
 __all__ = [
     "ClosedLater",
     "Events",
     "Reader",
+    "ReplyStream",
     "closed_later",
     "read_json",
-    "read_reply_stream",
     "stopped_early",
 ]
 
@@ -116,53 +118,126 @@ def read_json(data: str, decoder: msgspec.json.Decoder[T]) -> tuple[str, T]:
         ) from None
 
 
-async def read_reply_stream(
-    connect: Callable[[], Awaitable[Any]], reader: Reader, failures: Failures
-) -> AsyncGenerator[StreamEvent, None]:
-    """The events of the stream that *connect* opens. Raises ProviderError alone.
+class ReplyStream(AsyncGenerator[StreamEvent, None]):
+    """The events of one reply, of the stream that *connect* opens. Raises ProviderError alone.
 
-    However the generator is left, the connection is released or closed afterwards; after an
-    interrupt by ``closed_later``.
+    Iterate it once. However the iteration is left, the connection is released or closed afterwards;
+    after an interrupt by ``closed_later``.
     """
-    try:
-        stream = await connect()
-    except Exception as error:
-        translated = failures.refused(error, now=time.time())
-        raise translated from failures.chainable(error)
-    received, split = _source(stream)
-    try:
-        async for piece in received:
-            for data in split(piece):
-                for event in reader.read(data):
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[Any]], reader: Reader, failures: Failures
+    ) -> None:
+        self._reading = _Reading(connect, reader, failures)
+        self._events = self._reading.events()
+
+    def push_to(self, accept: Callable[[StreamEvent], bool]) -> None:
+        """While the iteration waits, let *accept* have the next events in the callback that brings
+        their bytes, if the HTTP client can do that. Call it before the iteration begins.
+
+        An event that *accept* returns False for is the next one of the iteration. *accept* must not
+        raise. It is not called once the waiting task was cancelled.
+        """
+        self._reading.accept = accept
+
+    def __aiter__(self) -> AsyncGenerator[StreamEvent, None]:
+        return self._events
+
+    def asend(self, value: None, /) -> Coroutine[Any, Any, StreamEvent]:
+        """See ``AsyncGenerator``."""
+        return self._events.asend(value)
+
+    def athrow(self, *error: Any) -> Coroutine[Any, Any, StreamEvent]:
+        """See ``AsyncGenerator``."""
+        return self._events.athrow(*error)
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        """See ``AsyncGenerator``."""
+        return self._events.aclose()
+
+
+class _Reading:
+    """Reads one reply: in the task that iterates, and in callbacks while it waits."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[Any]], reader: Reader, failures: Failures
+    ) -> None:
+        self._connect = connect
+        self._reader = reader
+        self._failures = failures
+        self._split: Callable[[Any], Iterable[str]] = _data_of_sdk_event
+        self.accept: Callable[[StreamEvent], bool] | None = None
+        self._left: Iterator[StreamEvent] = iter(())
+        """What a callback has left for the task: events that it must yield, or an error."""
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        reader, failures = self._reader, self._failures
+        try:
+            stream = await self._connect()
+        except Exception as error:
+            translated = failures.refused(error, now=time.time())
+            raise translated from failures.chainable(error)
+        received, pushed = self._source(stream)
+        try:
+            async for piece in received:
+                for event in self._parse(piece):
                     yield event
-        for event in reader.finish():
-            yield event
-    except Exception as error:
-        translated = failures.broken(error, stream.response.headers, now=time.time())
-        if translated is error:
-            raise
-        raise translated from failures.chainable(error)
-    finally:
-        close, later = partial(_close, stream, received, drain=reader.ended), closed_later.get()
-        if reader.ended or later is None or not later.take(close):
-            await close()
+                if pushed is not None:
+                    await pushed.wait(len(piece))
+                    for event in self._left:
+                        yield event
+            for event in reader.finish():
+                yield event
+        except Exception as error:
+            translated = failures.broken(error, stream.response.headers, now=time.time())
+            if translated is error:
+                raise
+            raise translated from failures.chainable(error)
+        finally:
+            close, later = partial(_close, stream, received, drain=reader.ended), closed_later.get()
+            if reader.ended or later is None or not later.take(close):
+                await close()
+
+    def _source(self, stream: Any) -> tuple[AsyncGenerator[Any, None], PushedBytes | None]:
+        """What to read from *stream*, and what pushes its bytes."""
+        response = stream.response
+        if AWS_EVENT_STREAM in response.headers.get("content-type", ""):
+            # Bedrock's frames are binary, and the SDK reads them with botocore. The method is
+            # private, but the SDK's public iteration builds a model object for each event.
+            return stream._iter_events(), None
+        # The bytes as the HTTP client has received them, with the SDK's own timeouts. The SDK
+        # splits them into lines and events more slowly, and then builds a model object for each
+        # event.
+        self._split = ServerSentEvents().feed
+        if "content-encoding" in response.headers or response.is_stream_consumed:
+            return response.aiter_bytes(), None
+        # Nothing is to be decoded and nothing was read yet, by a hook of the caller's client for
+        # instance. The response's own generators would only hand on each piece.
+        pushed = None if self.accept is None else find_pushed_bytes(response.stream, self._take)
+        return aiter(response.stream), pushed
+
+    def _parse(self, piece: Any) -> Iterator[StreamEvent]:
+        for data in self._split(piece):
+            yield from self._reader.read(data)
+
+    def _take(self, received: bytes) -> bool:
+        """Parse *received* in a callback. False if the task has to yield or to raise something."""
+        assert self.accept is not None  # nothing pushes without it
+        events = self._parse(received)
+        try:
+            for event in events:
+                if not self.accept(event):
+                    self._left = chain((event,), events)
+                    return False
+        except Exception as error:
+            self._left = _raising(error)
+            return False
+        return True
 
 
-def _source(stream: Any) -> tuple[AsyncGenerator[Any, None], Callable[[Any], Iterable[str]]]:
-    """What to read from *stream*, and how to split that into the data of server-sent events."""
-    response = stream.response
-    if AWS_EVENT_STREAM in response.headers.get("content-type", ""):
-        # Bedrock's frames are binary, and the SDK reads them with botocore. The method is private,
-        # but the SDK's public iteration builds a model object for each event.
-        return stream._iter_events(), _data_of_sdk_event
-    # The bytes as the HTTP client has received them, with the SDK's own timeouts. The SDK splits
-    # them into lines and events more slowly, and then builds a model object for each event.
-    split = ServerSentEvents().feed
-    if "content-encoding" in response.headers or response.is_stream_consumed:
-        return response.aiter_bytes(), split
-    # Nothing is to be decoded and nothing was read yet, by a hook of the caller's client for
-    # instance. The response's own generators would only hand on each piece.
-    return aiter(response.stream), split
+def _raising(error: Exception) -> Iterator[StreamEvent]:
+    raise error
+    yield
 
 
 def _data_of_sdk_event(sse: Any) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -41,15 +42,17 @@ from llmsession.testing import (
 )
 from llmsession.testing.strict_server.model.models import ModelRules
 from llmsession.turns.blocks import encode_blocks
-from llmsession.turns.stream import ReplyEnded, StreamEvent
+from llmsession.turns.stream import BlockDelta, ReplyEnded, StreamEvent
 from tests.providers.over_http import (
     APIS,
     MODELS,
     NO_RETRIES,
     PATIENCE_S,
     Api,
+    greeting,
     make_provider,
     on_line,
+    read_reply,
 )
 from tests.session.actors import Quick, Waiting, first, stage
 from tests.session.probes import after_a_crash
@@ -70,6 +73,56 @@ async def test_a_reply_comes_back_with_its_text_its_usage_and_its_previews(api: 
         assert outcome.usage.output_tokens > 0
         last = line.session.conversation()[-1]
         assert (last.provider, last.model) == (api, MODELS[api])
+
+
+@over_both
+async def test_a_waiting_task_is_not_woken_for_the_deltas_of_a_connection_of_aiohttp(
+    api: Api, anyio_backend: tuple[str, dict[str, Any]]
+) -> None:
+    pushed: list[StreamEvent] = []
+    events: list[StreamEvent] = []
+
+    def accept(event: StreamEvent) -> bool:
+        if isinstance(event, BlockDelta):
+            events.append(event)
+            pushed.append(event)
+        return isinstance(event, BlockDelta)
+
+    reply = (think("hm " * 20) if api == "anthropic" else say("")) + say("word " * 20)
+    script = [reply.slow(0.005)] * 2
+    async with StrictServer(script) as server, make_provider(api, server) as provider:
+        with anyio.fail_after(PATIENCE_S):
+            alone = await read_reply(provider, greeting(api))
+            stream = provider.stream(greeting(api), StepTag(7, 2, 2))
+            stream.push_to(accept)
+            async for event in stream:
+                events.append(event)
+    assert [type(event) for event in events] == [type(event) for event in alone]
+    assert [event for event in events if isinstance(event, BlockDelta)] == [
+        event for event in alone if isinstance(event, BlockDelta)
+    ]
+    assert bool(pushed) == (anyio_backend[0] == "asyncio")
+
+
+@over_both
+async def test_whoever_stands_between_a_session_and_our_provider_sees_every_event(
+    api: Api,
+) -> None:
+    class Shouting:
+        def __init__(self, provider: Provider) -> None:
+            self._provider = provider
+            self.name = provider.name
+            self.profile = provider.profile
+
+        async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+            async with aclosing(self._provider.stream(request, tag)) as events:
+                async for event in events:
+                    if isinstance(event, BlockDelta):
+                        event = BlockDelta(event.index, event.kind, event.text.upper())
+                    yield event
+
+    async with on_line(api, [say("hello wörld").slow(0.005)], wrap=Shouting) as line:
+        assert await line.say("hi") == "HELLO WÖRLD"
 
 
 @over_both

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
 import httpx2
+import msgspec
 import pytest
 
-from llmsession import InterruptResult, ProviderError, SessionConfig, SessionManager
+from llmsession import (
+    InterruptResult,
+    ProviderError,
+    SessionConfig,
+    SessionManager,
+    TurnLimits,
+)
+from llmsession.providers import reading as reading_module
 from llmsession.providers.failures import Failures
 from llmsession.providers.reading import (
     CLOSE_S,
     DRAIN_S,
     ClosedLater,
+    ReplyStream,
     closed_later,
-    read_reply_stream,
 )
+from llmsession.session.core.reply_reader import read_reply
+from llmsession.session.tasks.owner_lease import OwnerLease
 from llmsession.testing.scripted import ScriptedProvider
+from llmsession.turns.previews import Preview
+from llmsession.turns.reply import ReplyBuilder
 from llmsession.turns.request import Request, StepTag
-from llmsession.turns.stream import BlockStopped, ReplyEnded, StreamEvent
+from llmsession.turns.stream import BlockDelta, BlockStarted, BlockStopped, ReplyEnded, StreamEvent
 
 FAILURES = Failures("test", secrets=(), retries=False)
 
@@ -114,7 +127,7 @@ def reading(stream: Stream | Exception, reader: Numbers | None = None) -> Any:
             raise stream
         return stream
 
-    return read_reply_stream(connect, reader or Numbers(), FAILURES)
+    return ReplyStream(connect, reader or Numbers(), FAILURES)
 
 
 async def test_a_stream_is_read_to_its_end_and_closed() -> None:
@@ -154,6 +167,81 @@ async def test_bedrocks_binary_frames_are_split_by_the_sdk() -> None:
     stream = Stream("1", "", "end", media_type="application/vnd.amazon.eventstream")
     events = [event async for event in reading(stream)]
     assert events == [BlockStopped(1), ReplyEnded("end_turn")]
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+class Pushed:
+    """What pushes *pieces* as soon as the task waits for them."""
+
+    def __init__(self, pieces: list[bytes], take: Callable[[bytes], bool]) -> None:
+        self._pieces = pieces
+        self._take = take
+
+    async def wait(self, _read: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        while self._pieces and self._take(self._pieces.pop(0)):
+            pass
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Bytes that a stream pushes, after the first piece that is read from it."""
+    pieces: list[bytes] = []
+    monkeypatch.setattr(reading_module, "find_pushed_bytes", lambda _, take: Pushed(pieces, take))
+    return pieces
+
+
+def small(accepted: list[StreamEvent]) -> Callable[[StreamEvent], bool]:
+    """Accepts blocks with a number below 10."""
+
+    def accept(event: StreamEvent) -> bool:
+        if isinstance(event, BlockStopped) and event.index < 10:
+            accepted.append(event)
+            return True
+        return False
+
+    return accept
+
+
+async def test_pushed_events_are_offered_in_order_and_those_that_are_refused_are_yielded(
+    pushed: list[bytes],
+) -> None:
+    pushed += [b"data: 2\n\ndata", b": 3\n\ndata: 40\n\ndata: 5\n\n", b"data: 6\n\n"]
+    accepted: list[StreamEvent] = []
+    events = reading(Stream("1", "7", "end"))
+    events.push_to(small(accepted))
+    yielded = [event async for event in events]
+    assert accepted == [BlockStopped(2), BlockStopped(3), BlockStopped(6)]
+    assert yielded == [*map(BlockStopped, (1, 40, 5, 7)), ReplyEnded("end_turn")]
+
+
+async def test_pushed_bytes_that_cannot_be_read_break_the_stream(pushed: list[bytes]) -> None:
+    pushed += [b"data: 2\n\ndata: nonsense\n\ndata: 3\n\n"]
+    accepted: list[StreamEvent] = []
+    stream, yielded = Stream("1", "7", "end"), []
+    events = reading(stream)
+    events.push_to(small(accepted))
+    with pytest.raises(ProviderError, match="stream raised") as raised:
+        async for event in events:
+            yielded.append(event)
+    assert (yielded, accepted) == ([BlockStopped(1)], [BlockStopped(2)])
+    assert raised.value.request_id == "r1"
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+async def test_nothing_is_pushed_that_nobody_accepts(pushed: list[bytes]) -> None:
+    pushed += [b"data: 2\n\n"]
+    events = [event async for event in reading(Stream("1", "end"))]
+    assert events == [BlockStopped(1), ReplyEnded("end_turn")]
+
+
+async def test_a_stream_is_also_advanced_and_left_step_by_step() -> None:
+    stream = Stream("1", "2", "end")
+    events = reading(stream)
+    assert (await anext(events), await events.asend(None)) == (BlockStopped(1), BlockStopped(2))
+    with pytest.raises(ProviderError) as raised:
+        await events.athrow(TypeError("odd"))
+    assert isinstance(raised.value.__cause__, TypeError)
     assert (stream.closed, stream.unwound) == (1, True)
 
 
@@ -260,6 +348,57 @@ class OneStream(ScriptedProvider):
     def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         events: AsyncGenerator[StreamEvent, None] = reading(self._stream)
         return events
+
+
+class Deltas(Numbers):
+    """A reader: "1" opens block 1, and later a number is a delta of its block."""
+
+    def read(self, data: str) -> tuple[StreamEvent, ...]:
+        if self.finished:
+            return (BlockDelta(int(data), "text", "x"),)
+        self.finished = 1
+        return (BlockStarted(1, msgspec.Raw(b'{"type":"text","text":""}')),)
+
+
+class OneStreamOfDeltas(OneStream):
+    def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        events: AsyncGenerator[StreamEvent, None] = reading(self._stream, Deltas())
+        return events
+
+
+async def test_a_pushed_delta_of_no_block_fails_the_turn(pushed: list[bytes]) -> None:
+    pushed += [b"data: 2\n\n"]
+    stream = Stream("1", 1000.0)
+    async with SessionManager(provider=OneStreamOfDeltas(stream)) as manager:
+        limits = TurnLimits(max_retries=0)
+        session = await manager.create(SessionConfig(model="m", limits=limits))
+        outcome = await (await session.send("go")).outcome()
+    assert (outcome.status, "block 2 is not open" in str(outcome.error)) == ("failed", True)
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+async def test_an_error_while_a_pushed_delta_is_shown_ends_the_reply_and_is_not_the_providers(
+    pushed: list[bytes],
+) -> None:
+    pushed += [b"data: 1\n\n"]
+    stream, shown = Stream("1", 1000.0), []
+
+    def show(preview: Preview) -> None:
+        shown.append(preview.text)
+        raise TypeError("odd")
+
+    request = Request(model="m", max_tokens=9, messages=())
+    with pytest.raises(TypeError, match="odd"):
+        await read_reply(
+            OneStreamOfDeltas(stream),
+            request,
+            StepTag(1, 1, 1),
+            builder=ReplyBuilder(),
+            show=show,
+            lease=cast("OwnerLease", SimpleNamespace(is_valid=True)),
+        )
+    assert shown == ["x"]
+    assert (stream.closed, stream.unwound) == (1, True)
 
 
 async def test_an_interrupt_does_not_wait_until_the_connection_is_closed() -> None:

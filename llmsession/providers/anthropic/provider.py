@@ -16,7 +16,7 @@ from llmsession.turns.stream import StreamEvent
 
 from ..clients import ClientSettings, make_pattern
 from ..models import ANTHROPIC, CLAUDE, find_profile
-from ..reading import read_reply_stream
+from ..reading import ReplyStream
 from ..sdk_provider import SdkProvider, given_options
 from .bedrock_tokens import BedrockTokens
 from .events import AnthropicEvents
@@ -137,7 +137,7 @@ class AnthropicProvider(SdkProvider):
             path, headers = _with_betas("/v1/messages", self._step_headers(tag), betas)
             return await self._post(path, body, headers, stream=True)
 
-        return read_reply_stream(connect, reader, self._failures)
+        return ReplyStream(connect, reader, self._failures)
 
     async def count_tokens(self, request: Request) -> int:
         """The provider's own count of the prompt of *request*, in tokens. It costs one request.

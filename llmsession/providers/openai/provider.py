@@ -15,7 +15,7 @@ from llmsession.turns.stream import StreamEvent
 
 from ..clients import ClientSettings, make_pattern
 from ..models import CLAUDE, COMPATIBLE, OPENAI, find_profile
-from ..reading import read_reply_stream
+from ..reading import ReplyStream
 from ..sdk_provider import SdkProvider, given_options
 from .events import OpenAIEvents
 from .requests import ChatDialect, chat_body
@@ -139,7 +139,7 @@ class OpenAIProvider(SdkProvider):
             headers = self._step_headers(tag)
             return await self._post("/chat/completions", body, headers, stream=True)
 
-        return read_reply_stream(connect, reader, self._failures)
+        return ReplyStream(connect, reader, self._failures)
 
 
 def _sdk() -> Any:

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from llmsession.errors import ProviderError, contained, contained_in_task, error_text
 from llmsession.providers.protocol import Provider
-from llmsession.providers.reading import ClosedLater, closed_later
+from llmsession.providers.reading import ClosedLater, ReplyStream, closed_later
 from llmsession.turns.previews import Preview, TextDelta, ThinkingDelta, ToolInputDelta
 from llmsession.turns.reply import Reply, ReplyBuilder
 from llmsession.turns.request import Request, StepTag
@@ -55,19 +55,42 @@ async def read_reply(
         await lease.wait()
     closed_later.set(closing)
     stream = provider.stream(request, tag)
+    failure: BaseException | None = None
+
+    def grow(delta: BlockDelta) -> None:
+        builder.feed(delta)
+        preview = _PREVIEWS.get(delta.kind)
+        if preview is not None:
+            show(preview(tag.turn, tag.step, tag.attempt, delta.index, delta.text))
+
+    def accept(event: StreamEvent) -> bool:
+        """Read *event* without this task, if it is a delta."""
+        nonlocal failure
+        if event.__class__ is not BlockDelta:
+            return False
+        try:
+            grow(event)
+        except BaseException as error:
+            failure = error
+        return failure is None
+
+    # Only our own stream does that. What somebody has put around it is to see every event.
+    if isinstance(stream, ReplyStream):
+        stream.push_to(accept)
     try:
         events = 0
         async for event in stream:
+            if failure is not None:
+                raise failure
             events += 1
             if events % REST_EVENTS == 0:
                 await checkpoint()
             event = checked_event(event)
-            builder.feed(event)
             if isinstance(event, BlockDelta):
-                preview = _PREVIEWS.get(event.kind)
-                if preview is not None:
-                    show(preview(tag.turn, tag.step, tag.attempt, event.index, event.text))
-            elif builder.ended:
+                grow(event)
+                continue
+            builder.feed(event)
+            if builder.ended:
                 break
     except BaseException:
         if closing is None or not closing.take(partial(_close, stream)):
