@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from llmsession.errors import SessionError
 
-from .waiter import Waiter, waiters
+from .waiter import Waiter, new_waiter
 
 __all__ = ["Promise"]
 
@@ -70,7 +70,7 @@ class Promise(Generic[T]):
         Cancelling the wait has no effect on other waiters or on the command.
         """
         if not self._set:
-            await self._wait_until_set(waiters()())
+            await self._wait_until_set(new_waiter())
         if self._error is not None:
             raise _again(self._error)
         return self._value  # type: ignore[return-value]  # None only where T allows it

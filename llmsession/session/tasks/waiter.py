@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Protocol
 
 import anyio
 
 from .task_host import asyncio_loop
 
-__all__ = ["Waiter", "waiters"]
+__all__ = ["Waiter", "new_waiter"]
 
 
 class Waiter(Protocol):
@@ -26,14 +26,14 @@ class Waiter(Protocol):
     def __await__(self) -> Generator[Any, None, None]: ...
 
 
-def waiters() -> Callable[[], Waiter]:
-    """A function that makes waiters for the running event loop.
+def new_waiter() -> Waiter:
+    """A waiter for the running event loop.
 
-    On asyncio they are the loop's own futures: with an ``anyio.Event`` instead, waking a task and
+    On asyncio it is the loop's own future: with an ``anyio.Event`` instead, waking a task and
     waiting again costs four times as much.
     """
     loop = asyncio_loop()
-    return _EventWaiter if loop is None else loop.create_future
+    return _EventWaiter() if loop is None else loop.create_future()
 
 
 class _EventWaiter:
