@@ -104,6 +104,8 @@ _GONE = (
     asyncpg.OperatorInterventionError,  # class 57: it is being shut down, or starts
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,  # a standby: the address will lead to another one
+    # What the server said last does not fit: that it ends the connection, between two statements.
+    asyncpg.InternalClientError,
 )
 _PASSING = (asyncpg.TransactionRollbackError,)  # class 40: a deadlock was broken, for example
 _DAMAGE = (

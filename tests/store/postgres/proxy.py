@@ -18,6 +18,9 @@ __all__ = ["Proxy", "running_proxy"]
 When = Literal["before", "within", "after"]
 READY = b"Z\x00\x00\x00\x05"
 """How the server ends its answer to a statement; its transaction is over then."""
+_TERMINATED = b"SFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+GOODBYE = b"E" + (len(_TERMINATED) + 4).to_bytes(4, "big") + _TERMINATED
+"""How the server ends a connection of its own accord. Then it closes the socket."""
 
 
 class Proxy:
@@ -30,6 +33,7 @@ class Proxy:
         self._mark: bytes | None = None
         self._when: When = "before"
         self._hold_back = False
+        self._dismissals = 0
         self.cuts = 0
         self._was_cut = threading.Event()
         self._open_gate = threading.Event()
@@ -56,6 +60,11 @@ class Proxy:
 
     def let_through(self) -> None:
         self._open_gate.set()
+
+    def dismiss(self, connections: int) -> None:
+        """Say goodbye to the next *connections* right after the server has greeted them. Their
+        sockets stay open, as for a moment after a real goodbye."""
+        self._dismissals = connections
 
     def cut_all(self) -> None:
         """Cut every connection that is open."""
@@ -128,6 +137,9 @@ class Proxy:
                         piece = server.recv(1 << 20)
                     self._note_cut()
                     break
+                if self._dismissals and READY in piece[-6:]:
+                    self._dismissals -= 1
+                    piece += GOODBYE
                 client.sendall(piece)
         self._hang_up(client, server)
 

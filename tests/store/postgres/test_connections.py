@@ -22,6 +22,8 @@ from llmsession.store.postgres.connections import (
 )
 from tests.store.postgres.proxy import Proxy
 
+PATIENCE_S = 60.0
+
 
 def made(dsn: str) -> Connections:
     return Connections(dsn, max_shared=1, retry_s=0.0)
@@ -87,6 +89,18 @@ async def test_a_machine_that_is_not_heard_of_is_noticed(proxy: Proxy) -> None:
     await connection.close()
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_connection_that_the_server_ends_before_its_first_statement_is_replaced(
+    proxy: Proxy,
+) -> None:
+    connections = Connections(proxy.dsn, max_shared=1, retry_s=PATIENCE_S)
+    proxy.dismiss(2)
+    await connections.begin()
+    assert await connections.run(lambda it: it.fetchval("SELECT 7")) == 7
+    await connections.close()
+
+
 @pytest.mark.parametrize(
     ("error", "lost", "passing", "damage"),
     [
@@ -98,6 +112,7 @@ async def test_a_machine_that_is_not_heard_of_is_noticed(proxy: Proxy) -> None:
         (asyncpg.CannotConnectNowError(""), True, False, False),
         (asyncpg.TooManyConnectionsError(""), True, False, False),
         (asyncpg.ReadOnlySQLTransactionError(""), True, False, False),
+        (asyncpg.InternalClientError(""), True, False, False),
         (asyncpg.QueryCanceledError(""), False, False, False),
         (asyncpg.DeadlockDetectedError(""), False, True, False),
         (asyncpg.SerializationError(""), False, True, False),
