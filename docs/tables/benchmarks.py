@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from textwrap import dedent
 
 from benchmarks.__main__ import CLUSTER
 from benchmarks.report import Row
@@ -54,7 +55,9 @@ def _section(name: str, results: Results) -> str:
 
 
 def _paragraph(part: str) -> str:
-    """A paragraph of a docstring on one line; of a list each item on one."""
+    """A paragraph of a docstring on one line; of a list each item on one; commands as they are."""
+    if part.startswith("    "):
+        return f"```sh\n{dedent(part)}\n```"
     if not part.startswith("* "):
         return text(part)
     return "\n".join(f"* {text(item)}" for item in part[2:].split("\n* "))
