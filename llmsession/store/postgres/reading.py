@@ -70,8 +70,9 @@ class Reading:
         return _whole(session, after, min(upto, rows[0]["head"]), rows, cipher)
 
     async def _plain(self, session: str, after: int, upto: int) -> list[StoredRecord] | None:
-        """The records, if each exists and is stored as it was appended; otherwise None. It is so
-        nearly always, and takes half of the time if they are small, and else two thirds.
+        """The records, if each exists and is stored as it was appended; otherwise None, and perhaps
+        if one is long and was not expected. It is so nearly always, and takes half of the time if
+        they are small, and else two thirds.
         """
         are_small = self._are_small
         statement = self._statements.read_small if are_small else self._statements.read_plain
@@ -82,9 +83,10 @@ class Reading:
         if no_epoch is not None:
             return None
         records = _in_arrays(rows[1:]) if are_small else [*starmap(StoredRecord, rows[1:])]
-        some = records[:RECORDS_A_ROW]
-        self._are_small = sum(len(record.body) for record in some) <= SMALL_BYTES * len(some)
         expected = range(after + 1, min(upto, head) + 1)
+        if expected:
+            some = records[:RECORDS_A_ROW]  # none if all are long
+            self._are_small = sum(len(record.body) for record in some) < SMALL_BYTES * len(some)
         return records if [record.seq for record in records] == [*expected] else None
 
     async def snapshot(self, session: str, cipher: Cipher) -> bytes | None:

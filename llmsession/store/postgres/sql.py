@@ -19,6 +19,7 @@ from .schema import OPEN
 __all__ = [
     "ALL_SHAPES",
     "LARGE_PARTS",
+    "LONGEST_IN_A_ROW",
     "MARK_BYTES",
     "OWNER_COLUMNS",
     "PLACED_BYTES",
@@ -53,6 +54,10 @@ RECORDS_A_ROW = 64
 """So many small records come in one row. For each row the driver makes an object, which takes
 longer than the values of a record. But the server copies what is in a row, and sends it in the end:
 with larger rows a read takes longer, and so it does with larger records.
+"""
+LONGEST_IN_A_ROW = 64 * 1024
+"""A longer record never comes in a row with others, even if those read before it were small. Else
+the server would keep 64 of any length in memory, and it refuses an array of 1 GiB.
 """
 
 MARK_BYTES = 8
@@ -508,8 +513,9 @@ def _read_plain(s: str) -> str:
 
 
 def _read_small(s: str) -> str:
-    """What ``_read_plain`` reads, with up to RECORDS_A_ROW records in each row: the seq of the
-    first, and their epochs and bodies by seq. The head is in a row without epochs.
+    """What ``_read_plain`` reads, but for records longer than LONGEST_IN_A_ROW, with up to
+    RECORDS_A_ROW records in each row: the seq of the first, and their epochs and bodies by seq. The
+    head is in a row without epochs.
     """
     return f"""
         SELECT s.head AS first, NULL::bigint[] AS epochs, NULL::bytea[] AS bodies
@@ -523,7 +529,7 @@ def _read_small(s: str) -> str:
          CROSS JOIN LATERAL (
             SELECT array_agg(epoch ORDER BY seq) AS epochs, array_agg(body ORDER BY seq) AS bodies
               FROM {s}.record
-             WHERE log = p.log AND large IS NULL
+             WHERE log = p.log AND large IS NULL AND octet_length(body) <= {LONGEST_IN_A_ROW}
                AND seq BETWEEN f.first AND least(
                    f.first + {RECORDS_A_ROW} - 1, p.last, s.head, $3::bigint)
          ) r

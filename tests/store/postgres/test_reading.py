@@ -9,6 +9,7 @@ import pytest
 from llmsession.errors import RecordDamaged, SessionNotFound
 from llmsession.store import Owner, PostgresStore
 from llmsession.store.postgres.reading import SMALL_BYTES
+from llmsession.store.postgres.sql import LONGEST_IN_A_ROW, RECORDS_A_ROW, Statements
 from llmsession.testing.store_contract.actions import append, bodies_of, raised, written
 from tests.store.conftest import Database
 
@@ -170,6 +171,22 @@ async def test_logs_of_any_length_are_read_alike_with_small_records_and_with_lar
         records = await store.read(lease.session)
         assert {record.epoch for record in records[:150]} == {lease.epoch}
         assert {record.epoch for record in records[150:]} == {taken.epoch}
+
+
+async def test_a_row_of_many_records_is_never_large_however_long_they_are(
+    database: Database, store: PostgresStore
+) -> None:
+    """PostgreSQL refuses an array of 1 GiB, and has each row in memory as a whole."""
+    long = b"x" * (LONGEST_IN_A_ROW + 1)
+    bodies = [long] * 70 + [b"%d" % at for at in range(130)]
+    await written(store, await store.create("s", ANN), *bodies)
+    statement = Statements(database.schema).read_small
+    rows = database.sql(statement, "s", 0, 200)
+    sizes = [sum(map(len, records)) for _, _, records in rows if records is not None]
+    assert 0 < max(sizes) <= RECORDS_A_ROW * LONGEST_IN_A_ROW
+    for _ in range(2):
+        for after in (0, 10, 60, 64, 70, 90, 200):
+            assert [record.body for record in await store.read("s", after=after)] == bodies[after:]
 
 
 @pytest.mark.parametrize("gone", [1, 64, 65, 100, 128, 129, 200])
