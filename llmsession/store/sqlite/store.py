@@ -230,7 +230,15 @@ class SqliteStore:
         """See ``Store.check``. Runs SQLite's own check, and looks for missing and stray records and
         blocks.
         """
-        return await self._readers.run(lambda look: look.check())
+        return await self._readers.run(self._check)
+
+    def _check(self, _: Reading) -> list[str]:
+        # A connection that has searched takes a word index that was changed since then for damaged.
+        look = Reading(*self._file.reader())
+        try:
+            return look.check()
+        finally:
+            look.close()
 
     async def aclose(self) -> None:
         """See ``Store.aclose``.

@@ -111,3 +111,16 @@ async def test_a_rewritten_record_that_was_shared_is_indexed(tmp_path: Path) -> 
         await store.fork("a", 300, "f", ANN)
         await store.rewrite(lease, {280: b"changed"})
         assert await Search(store).find("changed") == ["a"]
+
+
+async def test_a_check_after_a_search_finds_no_fault_in_an_index_that_has_changed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    async with opened(path) as store, opened(path) as other:
+        lease = await store.create("a", ANN)
+        for _ in range(20):  # so many that SQLite joins parts of the index
+            lease = await written(store, lease, b"word")
+            assert await Search(other).find("word") == ["a"]
+            assert list(await store.check()) == []
+            assert await Search(store).find("word") == ["a"]
