@@ -95,9 +95,13 @@ class Checkpoints:
             case "copy":
                 self._standing = "copying"
                 self._copied_pages = self._wal_pages
-                self._copying = threading.Thread(target=self._copy, name="llmsession checkpoint")
-                self._copying.daemon = True
-                self._copying.start()
+                copying = threading.Thread(target=self._copy, name="llmsession checkpoint")
+                copying.daemon = True
+                try:
+                    copying.start()
+                    self._copying = copying
+                except RuntimeError:  # the system starts no more threads: the writer copies it all
+                    self._standing = "copied"
             case "finish":
                 self._standing = "rest"
                 self._copied_pages = self._wal_pages

@@ -167,6 +167,20 @@ async def test_a_checkpoint_that_fails_takes_nothing_with_it(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("few_pages")
+async def test_where_no_thread_can_be_started_the_writer_copies_the_wal(tmp_path: Path) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with opened(tmp_path / "s.db") as store:
+        lease = await written(store, await store.create("s", ANN), b"x")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            await fill(store, lease, 200)
+        assert files_in(tmp_path)["s.db-wal"] < 100 * PAGE_BYTES
+        assert len(await bodies_of(store, "s")) == 201
+
+
+@pytest.mark.usefixtures("few_pages")
 async def test_what_is_copied_is_on_the_disk_before_the_writer_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
