@@ -88,15 +88,19 @@ class Reading:
 
     def unfinished(self, after: str, limit: int, now: float) -> list[SessionRow]:
         """See ``UnfinishedIndex.unfinished``. *now* is in seconds since the epoch."""
-        owners: list[Values] = self.db.execute(
-            "SELECT name, pid, started, host, lease_until FROM owner"
-        ).fetchall()
         limit = max(0, limit)
-        found: list[Values] = self.db.execute(UNFINISHED_LEFT, (after, limit)).fetchall()
-        for *owner, until in owners:
-            if not still_holds(Owner(*owner), until, taker=NOBODY, now=now):
-                held = self.db.execute(UNFINISHED_HELD, (owner[0], after, limit))
-                found = list(merge(found, held))[:limit]
+        self.db.execute("BEGIN")
+        try:
+            owners: list[Values] = self.db.execute(
+                "SELECT name, pid, started, host, lease_until FROM owner"
+            ).fetchall()
+            found: list[Values] = self.db.execute(UNFINISHED_LEFT, (after, limit)).fetchall()
+            for *owner, until in owners:
+                if not still_holds(Owner(*owner), until, taker=NOBODY, now=now):
+                    held = self.db.execute(UNFINISHED_HELD, (owner[0], after, limit))
+                    found = list(merge(found, held))[:limit]
+        finally:
+            self.db.execute("ROLLBACK")
         return [row_of(values) for values in found]
 
     def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:

@@ -10,6 +10,7 @@ import pytest
 
 from llmsession.errors import SessionInUse
 from llmsession.store import Appended, Batch, Lease, Owner
+from llmsession.store.sqlite import reading
 from llmsession.store.sqlite.session_tables import SessionTables
 from llmsession.store.writer_thread import MAX_GROUP
 from llmsession.testing.store_contract.actions import Answer, append, raised, written
@@ -73,6 +74,27 @@ async def test_what_dead_owners_left_unfinished_is_found_with_what_nobody_holds(
             after = page[-1].session
         assert found == ["a", "b", "c", "d", "f", "g"]
         assert page == await ours.unfinished(limit=0) == []
+
+
+async def test_a_session_that_changes_hands_while_unfinished_ones_are_looked_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / "s.db", Clock()
+    async with opened(path, clock=clock) as store:
+        await store.create("s", FAR)
+        answer = Answer()
+        store.append(Batch("s", 1, 0, (b"1",), unfinished=True), answer.done)
+        assert await answer.wait() == Appended(1)
+    clock.now += 3001.0
+
+    def released(*holder: object, **options: object) -> bool:
+        with raw(path) as db:
+            db.execute("UPDATE session SET owner = NULL")
+        return False
+
+    monkeypatch.setattr(reading, "still_holds", released)
+    async with opened(path, clock=clock) as store:
+        assert [row.session for row in await store.unfinished()] == ["s"]
 
 
 async def test_a_process_that_lives_holds_its_sessions_though_its_lease_ran_out(
