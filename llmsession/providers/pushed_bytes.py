@@ -60,7 +60,7 @@ class PushedBytes(asyncio.Protocol):
         when it was silent for half of aiohttp's read timeout. Then aiohttp watches the other half.
 
         The task has read *read* bytes since the last wait. Cancellable: then no byte is taken any
-        more. Raises OSError if the connection ended in a way that aiohttp tells no reader.
+        more.
         """
         self._taken += read
         if (
@@ -75,8 +75,14 @@ class PushedBytes(asyncio.Protocol):
             await self._waiter
         finally:
             self._end()
+
+    def check(self) -> None:
+        """Raise OSError if nothing is left to read, and the connection has ended in a way that
+        aiohttp tells no reader. Call it after ``wait``, once what *take* has left is processed.
+        """
         error = self._protocol.exception()
-        if error is not None and not self._needs_reading():
+        is_lost = error is not None or self._protocol.transport is None
+        if is_lost and not self._needs_reading():
             # After broken chunks, or if its client was closed, aiohttp would let a reader wait. The
             # text of its error may quote the reply.
             raise ConnectionAbortedError(f"the connection was closed: {type(error).__name__}")

@@ -186,6 +186,7 @@ class _Reading:
                     await pushed.wait(len(piece))
                     for event in self._left:
                         yield event
+                    pushed.check()
             for event in reader.finish():
                 yield event
         except Exception as error:

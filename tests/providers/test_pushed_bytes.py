@@ -231,24 +231,51 @@ async def test_a_connection_that_is_lost_in_mid_response_is_an_error_for_the_tas
         await found.content.readany()
 
 
+@pytest.mark.parametrize("is_waiting", [True, False])
 @pytest.mark.parametrize("cause", ["broken chunks", "a closed client"])
-async def test_a_connection_of_whose_end_aiohttp_says_nothing_is_an_error_too(cause: str) -> None:
+async def test_a_connection_of_whose_end_aiohttp_says_nothing_is_an_error_too(
+    cause: str, is_waiting: bool
+) -> None:
     found, errors = await response(), []
 
     async def fail() -> None:
+        await found.pushed.wait(0)
         with pytest.raises(OSError, match="the connection was closed: ") as raised:
-            await found.pushed.wait(0)
+            found.pushed.check()
         errors.append(str(raised.value))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(fail)
-        await checkpoint()
+        if is_waiting:
+            group.start_soon(fail)
+            await checkpoint()
         if cause == "broken chunks":
             found.wire.arrives(b"no chunk\r\n")
         else:
             found.protocol.close()
-        found.wire.is_lost()
+        if is_waiting:
+            found.wire.is_lost()
+        else:
+            group.start_soon(fail)
     assert ["no chunk" in error for error in errors] == [False]
+
+
+async def test_what_has_arrived_before_broken_chunks_is_read_first() -> None:
+    found = await response()
+    found.pushed.check()
+    async with Waiting(found) as waiting:
+        found.wire.arrives(chunk(found.refused) + b"no chunk\r\n")
+        await checkpoint()
+        await checkpoint()
+        assert (found.taken, waiting.is_over) == ([found.refused], True)
+    with pytest.raises(OSError, match="HttpProcessingError"):
+        found.pushed.check()
+    found = await response()
+    found.wire.arrives(chunk(b"one") + b"no chunk\r\n")
+    found.pushed.check()
+    assert found.content.read_nowait() == b"one"
+    await found.pushed.wait(3)
+    with pytest.raises(OSError, match="HttpProcessingError"):
+        found.pushed.check()
 
 
 @pytest.mark.parametrize("happens", [is_ended, is_lost])

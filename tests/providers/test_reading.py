@@ -171,22 +171,29 @@ async def test_bedrocks_binary_frames_are_split_by_the_sdk() -> None:
 
 
 class Pushed:
-    """What pushes *pieces* as soon as the task waits for them."""
+    """What pushes *pieces* as soon as the task waits for them. An error among them is the
+    connection's, after what was pushed before.
+    """
 
-    def __init__(self, pieces: list[bytes], take: Callable[[bytes], bool]) -> None:
+    def __init__(self, pieces: list[Any], take: Callable[[bytes], bool]) -> None:
         self._pieces = pieces
         self._take = take
 
     async def wait(self, _read: int) -> None:
         await anyio.lowlevel.checkpoint()
-        while self._pieces and self._take(self._pieces.pop(0)):
-            pass
+        while self._pieces and isinstance(self._pieces[0], bytes):
+            if not self._take(self._pieces.pop(0)):
+                break
+
+    def check(self) -> None:
+        if self._pieces and isinstance(self._pieces[0], OSError):
+            raise self._pieces[0]
 
 
 @pytest.fixture
-def pushed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def pushed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Bytes that a stream pushes, after the first piece that is read from it."""
-    pieces: list[bytes] = []
+    pieces: list[Any] = []
     monkeypatch.setattr(reading_module, "find_pushed_bytes", lambda _, take: Pushed(pieces, take))
     return pieces
 
@@ -204,7 +211,7 @@ def small(accepted: list[StreamEvent]) -> Callable[[StreamEvent], bool]:
 
 
 async def test_pushed_events_are_offered_in_order_and_those_that_are_refused_are_yielded(
-    pushed: list[bytes],
+    pushed: list[Any],
 ) -> None:
     pushed += [b"data: 2\n\ndata", b": 3\n\ndata: 40\n\ndata: 5\n\n", b"data: 6\n\n"]
     accepted: list[StreamEvent] = []
@@ -215,7 +222,7 @@ async def test_pushed_events_are_offered_in_order_and_those_that_are_refused_are
     assert yielded == [*map(BlockStopped, (1, 40, 5, 7)), ReplyEnded("end_turn")]
 
 
-async def test_pushed_bytes_that_cannot_be_read_break_the_stream(pushed: list[bytes]) -> None:
+async def test_pushed_bytes_that_cannot_be_read_break_the_stream(pushed: list[Any]) -> None:
     pushed += [b"data: 2\n\ndata: nonsense\n\ndata: 3\n\n"]
     accepted: list[StreamEvent] = []
     stream, yielded = Stream("1", "7", "end"), []
@@ -229,7 +236,21 @@ async def test_pushed_bytes_that_cannot_be_read_break_the_stream(pushed: list[by
     assert (stream.closed, stream.unwound) == (1, True)
 
 
-async def test_nothing_is_pushed_that_nobody_accepts(pushed: list[bytes]) -> None:
+async def test_events_that_came_before_the_connection_was_lost_are_yielded_before_its_error(
+    pushed: list[Any],
+) -> None:
+    pushed += [b"data: 40\n\ndata: 41\n\n", OSError("lost")]
+    stream, yielded = Stream("1", "7"), []
+    events = reading(stream)
+    events.push_to(lambda event: False)
+    with pytest.raises(ProviderError, match="lost"):
+        async for event in events:
+            yielded.append(event)
+    assert yielded == [*map(BlockStopped, (1, 40, 41))]
+    assert (stream.closed, stream.unwound) == (1, True)
+
+
+async def test_nothing_is_pushed_that_nobody_accepts(pushed: list[Any]) -> None:
     pushed += [b"data: 2\n\n"]
     events = [event async for event in reading(Stream("1", "end"))]
     assert events == [BlockStopped(1), ReplyEnded("end_turn")]
@@ -366,7 +387,7 @@ class OneStreamOfDeltas(OneStream):
         return events
 
 
-async def test_a_pushed_delta_of_no_block_fails_the_turn(pushed: list[bytes]) -> None:
+async def test_a_pushed_delta_of_no_block_fails_the_turn(pushed: list[Any]) -> None:
     pushed += [b"data: 2\n\n"]
     stream = Stream("1", 1000.0)
     async with SessionManager(provider=OneStreamOfDeltas(stream)) as manager:
@@ -378,7 +399,7 @@ async def test_a_pushed_delta_of_no_block_fails_the_turn(pushed: list[bytes]) ->
 
 
 async def test_an_error_while_a_pushed_delta_is_shown_ends_the_reply_and_is_not_the_providers(
-    pushed: list[bytes],
+    pushed: list[Any],
 ) -> None:
     pushed += [b"data: 1\n\n"]
     stream, shown = Stream("1", 1000.0), []
