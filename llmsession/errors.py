@@ -804,11 +804,14 @@ def refusing(check: Callable[P, T]) -> Callable[P, T]:
 def contained_in_task(error: BaseException) -> Exception:
     """*error*, which somebody's code raised after it had waited, as ``contained`` gives it.
 
-    The cancellation of this task is raised on, by a scope of anyio's or by ``Task.cancel``. One
-    that the code raised by itself is not: it let a cancelled scope of its own out, or raised the
-    exception of another event loop.
+    The cancellation of this task is raised on, by a scope of anyio's or by ``Task.cancel``, also as
+    a group, which a nursery of trio's makes of it. One that the code raised by itself is not: it
+    let a cancelled scope of its own out, or raised the exception of another event loop.
     """
-    is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+    kind = anyio.get_cancelled_exc_class()
+    is_cancellation = isinstance(error, kind) or (
+        isinstance(error, BaseExceptionGroup) and error.split(kind)[1] is None
+    )
     if is_cancellation and (_is_in_cancelled_scope() or _requests_to_cancel()):
         raise error
     return contained(error)

@@ -9,11 +9,12 @@ from typing import Any
 import anyio
 import pytest
 import structlog
+import trio
 
-from llmsession import ProviderError, Tool
+from llmsession import InterruptResult, ProviderError, Tool
 from llmsession.testing.scripted import Script, ScriptedProvider, ScriptedReply, call, say, think
 from llmsession.turns.request import Request, StepTag
-from llmsession.turns.stream import BlockStopped, StreamEvent
+from llmsession.turns.stream import BlockStopped, ReplyEnded, StreamEvent
 from tests.session.actors import Quick, SwallowingCancellation, in_tool, stage
 
 SECRET = "xyzzy"
@@ -100,6 +101,30 @@ async def test_a_providers_bug_is_logged_with_its_traceback() -> None:
         await on.outcome("go")
     (entry,) = [e for e in entries if e["event"] == "provider.crashed"]
     assert isinstance(entry["exc_info"], ZeroDivisionError)
+
+
+class Connecting(ScriptedProvider):
+    """Its streams wait in a nursery, as trio opens a connection. Both cancellations are raised, as
+    a group.
+    """
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+        yield ReplyEnded("end_turn")
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
+async def test_an_interrupt_of_a_provider_that_waits_in_a_nursery_is_no_bug_of_the_provider() -> (
+    None
+):
+    logger, entries = recorder()
+    async with stage(provider=Connecting([]), logger=logger) as on:
+        await on.session.send("go")
+        await anyio.sleep(1)
+        assert (await on.session.interrupt()).result is InterruptResult.ABORTED
+    assert "provider.crashed" not in [entry["event"] for entry in entries]
 
 
 class EndingWithTheGrace(ScriptedProvider):
