@@ -52,40 +52,41 @@ class PushedBytes(asyncio.Protocol):
         self._heard_at = 0.0
         self._taken = 0
         """How many bytes of the response were read, here and by the task."""
+        self._is_refused = False
         self._waiter: asyncio.Future[None] = self._loop.create_future()
 
-    async def wait(self, read: int) -> None:
-        """Take the bytes that arrive, until the task has to read on: at the end of the response, if
-        it breaks, after *take* has returned False, if more than ``MAX_PUSHED_BYTES`` arrive, and
-        when it was silent for half of aiohttp's read timeout. Then aiohttp watches the other half.
+    async def wait(self, read: int) -> bool:
+        """Take the bytes that arrive. Returns True as soon as *take* has returned False: call it
+        again after what *take* has left. Returns False if the task has to read on: at the end of
+        the response, if it breaks, if more than ``MAX_PUSHED_BYTES`` arrive, and when it was silent
+        for half of aiohttp's read timeout. Then aiohttp watches the other half.
 
         The task has read *read* bytes since the last wait. Cancellable: then no byte is taken any
-        more.
+        more. Raises OSError if nothing is left to read, and the connection has ended in a way that
+        aiohttp tells no reader.
         """
         self._taken += read
-        if (
+        self._is_refused = False
+        if not (
             self._needs_reading()
             or self._transport.is_closing()
             or self._transport.get_protocol() is not self._protocol
         ):
-            return
-        self._waiter = self._loop.create_future()
-        self._begin()
-        try:
-            await self._waiter
-        finally:
-            self._end()
-
-    def check(self) -> None:
-        """Raise OSError if nothing is left to read, and the connection has ended in a way that
-        aiohttp tells no reader. Call it after ``wait``, once what *take* has left is processed.
-        """
+            self._waiter = self._loop.create_future()
+            self._begin()
+            try:
+                await self._waiter
+            finally:
+                self._end()
+            if self._is_refused:
+                return True
         error = self._protocol.exception()
         is_lost = error is not None or self._protocol.transport is None
         if is_lost and not self._needs_reading():
             # After broken chunks, or if its client was closed, aiohttp would let a reader wait. The
             # text of its error may quote the reply.
             raise ConnectionAbortedError(f"the connection was closed: {type(error).__name__}")
+        return False
 
     def _needs_reading(self) -> bool:
         content = self._content
@@ -143,7 +144,8 @@ class PushedBytes(asyncio.Protocol):
         self._taken += len(received)
         # Reading may let aiohttp go on with bytes that it has held back.
         is_all = content.total_bytes == self._taken and not content.is_eof()
-        if not self._context.run(self._take, received) or not is_all:
+        self._is_refused = not self._context.run(self._take, received)
+        if self._is_refused or not is_all:
             self._wake()
 
     def eof_received(self) -> None:

@@ -183,10 +183,11 @@ class _Reading:
                 for event in self._parse(piece):
                     yield event
                 if pushed is not None:
-                    await pushed.wait(len(piece))
-                    for event in self._left:
-                        yield event
-                    pushed.check()
+                    read = len(piece)
+                    while await pushed.wait(read):
+                        for event in self._left:
+                            yield event
+                        read = 0
             for event in reader.finish():
                 yield event
         except Exception as error:

@@ -103,6 +103,7 @@ class Waiting:
         self._found = found
         self._read = read
         self.is_over = False
+        self.is_refused = False
 
     async def __aenter__(self) -> Waiting:
         self._group = await anyio.create_task_group().__aenter__()
@@ -112,7 +113,7 @@ class Waiting:
         return self
 
     async def _wait(self) -> None:
-        await self._found.pushed.wait(self._read)
+        self.is_refused = await self._found.pushed.wait(self._read)
         self.is_over = True
 
     def cancel(self) -> None:
@@ -200,6 +201,7 @@ async def test_the_task_is_woken_and_aiohttp_has_its_connection_back_by_then(
         await checkpoint()
         await checkpoint()
         assert waiting.is_over
+        assert waiting.is_refused == (happens is is_refused)
 
 
 async def test_what_is_too_much_at_once_is_there_for_the_task() -> None:
@@ -239,9 +241,8 @@ async def test_a_connection_of_whose_end_aiohttp_says_nothing_is_an_error_too(
     found, errors = await response(), []
 
     async def fail() -> None:
-        await found.pushed.wait(0)
         with pytest.raises(OSError, match="the connection was closed: ") as raised:
-            found.pushed.check()
+            await found.pushed.wait(0)
         errors.append(str(raised.value))
 
     async with anyio.create_task_group() as group:
@@ -261,21 +262,19 @@ async def test_a_connection_of_whose_end_aiohttp_says_nothing_is_an_error_too(
 
 async def test_what_has_arrived_before_broken_chunks_is_read_first() -> None:
     found = await response()
-    found.pushed.check()
     async with Waiting(found) as waiting:
         found.wire.arrives(chunk(found.refused) + b"no chunk\r\n")
         await checkpoint()
         await checkpoint()
-        assert (found.taken, waiting.is_over) == ([found.refused], True)
+        assert (found.taken, waiting.is_refused) == ([found.refused], True)
     with pytest.raises(OSError, match="HttpProcessingError"):
-        found.pushed.check()
+        await found.pushed.wait(0)
     found = await response()
     found.wire.arrives(chunk(b"one") + b"no chunk\r\n")
-    found.pushed.check()
+    assert not await found.pushed.wait(0)
     assert found.content.read_nowait() == b"one"
-    await found.pushed.wait(3)
     with pytest.raises(OSError, match="HttpProcessingError"):
-        found.pushed.check()
+        await found.pushed.wait(3)
 
 
 @pytest.mark.parametrize("happens", [is_ended, is_lost])

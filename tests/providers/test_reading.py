@@ -179,15 +179,14 @@ class Pushed:
         self._pieces = pieces
         self._take = take
 
-    async def wait(self, _read: int) -> None:
+    async def wait(self, _read: int) -> bool:
         await anyio.lowlevel.checkpoint()
-        while self._pieces and isinstance(self._pieces[0], bytes):
-            if not self._take(self._pieces.pop(0)):
-                break
-
-    def check(self) -> None:
-        if self._pieces and isinstance(self._pieces[0], OSError):
-            raise self._pieces[0]
+        while self._pieces:
+            if isinstance(piece := self._pieces.pop(0), OSError):
+                raise piece
+            if not self._take(piece):
+                return True
+        return False
 
 
 @pytest.fixture
@@ -248,6 +247,16 @@ async def test_events_that_came_before_the_connection_was_lost_are_yielded_befor
             yielded.append(event)
     assert yielded == [*map(BlockStopped, (1, 40, 41))]
     assert (stream.closed, stream.unwound) == (1, True)
+
+
+async def test_after_refused_events_more_is_pushed_before_the_task_reads(pushed: list[Any]) -> None:
+    pushed += [b"data: 40\n\n", b"data: 2\n\n", b"data: 50\n\n"]
+    seen: list[StreamEvent] = []
+    events = reading(Stream("1", "7", "end"))
+    events.push_to(small(seen))
+    async for event in events:
+        seen.append(event)
+    assert seen == [*map(BlockStopped, (1, 40, 2, 50, 7)), ReplyEnded("end_turn")]
 
 
 async def test_nothing_is_pushed_that_nobody_accepts(pushed: list[Any]) -> None:
