@@ -342,6 +342,11 @@ a plan leaves the view's version (rule 9)
 
 PROJECTION = read_mutants(r"""
 in compaction/view/projection.py, by compaction/view/test_projection.py
+an injected text parts a search of the provider from its result (invariant 4)
+    - return position + bool(open_calls)
+    + return position
+    compaction/view/test_projection_of_views.py
+    test_a_text_never_parts_a_search_of_the_provider_from_its_result
 a clock is in the request (invariant 10)
     - system=_system(frame.system, view),
     + system=f"{_system(frame.system, view)} {__import__('time').time_ns()}",

@@ -30,7 +30,8 @@ from llmsession.turns.blocks import (
     text_block,
 )
 from llmsession.turns.messages import Message
-from llmsession.turns.records import PrefixSummary
+from llmsession.turns.records import Injected, PrefixSummary
+from llmsession.turns.reply import may_run_server_tools, open_server_calls
 from llmsession.turns.request import Frame, Profile, Request, RequestMessage
 
 from .provider_blocks import is_sent_as_block, message_from_block
@@ -43,6 +44,7 @@ __all__ = [
     "block_facts",
     "form_of",
     "joined",
+    "place_of",
     "project",
     "render",
     "request_of",
@@ -308,21 +310,54 @@ def _system(system: str | None, view: View) -> str | None:
 
 
 def _notes(view: View, messages: Sequence[Message]) -> dict[int, str]:
-    """The injected texts by position.
-
-    A text stands at the first shown message at the earliest, and never between calls and their
-    results.
-    """
+    """The injected texts by position, without those that wait for the rest of a reply."""
     notes: dict[int, str] = {}
     for item in view.injected:
-        if 0 <= item.at <= len(messages):
-            position = max(item.at, view.start)
-            # Moving it behind the results keeps them directly after their calls.
-            if position < len(messages) and messages[position].tool_results:
-                position += 1
+        if item.at >= 0:
+            position = place_of(item, view, messages)
             earlier = f"{notes[position]}\n\n" if position in notes else ""
             notes[position] = earlier + item.text
     return notes
+
+
+def place_of(item: Injected, view: View, messages: Sequence[Message]) -> int:
+    """The position of the message before which *item* stands. More than the number of messages if
+    it is not shown yet: it waits for the rest of a reply, or there are fewer messages.
+
+    It stands at the first shown message at the earliest, and never between calls and their results,
+    neither the caller's nor the provider's own: the provider goes on with a reply as it was, and
+    its result may come behind the results of the caller.
+    """
+    position, end = max(item.at, view.start), len(messages)
+    if position > end:
+        return position
+    open_calls = _open_calls(messages, position)
+    while position < end and (messages[position].tool_results or open_calls):
+        open_calls = _open_after(messages[position], open_calls)
+        position += 1
+    return position + bool(open_calls)
+
+
+def _open_calls(messages: Sequence[Message], end: int) -> frozenset[bytes]:
+    """The calls of the provider's own tools that are open at the position *end*."""
+    start = end
+    while start > 0 and (messages[start - 1].is_assistant or messages[start - 1].tool_results):
+        start -= 1
+    calls: frozenset[bytes] = frozenset()
+    for message in messages[start:end]:
+        calls = _open_after(message, calls)
+    return calls
+
+
+def _open_after(message: Message, calls: frozenset[bytes]) -> frozenset[bytes]:
+    """The provider's calls that are open after *message*, if *calls* are before it. They are open
+    only within a turn: a user message without results begins a new one.
+    """
+    if not message.is_assistant:
+        return calls if message.tool_results else frozenset()
+    if not may_run_server_tools(message.body):
+        return calls
+    return open_server_calls(split_blocks(message.body), calls)
 
 
 def _opening(prefix_summary: PrefixSummary, in_block: bool) -> Iterator[RequestMessage]:

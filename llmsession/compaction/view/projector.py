@@ -14,6 +14,7 @@ from .projection import (
     block_facts,
     form_of,
     joined,
+    place_of,
     render,
     request_of,
     shown_messages,
@@ -61,6 +62,8 @@ class Projector:
         """The parts of the last message of the last projection. A neighbour may still be joined to
         it.
         """
+        self._has_late_text = False
+        """Was an injected text the last thing, or not shown yet?"""
 
     def project(
         self, messages: Sequence[Message], view: View, profile: Profile, frame: Frame
@@ -97,6 +100,10 @@ class Projector:
                     closed.append(self._joined(run, earlier_joins))
                 run = [part]
         self._closed, self._open, self._last = closed, run, inputs
+        texts = inputs.view.injected  # none, nearly always
+        self._has_late_text = bool(texts) and any(
+            place_of(text, inputs.view, messages) >= inputs.length for text in texts
+        )
         return (*closed, self._joined(run, earlier_joins)) if run else ()
 
     def _reusable(self, inputs: _Inputs) -> int:
@@ -104,8 +111,8 @@ class Projector:
 
         How a message is shown depends only on the view and on its position. So a longer history
         under the same view begins with what was sent before. There is one exception: a text that
-        was injected behind the last message does not stay the last thing. Messages that the view
-        does not show are not compared: there may be any number of them.
+        was injected behind the last message does not stay the last thing, or was not shown yet.
+        Messages that the view does not show are not compared: there may be any number of them.
         """
         last, view = self._last, inputs.view
         if last is None or not (view is last.view or view.is_like(last.view)):
@@ -113,7 +120,7 @@ class Projector:
         if inputs.merges_roles is not last.merges_roles or inputs.in_block is not last.in_block:
             return 0
         length = last.length
-        if view.injected and any(item.at + 1 >= length for item in view.injected):
+        if self._has_late_text:
             return 0
         is_longer = length <= inputs.length
         is_same = is_longer and shared_prefix(last.shown, inputs.shown) == len(last.shown)

@@ -16,7 +16,16 @@ from llmsession.compaction.view.view import View, text_key
 from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile, Request
-from tests.compaction.conversations import FRAME, Talk, call_block, result_block, sent, talk
+from tests.compaction.conversations import (
+    FRAME,
+    Talk,
+    call_block,
+    result_block,
+    sent,
+    talk,
+    text,
+)
+from tests.compaction.requests import FOUND, SEARCH
 
 MERGED = Profile()
 APART = Profile(merges_roles=False)
@@ -118,3 +127,31 @@ def test_a_text_between_messages_never_parts_calls_from_their_results(
     assert check_request(request, profile) == ()
     assert request.system == "be brief\n\nin the system text"
     assert request.encode().count(b"a reminder") == 1
+
+
+@both
+@pytest.mark.parametrize("at", range(9))
+def test_a_text_never_parts_a_search_of_the_provider_from_its_result(
+    profile: Profile, at: int
+) -> None:
+    built = searching()
+    view = View(injected=(Injected(at, "a reminder"),))
+    shown = []
+    for end in range(at, len(built.messages) + 1):
+        messages = built.messages[:end]
+        if check_request(project(messages, View(), profile, TOOLS), profile) == ():
+            request = project(messages, view, profile, TOOLS)
+            assert check_request(request, profile) == ()
+            shown.append(request.encode().count(b"a reminder"))
+    assert shown == sorted(shown)
+    assert shown[-1] == 1
+
+
+def searching() -> Talk:
+    """A search is answered behind a call of the caller's, and another one after a pause."""
+    built = talk(1).ask()
+    built.add("assistant", [SEARCH, call_block("c9")])
+    built.add("user", [result_block("c9", "x")])
+    built.add("assistant", [FOUND, {**SEARCH, "id": "srv2"}])
+    built.add("assistant", [{**FOUND, "tool_use_id": "srv2"}, text("found")])
+    return built.ask()

@@ -18,6 +18,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile, Request
 from tests.compaction.conversations import FRAME, Talk, sent, talk, text
+from tests.compaction.requests import FOUND, SEARCH
 
 PROFILE = Profile()
 TAKES_SUMMARIES = Profile(provider_edits=frozenset({"compact"}), compacts_on_demand=True)
@@ -84,8 +85,10 @@ def test_a_projector_forgets_messages_that_are_not_shown_any_more() -> None:
 
 def grow(draws: st.DataObject, built: Talk) -> None:
     """A turn, a step of one or a reply more. Ids are by position: after a cut they come again."""
-    kind = draws.draw(st.sampled_from(["ask", "step", "step", "reply"]))
-    if kind == "ask":
+    kind = draws.draw(st.sampled_from(["ask", "step", "step", "reply", "search", "find"]))
+    if kind in ("search", "find"):
+        built.add("assistant", [SEARCH if kind == "search" else FOUND])
+    elif kind == "ask":
         built.ask(draws.draw(st.sampled_from(["go on", " ", "look"])))
     elif kind == "step":
         outputs = draws.draw(st.lists(st.sampled_from(["", "x" * 99, "y"]), min_size=1, max_size=2))
@@ -139,7 +142,7 @@ def test_any_life_of_a_conversation_is_projected_with_a_cache_as_without() -> No
     reach: Counter[str] = Counter()
 
     # A failure is not made smaller, which takes half a minute: a mutant has less.
-    @settings(derandomize=True, max_examples=60, deadline=None, phases=[Phase.generate])
+    @settings(derandomize=True, max_examples=80, deadline=None, phases=[Phase.generate])
     @given(st.data())
     def live(draws: st.DataObject) -> None:
         built, view, projector = talk(1, "x"), View(), Projector()
