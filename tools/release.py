@@ -178,12 +178,12 @@ class Release:
 
     def _try_wheel(self, wheel: Path) -> None:
         """In an empty environment: the quickstart, then the command."""
-        from tests.test_packaging import QUICKSTART, Environment
+        from tests.test_packaging import PRINTED, QUICKSTART, Environment
 
         _say("the wheel in an empty environment")
         with tempfile.TemporaryDirectory() as scratch:
             environment = Environment(Path(scratch), wheel)
-            if environment.passes(QUICKSTART) != "Hello from a script. 2\n":
+            if environment.passes(QUICKSTART) != PRINTED:
                 raise Stopped("the quickstart of README.md prints something else")
             environment.becomes("cli")
             said = environment.run("-m", "llmsession", "--version").stdout
