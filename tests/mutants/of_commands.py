@@ -263,7 +263,7 @@ a turn that is stopped does not cancel its work (invariant 8)
     -             work.cancel()
     -         if not run.works:
     +         if not run.works:
-    test_an_interrupt_stops_a_reply_that_streams_at_once
+    test_an_interrupt_of_cooperative_work_does_not_wait_for_the_grace
 a turn's work is not let go after its grace (rule 8)
     -         for work in run.works.values():
     -             work.abandon()

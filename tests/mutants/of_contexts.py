@@ -397,7 +397,7 @@ a cached message stands for another of its id (invariant 10)
     + if entry is None:
     test_any_life_of_a_conversation_is_projected_with_a_cache_as_without
 a cached projection is continued behind an injected text (invariant 10)
-    - if view.injected and any(item.at + 1 >= length for item in view.injected):
+    - if self._has_late_text:
     + if False:
     test_any_life_of_a_conversation_is_projected_with_a_cache_as_without
 

@@ -300,7 +300,7 @@ in session/log/history_cuts.py, by session/log/test_forget.py
 a reply without content is taken for a forgotten turn (invariant 1)
     - users = (message for message in history if message.is_user)
     + users = history
-    test_a_fork_forgets_nothing_for_a_reply_that_lost_all_its_blocks
+    test_a_fork_forgets_no_more_for_a_reply_that_lost_all_its_blocks
 
 in session/log/erasing.py, by session/log/test_forget.py
 what was to be purged stays in the log (docs/explanation/security.md)

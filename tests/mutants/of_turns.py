@@ -61,7 +61,7 @@ a new step keeps the retries of the last (rule 2)
     - attempt=1, retries=0, overflows=0,
     + attempt=1, overflows=0,
     turns/test_machine_lives.py
-    test_the_machine_does_what_the_oracle_expects
+    test_seeded_lives_end_and_reach_the_deep_states
 a retry is not counted (rule 2)
     - retries=turn.retries + 1)
     + retries=turn.retries)

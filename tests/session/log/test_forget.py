@@ -427,18 +427,6 @@ async def test_a_fork_of_a_fork_of_which_turns_were_forgotten_sends_no_void_thin
         await same_as_its_log(on, second)
 
 
-async def test_a_fork_forgets_nothing_for_a_reply_that_lost_all_its_blocks() -> None:
-    search = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
-    script = ["one", search.stopping("max_tokens"), search.stopping("end_turn"), "four"]
-    async with stage(script) as on:
-        await on.say("first")
-        await on.outcome("second")
-        await on.outcome("third")
-        fork = await on.session.fork(session_id="f")
-        assert fork.conversation() == on.session.conversation()
-        assert await (await fork.send("go on")).text() == "four"
-
-
 async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> None:
     async with stage(["one", "two"]) as on:
         await on.say("first", "second")
@@ -449,6 +437,20 @@ async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> 
         fork = await on.manager.open("f")
         assert [m.text for m in fork.conversation()] == ["second", "two"]
         await same_as_its_log(on, fork)
+
+
+async def test_a_fork_forgets_no_more_for_a_reply_that_lost_all_its_blocks() -> None:
+    search = block({"type": "server_tool_use", "id": "srv", "name": "web", "input": {}})
+    async with stage(["one", search.stopping("end_turn"), "three"]) as on:
+        await on.say("first")
+        await on.outcome("second")
+        upto = live_state(on.session).committed_at[2]
+        await on.session.forget(2)
+        lease = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
+        await on.store.release(lease)
+        fork = await on.manager.open("f")
+        assert [m.text for m in fork.conversation()] == ["second", ""]
+        assert await (await fork.send("go on")).text() == "three"
 
 
 # Failures between the two steps.
