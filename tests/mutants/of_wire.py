@@ -89,7 +89,7 @@ a client whose answers nobody reads is read on (rule 10)
     +             and self._backlog.has_room
     +             and self._adm
     transport/server/test_service.py
-    test_answers_that_nobody_reads_stop_the_reading_of_commands
+    test_a_command_that_is_answered_at_once_is_not_read_before_its_answer_has_room
 a client makes more sessions than it may use (docs/reference/configuration.md)
     -         if is_new:
     -             self._check_sessions()
@@ -174,7 +174,7 @@ any number of commands a second is taken (docs/reference/configuration.md)
     -             raise
     +         if False:
     +             raise
-    test_too_many_commands_a_second_are_refused_with_a_hint
+    test_the_first_command_beyond_its_rate_is_refused_too
 any number of open turns is taken (docs/reference/configuration.md)
     -             if self._open_turns >= limit:
     +             if False:

@@ -83,6 +83,16 @@ async def test_too_many_commands_a_second_are_refused_with_a_hint() -> None:
         assert all(hint is not None and 0 < hint <= 0.2 for hint in hints)
 
 
+async def test_the_first_command_beyond_its_rate_is_refused_too() -> None:
+    async with place_at("unix", limits=Limits(commands_per_s=0.01)) as place:
+        client: Any = SimpleNamespace(
+            rate_key=object(), slow_down=lambda pause_s: None, open_requests=1
+        )
+        place.service.admission.check(client, w.Status(id=1, session="s"))
+        with pytest.raises(Overloaded):
+            place.service.admission.check(client, w.Status(id=2, session="s"))
+
+
 async def test_hosts_of_a_cluster_share_the_rate_of_a_tenant_and_not_that_of_a_connection() -> None:
     async with place_at("unix", limits=Limits(commands_per_s=8.0)) as place:
         admission, names = place.service.admission, itertools.count()
@@ -263,6 +273,18 @@ async def test_answers_that_nobody_reads_stop_the_reading_of_commands(tmp_path: 
         peer.transport.resume_reading()
         replies = [await peer.hear() for _ in range(2000)]
         assert [reply.id for reply in replies if isinstance(reply, w.Reply)] == list(range(2000))
+
+
+async def test_a_command_that_is_answered_at_once_is_not_read_before_its_answer_has_room(
+    tmp_path: Path,
+) -> None:
+    script = lambda request, tag: "hello"  # noqa: E731
+    async with stopped_peers(tmp_path, script, 300_000) as (service, _, (peer,)):
+        frame = b'{"type":"status","id":%d,"session":"s"}' + b" " * 1000 + b"\n"
+        peer.writer.write(b"".join(frame % number for number in range(2000)))
+        await until(lambda: service.statistics().outgoing_bytes > 60_000)
+        assert service.statistics().open_requests == 0
+        assert service.statistics().commands < 2000
 
 
 # Its end.
