@@ -174,5 +174,6 @@ async def first(events: AsyncIterable[Event], kind: type[T]) -> T:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until *condition* holds; a real event loop is asked again and again."""
-    while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
-        await asyncio.sleep(0.002)
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
+            await asyncio.sleep(0.002)

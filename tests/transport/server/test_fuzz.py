@@ -18,7 +18,7 @@ from llmsession.session.manager import runtime_of
 from llmsession.transport import Limits, Service
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.framing import decode_from_server
-from tests.transport.places import CONFIG, serving, until
+from tests.transport.places import CONFIG, PATIENCE_S, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
 
@@ -41,11 +41,12 @@ class Raw:
         await self.writer.drain()
 
     async def hear(self) -> w.FromServer:
-        while True:
-            line = await self.reader.readuntil(b"\n")
-            message = decode_from_server(line)
-            if not isinstance(message, w.Ping):
-                return message
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                line = await self.reader.readuntil(b"\n")
+                message = decode_from_server(line)
+                if not isinstance(message, w.Ping):
+                    return message
 
     async def hear_a(self, kind: type[M]) -> M:
         """The next message, which must be of *kind*."""
@@ -222,8 +223,7 @@ async def test_a_peer_that_leaves_at_once_is_done_as_it_said(tmp_path: Path) -> 
             await runtime_of(on.service.manager).evict_idle()
             await peer.say(b'{"type":"send","id":1,"session":"s","content":"bye"}\n')
         session = await on.service.manager.open("s")
-        async with asyncio.timeout(100):
-            await until(lambda: len(session.conversation()) == 2)
+        await until(lambda: len(session.conversation()) == 2)
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"type":"hel', HELLO, HELLO + b'{"type":"st'])
