@@ -232,7 +232,7 @@ def run() -> list[Row]:
             medians.append((percentile(mine, 0.5), percentile(theirs, 0.5)))
             tails.append((percentile(mine, 0.99), percentile(theirs, 0.99)))
     return [
-        _row("delta over HTTP to one subscriber, CPU", alone, "us", 1.0, 0.6),
+        _row("delta over HTTP to one subscriber, CPU", alone, "us", 1.0, 0.75),
         _row("the bytes of the SDK's response alone, read and dropped", http, "us", 1.0, None),
         _row("the same, with its share of a turn of 120 deltas", in_replies, "us", 1.0, 1.5),
         _row("interrupt p50, 1,000 streams over HTTP", medians, "ms", 1000.0, None),
