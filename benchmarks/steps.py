@@ -21,7 +21,7 @@ from llmsession.turns.request import Profile
 
 __all__ = ["conversation", "run"]
 
-BOUNDS = {200: 10.0, 2_000: 3.0}
+BOUNDS = {200: 5.0, 2_000: 3.0}
 """Most times the bare cost, by messages: what grows with them has to stay near the bare cost."""
 ROUNDS = 7
 STEPS = 100

@@ -42,7 +42,7 @@ CALL_ENDS: tuple[StreamEvent, ...] = (
     BlockStopped(0),
     ReplyEnded("tool_use", None),
 )
-MAX_TRIVIAL, MAX_CALLS = 6.0, 7.0
+MAX_TRIVIAL, MAX_CALLS = 5.5, 5.0
 Measured: TypeAlias = Callable[[], Awaitable[float]]
 
 
