@@ -169,7 +169,9 @@ class _Acting:
                 for at in range(self._plan.rounds):
                     await self._act(session, f"{self._plan.seed}/{at}")
             except StoreError as error:
-                self._tell(what="failed", session=self._name, committed=error.committed)
+                self._tell(
+                    what="failed", session=self._name, body=str(error), committed=error.committed
+                )
             group.cancel_scope.cancel()
 
     async def _begin(self, manager: SessionManager) -> LLMSession:
