@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from heapq import merge
 
 import apsw
@@ -86,11 +86,19 @@ class Reading:
 
         return min(labels, key=count)
 
+    @contextmanager
+    def _one_snapshot(self) -> Iterator[None]:
+        """What is read inside is all of one moment."""
+        self.db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.db.execute("ROLLBACK")
+
     def unfinished(self, after: str, limit: int, now: float) -> list[SessionRow]:
         """See ``UnfinishedIndex.unfinished``. *now* is in seconds since the epoch."""
         limit = max(0, limit)
-        self.db.execute("BEGIN")
-        try:
+        with self._one_snapshot():
             owners: list[Values] = self.db.execute(
                 "SELECT name, pid, started, host, lease_until FROM owner"
             ).fetchall()
@@ -99,22 +107,17 @@ class Reading:
                 if not still_holds(Owner(*owner), until, taker=NOBODY, now=now):
                     held = self.db.execute(UNFINISHED_HELD, (owner[0], after, limit))
                     found = list(merge(found, held))[:limit]
-        finally:
-            self.db.execute("ROLLBACK")
         return [row_of(values) for values in found]
 
     def read(self, session: str, after: int, limit: int | None) -> list[StoredRecord]:
         """See ``Store.read``."""
-        self.db.execute("BEGIN")
-        try:
+        with self._one_snapshot():
             values = find_sealed_row(self.db, session, self._cipher)
             head, log = values[2], values[-2]
             upto = head if limit is None else min(head, after + limit)
             parts = within(read_segments(self.db, log, head), after + 1, upto)
             records: list[StoredRecord] = []
             damage = self._take(parts, records)
-        finally:
-            self.db.execute("ROLLBACK")
         if damage is not None and not records:
             raise RecordDamaged(session, parts[0].first, damage)
         return records
@@ -163,17 +166,15 @@ class Reading:
 
     def check(self) -> list[str]:
         """See ``Store.check``."""
-        self.db.execute("BEGIN")
         faults: list[str] = []
-        try:
-            faults += self._check_file()
-            if not faults:  # in a damaged file, the checks below would only repeat the same faults
-                faults += self._check_sessions()
-                faults += self._check_large()
-        except apsw.CorruptError as error:
-            faults.append(f"the file is damaged: {error}")
-        finally:
-            self.db.execute("ROLLBACK")
+        with self._one_snapshot():
+            try:
+                faults += self._check_file()
+                if not faults:  # in a damaged file, those below would only repeat the same faults
+                    faults += self._check_sessions()
+                    faults += self._check_large()
+            except apsw.CorruptError as error:
+                faults.append(f"the file is damaged: {error}")
         return faults
 
     def _check_file(self) -> Iterator[str]:
