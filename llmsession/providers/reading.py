@@ -157,7 +157,10 @@ class ReplyStream(AsyncGenerator[StreamEvent, None]):
 
 
 class _Reading:
-    """Reads one reply: in the task that iterates, and in callbacks while it waits."""
+    """Reads one reply: in the task that iterates, and in callbacks while it waits. It does not know
+    the stream that holds its generator: with such a cycle, the garbage collector would have to find
+    a stream that somebody dropped.
+    """
 
     def __init__(
         self, connect: Callable[[], Awaitable[Any]], reader: Reader, failures: Failures

@@ -36,8 +36,6 @@ class ServerSentEvents:
         self._ended_with_return = False
         """Did the last bytes end with a carriage return? A newline after it is no line of its own.
         """
-        self._is_between_events = False
-        """Does an event begin with the next bytes, and not the stream itself?"""
 
     def feed(self, received: bytes) -> list[str]:
         """The data of the events that end in *received*. Events without data are left out.
@@ -47,18 +45,15 @@ class ServerSentEvents:
         """
         events: list[str] = []
         begin, end = 0, len(received)
-        if self._is_between_events and b"\r" not in received and end <= MAX_EVENT_BYTES:
+        is_amid = self._is_first_line or self._line or self._data or self._ended_with_return
+        if not is_amid and b"\r" not in received and end <= MAX_EVENT_BYTES:
             # Splitting a whole event into its lines takes twice as long.
             while begin < end and (event := _WHOLE_EVENT.match(received, begin)):
                 events.append(event[1].decode())
                 begin = event.end()
             if begin == end:
                 return events
-        events += self._split(received[begin:])
-        self._is_between_events = not (
-            self._is_first_line or self._line or self._data or self._ended_with_return
-        )
-        return events
+        return events + self._split(received[begin:])
 
     def _split(self, received: bytes) -> list[str]:
         if self._ended_with_return and received.startswith(b"\n"):
