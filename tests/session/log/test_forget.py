@@ -12,6 +12,7 @@ import pytest
 
 from llmsession import (
     InvalidInput,
+    LLMSession,
     MemoryStore,
     SessionManager,
     SessionMoved,
@@ -29,6 +30,7 @@ from llmsession.turns import records as r
 from tests.session.actors import (
     PATIENCE_S,
     Quick,
+    Stage,
     faulty_stage,
     lasting,
     meanwhile,
@@ -427,14 +429,20 @@ async def test_a_fork_of_a_fork_of_which_turns_were_forgotten_sends_no_void_thin
         await same_as_its_log(on, second)
 
 
+async def half_made_fork(on: Stage) -> LLMSession:
+    """A fork after turn 2, of a session that has forgotten turn 1 since. Its first records were
+    never written."""
+    upto = live_state(on.session).committed_at[2]
+    await on.session.forget(2)
+    lease = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
+    await on.store.release(lease)
+    return await on.manager.open("f")
+
+
 async def test_a_fork_that_was_left_half_made_begins_with_what_is_left_too() -> None:
     async with stage(["one", "two"]) as on:
         await on.say("first", "second")
-        upto = live_state(on.session).committed_at[2]
-        await on.session.forget(2)
-        lease = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
-        await on.store.release(lease)
-        fork = await on.manager.open("f")
+        fork = await half_made_fork(on)
         assert [m.text for m in fork.conversation()] == ["second", "two"]
         await same_as_its_log(on, fork)
 
@@ -444,11 +452,7 @@ async def test_a_fork_forgets_no_more_for_a_reply_that_lost_all_its_blocks() -> 
     async with stage(["one", search.stopping("end_turn"), "three"]) as on:
         await on.say("first")
         await on.outcome("second")
-        upto = live_state(on.session).committed_at[2]
-        await on.session.forget(2)
-        lease = await on.store.fork("s", upto, "f", (await on.store.row("s")).owner)  # type: ignore[arg-type]  # it is held
-        await on.store.release(lease)
-        fork = await on.manager.open("f")
+        fork = await half_made_fork(on)
         assert [m.text for m in fork.conversation()] == ["second", ""]
         assert await (await fork.send("go on")).text() == "three"
 

@@ -63,6 +63,14 @@ async def copied(store: SqliteStore) -> None:
     await store._writer.run(lambda _: None, alone=True)
 
 
+async def fill_and_copy(store: SqliteStore, times: int) -> None:
+    """Append 10 records, about 40 pages, and let them be copied; so many times."""
+    lease = await store.create("s", ANN)
+    for _ in range(times):
+        lease = await fill(store, lease, 10)
+        await copied(store)
+
+
 def files_in(folder: Path) -> dict[str, int]:
     """The files in *folder*, and how many pages each has."""
     return {file.name: file.stat().st_size // PAGE_BYTES for file in folder.iterdir()}
@@ -70,10 +78,7 @@ def files_in(folder: Path) -> dict[str, int]:
 
 @pytest.mark.usefixtures("few_pages")
 async def test_the_wal_begins_anew_before_it_grows_much(tmp_path: Path, store: SqliteStore) -> None:
-    lease = await store.create("s", ANN)
-    for _ in range(40):
-        lease = await fill(store, lease, 10)
-        await copied(store)
+    await fill_and_copy(store, 40)
     assert files_in(tmp_path)["s.db-wal"] < 200  # of the 1,000 and more that were written
     assert len(await store.read("s")) == 400
 
@@ -82,10 +87,7 @@ async def test_the_wal_of_small_commits_hardly_grows(
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SMALL_PASS_BYTES", 30 * PAGE_BYTES)
-    lease = await store.create("s", ANN)
-    for _ in range(20):
-        lease = await fill(store, lease, 10)  # about 40 pages
-        await copied(store)
+    await fill_and_copy(store, 20)
     assert files_in(tmp_path)["s.db-wal"] < 100
     assert len(await store.read("s")) == 200
 
