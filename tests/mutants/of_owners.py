@@ -322,6 +322,14 @@ a commit of SQLite is not synced to the disk (invariant 5)
     + ("synchronous", "NORMAL"),
     test_commits_are_synchronous_and_in_a_wal
 
+in store/sqlite/schema.py, by store/sqlite/test_file.py
+a file that another process makes just now is another program's (docs/how-to/keep-sessions.md)
+    -     has_tables = _number(db, "SELECT count(*) FROM sqlite_schema") > 0
+    -     made_by = _number(db, "PRAGMA application_id")
+    +     made_by = _number(db, "PRAGMA application_id")
+    +     has_tables = _number(db, "SELECT count(*) FROM sqlite_schema") > 0
+    test_another_process_may_make_the_file_at_any_moment
+
 in store/row_seals.py, by store/test_row_seals.py
 a row of an encrypted store may be swapped for another's (docs/explanation/security.md)
     - if not _fits(seal_origin(cipher, session, place, parent, parts), origin):

@@ -147,11 +147,16 @@ class Foreign(Exception):
 
 
 def is_empty(db: apsw.Connection) -> bool:
-    """Is there nothing in the database yet? Raises Foreign if it belongs to another program."""
+    """Is there nothing in the database yet? Raises Foreign if it belongs to another program.
+
+    Outside of a transaction another process may make the tables at any moment. So whose they are is
+    read after them: if they are ours, the mark is there, too.
+    """
+    has_tables = _number(db, "SELECT count(*) FROM sqlite_schema") > 0
     made_by = _number(db, "PRAGMA application_id")
     if made_by == APPLICATION_ID:
         return False
-    if made_by or _number(db, "SELECT count(*) FROM sqlite_schema"):
+    if made_by or has_tables:
         raise Foreign
     return True
 

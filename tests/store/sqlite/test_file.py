@@ -15,7 +15,12 @@ import pytest
 from llmsession.errors import InvalidConfig, StoreError
 from llmsession.store import Appended, Lease, SqliteStore, StoredRecord, this_process
 from llmsession.store.sqlite import file as module
-from llmsession.store.sqlite.file import PAGE_BYTES, check_sqlite, has_wal_reset_fault
+from llmsession.store.sqlite.file import (
+    PAGE_BYTES,
+    SqliteFile,
+    check_sqlite,
+    has_wal_reset_fault,
+)
 from llmsession.store.sqlite.schema import (
     APPLICATION_ID,
     FIRST_VERSION,
@@ -274,6 +279,36 @@ async def test_a_file_that_is_not_the_stores_is_refused_and_left_as_it_is(
 
 def content_of(path: Path) -> bytes:
     return path.read_bytes()
+
+
+def made_before_statement(path: Path, number: int) -> bool:
+    """Make the file at *path*; another process makes it just before statement *number* of that.
+    False if that statement comes too late for it: in the transaction that makes the tables."""
+    done: list[bool] = []
+
+    def before(cursor: apsw.Cursor, _statement: str, _values: object) -> bool:
+        nonlocal number
+        if number == 0:
+            done.append(not cursor.connection.in_transaction)
+            if done[0]:
+                SqliteFile(str(path)).writer()[0].close()
+        number -= 1
+        return True
+
+    def watch(db: apsw.Connection) -> None:
+        apsw.connection_hooks.remove(watch)
+        db.exec_trace = before
+
+    apsw.connection_hooks.append(watch)
+    SqliteFile(str(path)).writer()[0].close()
+    return done[0]
+
+
+def test_another_process_may_make_the_file_at_any_moment(tmp_path: Path) -> None:
+    met = 0
+    while made_before_statement(tmp_path / f"{met}.db", met):
+        met += 1
+    assert met > 5
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write what is read-only")
