@@ -117,6 +117,20 @@ a threshold in tokens counts only above the share (docs/explanation/compaction.m
     + if share < settings["threshold"]:
     test_of_the_share_and_the_tokens_the_smaller_counts
 
+in compaction/policies/balanced.py, by compaction/policies/test_balanced.py
+a request is repeated behind a summary by its characters alone (docs/explanation/compaction.md)
+    - if tokens <= room or chars <= MIN_SHOWN_CHARS:
+    + if True:
+    test_a_request_is_said_once_more_in_a_fifth_of_the_limit_in_whatever_script
+a summary is asked for that is longer than what it replaces (docs/explanation/compaction.md)
+    - <= room + self.pinned_tokens(pinned):
+    + <= room:
+    test_no_summary_is_asked_for_that_is_longer_with_the_request_than_what_it_replaces
+a message is cut to the very limit (docs/explanation/compaction.md)
+    - draft.cut(portion(budget.limit_tokens, self.threshold))
+    + draft.cut(budget.limit_tokens)
+    test_what_was_refused_is_cut_deeper_for_it_is_larger_than_we_think
+
 in session/compacting/snapshot.py, by session/compacting/test_compaction.py
 a plan's generation and view are not compared (rule 9)
     - if (now.generation, now.view.version) != (self.generation, self.view.version):

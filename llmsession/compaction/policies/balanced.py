@@ -135,8 +135,12 @@ class Balanced(WaitingPolicy, frozen=True, kw_only=True):
         if forced and draft.used > budget.limit_tokens:
             draft.swap(len(messages) - 1, budget.limit_tokens)
             # A request that the provider refused as too large is larger than our estimate. So cut
-            # down to the low mark, to avoid a second refusal.
-            draft.cut(target if budget.trigger == "overflow" else budget.limit_tokens)
+            # down to the low mark, to avoid a second refusal. Otherwise down to the threshold: a
+            # text is cut once, and what is left of a long one is estimated from samples.
+            if budget.trigger == "overflow":
+                draft.cut(target)
+            elif draft.used > budget.limit_tokens:
+                draft.cut(portion(budget.limit_tokens, self.threshold))
         return draft.finished(self.name)
 
 
@@ -255,11 +259,14 @@ class _Draft(Draft):
         cut = self._cut_for(recent, target, room)
         if forced and (cut is None or self._after(cut, room) > limit):
             cut = self._cut_for(len(self.messages) - 1, limit, room) or cut
-        if cut is None or sum(self.sizes[self.start : cut]) <= room:
+        if cut is None:
+            return
+        pinned = self._pinned(cut)
+        if sum(self.sizes[self.start : cut]) <= room + self.pinned_tokens(pinned):
             return
         self._turns.update(message.turn for message in self.messages[self.start : cut])
         self._first_edit = 0
-        self.want(cut, room, pinned=self._pinned(cut))
+        self.want(cut, room, pinned=pinned)
 
     def _pinned(self, cut: int) -> Injected | None:
         """The newest request, if it stands before *cut*: it is repeated behind the summary, or only
@@ -268,9 +275,16 @@ class _Draft(Draft):
         pinned = pin_of(self.messages, cut)
         if pinned is None:
             return None
-        chars_per_token = self.budget.profile.chars_per_token
-        max_chars = int(self.budget.limit_tokens * PINNED_PERCENT // 100 * chars_per_token)
-        return Injected(pinned.at, shorten_text(pinned.text, max(MIN_SHOWN_CHARS, max_chars)))
+        room = self.budget.limit_tokens * PINNED_PERCENT // 100
+        chars = int(room * self.budget.profile.chars_per_token)
+        while True:
+            shorter = Injected(pinned.at, shorten_text(pinned.text, max(MIN_SHOWN_CHARS, chars)))
+            tokens = self.pinned_tokens(shorter)
+            if tokens <= room or chars <= MIN_SHOWN_CHARS:
+                return shorter
+            # A text may have more tokens per character than the profile says. A tenth less, because
+            # a notice says what is left out.
+            chars = chars * room * 9 // (tokens * 10)
 
     def _after(self, cut: int, room: int) -> int:
         """The size with a summary of *room* tokens in place of everything before *cut*."""

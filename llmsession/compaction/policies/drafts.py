@@ -209,11 +209,16 @@ class Draft:
             pinned=pinned,
         )
         self.used += room - self._summary_tokens - sum(self.sizes[self.start : upto])
-        if pinned is not None:
-            self.used += self.budget.scaled(text_tokens_for(pinned.text, self.budget.profile))
+        self.used += self.pinned_tokens(pinned)
         self._summary_tokens = room
         self.sizes[self.start : upto] = [0] * (upto - self.start)
         self.start = upto
+
+    def pinned_tokens(self, pinned: Injected | None) -> int:
+        """The tokens of *pinned*, which is repeated behind a summary."""
+        if pinned is None:
+            return 0
+        return self.budget.scaled(text_tokens_for(pinned.text, self.budget.profile))
 
     def condense(self, upto: int, max_tokens: int) -> bool:
         """Ask for a summary of everything before *upto*, half as long and at most *max_tokens*
