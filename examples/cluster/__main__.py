@@ -40,7 +40,7 @@ NAMES = ("ada", "alan", "barbara", "donald", "edsger", "frances", "grace", "john
 RECORDING = Path(__file__).parents[1] / "recordings" / "talk.jsonl"
 PACE_S = 0.05
 """Seconds between two deltas of a reply."""
-SHARE_S = 10.0
+SHARE_S, QUICK_SHARE_S = 10.0, 2.0
 """The most seconds that a new host is given to get its share: a session moves when a reply ends."""
 LOOK_S = 3.0
 """Seconds to look at the picture before each step."""
@@ -99,7 +99,7 @@ async def _tour(console: Console, dsn: str, quick: bool) -> bool:
             await picture.wait_until_served()
             talking = [group.create_task(talk.talk()) for talk in talks]
             console.print(f"{len(talks)} sessions, a client each, which sends without a break")
-            steps = await _Steps(console, picture, talks, 0.0 if quick else LOOK_S).take(hosts)
+            steps = await _Steps(console, picture, talks, quick).take(hosts)
             for talk in talks:
                 talk.end()
             await asyncio.gather(*talking)
@@ -138,12 +138,13 @@ class _Steps:
     """What is done to the cluster, and how long sessions are silent meanwhile."""
 
     def __init__(
-        self, console: Console, picture: Picture, talks: Sequence[Talk], look_s: float
+        self, console: Console, picture: Picture, talks: Sequence[Talk], quick: bool
     ) -> None:
         self._console = console
         self._picture = picture
         self._talks = talks
-        self._look_s = look_s
+        self._look_s = 0.0 if quick else LOOK_S
+        self._share_s = QUICK_SHARE_S if quick else SHARE_S
         self._steps: list[Step] = []
 
     async def take(self, hosts: _Hosts) -> Sequence[Step]:
@@ -167,7 +168,7 @@ class _Steps:
             await hosts.start("d")
             await picture.wait_for("up", of="d")
             # A session that reached d before d knew of its own share went back, and stays there.
-            with anyio.move_on_after(SHARE_S):
+            with anyio.move_on_after(self._share_s):
                 await picture.wait_until_shared("d")
 
         pid = hosts.programs["b"].pid

@@ -26,7 +26,9 @@ async def test_a_client_that_behaves_is_served_and_nothing_is_left_of_the_attack
         await served.manager.create(CONFIG, session_id="t")
         async with connect(served.address) as sessions:
             session = await sessions.open("t")
-            budget = Budget(0.3, connections=10)
+            # By the usual rate, ten seconds would be waited after a message of 32 MB.
+            rate = 3e7 if kind == "grpc" else 3e6
+            budget = Budget(0.3, bytes_per_s=rate, connections=10)
             attacking = asyncio.ensure_future(attack(served.address, budget))
             while not attacking.done():
                 assert await (await session.send("hi")).text() == "fine"

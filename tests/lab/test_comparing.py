@@ -82,9 +82,14 @@ def test_sums_are_of_what_was_counted() -> None:
     assert [each.row for each in summed("both", rows)] == [each.row for each in both]
 
 
-@pytest.mark.parametrize("window", [16_000, 32_000])
-def test_every_policy_sends_valid_requests_on_a_written_conversation(window: int) -> None:
-    subjects = ready([long_talk(60, lines=30).ask("and more?").reply("no", None).done()])
+@pytest.mark.parametrize(
+    ("window", "steps"),
+    [(16_000, 24), (32_000, 48), pytest.param(16_000, 120, marks=pytest.mark.long)],
+)
+def test_every_policy_sends_valid_requests_on_a_written_conversation(
+    window: int, steps: int
+) -> None:
+    subjects = ready([long_talk(steps, lines=30).ask("and more?").reply("no", None).done()])
     policies = [make_policy(name) for name in policy_names()]
     for each in compare("f", subjects, policies, [window]):
         assert each.row.invalid_requests == 0, (each.row.policy, each.faults)
@@ -102,21 +107,29 @@ def one_by_one(steps: int) -> Recorded:
     return talk.reply("done", None)
 
 
-@pytest.mark.parametrize("window", [6_000, 16_000])
-def test_every_policy_keeps_calls_with_results_that_were_recorded_one_by_one(window: int) -> None:
-    subjects = ready([one_by_one(40).done()])
+@pytest.mark.parametrize(
+    ("window", "steps"),
+    [(6_000, 16), (16_000, 32), pytest.param(6_000, 80, marks=pytest.mark.long)],
+)
+def test_every_policy_keeps_calls_with_results_that_were_recorded_one_by_one(
+    window: int, steps: int
+) -> None:
+    subjects = ready([one_by_one(steps).done()])
     policies = [make_policy(name) for name in policy_names()]
     for each in compare("f", subjects, policies, [window]):
         assert each.row.invalid_requests == 0, (each.row.policy, each.faults)
 
 
-def test_recorded_conversations_are_replayed_without_an_invalid_request(shared_data: Path) -> None:
-    """A sample: a small recording of each source that has one."""
+@pytest.mark.parametrize("most", [400_000, pytest.param(3_000_000, marks=pytest.mark.long)])
+def test_recorded_conversations_are_replayed_without_an_invalid_request(
+    shared_data: Path, most: int
+) -> None:
+    """A sample: a recording of at most so many bytes of each source that has one."""
     compared = 0
     policies: list[Policy] = [Balanced(), FullHistory(), make_policy("swap_tool_results")]
     for source in sorted(each for each in shared_data.iterdir() if each.is_dir()):
         files = sorted((f for f in source.rglob("*") if f.is_file()), key=_size)
-        small = (f.read_bytes() for f in files if 5_000 < _size(f) < 1_200_000)
+        small = (f.read_bytes() for f in files if 5_000 < _size(f) < most)
         known = next((raw for raw in small if detect(raw) is not None), None)
         if known is None:
             continue

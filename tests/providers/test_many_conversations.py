@@ -133,12 +133,12 @@ async def converse(api: Api, count: int, seed: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_no_invalid_request_reaches_the_server_from_sixteen_conversations(api: Api) -> None:
-    met = await converse(api, 16, seed=1)
+async def test_no_invalid_request_reaches_the_server_from_ten_conversations(api: Api) -> None:
+    met = await converse(api, 10, seed=1)
     print(dict(met))
     assert met["requests"] > 100
-    assert met["faults"] > 12
-    assert min(met[status] for status in ("committed", "aborted")) > 4
+    assert met["faults"] > 8
+    assert min(met[status] for status in ("committed", "aborted")) > 2
 
 
 @pytest.mark.long

@@ -180,6 +180,8 @@ async def after_a_crash(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Message):  # compared by its fields, which are plain; there are many
+        return value
     if isinstance(value, OpenTurn):
         return {name: _plain(getattr(value, name)) for name in OpenTurn.__struct_fields__}
     if isinstance(value, msgspec.Raw):

@@ -38,7 +38,7 @@ from tests.session.probes import (
 )
 
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
-GRACE_S = 0.02
+GRACE_S = 0.004
 """Short, because a tool that swallows its cancellation keeps the loop busy for so long."""
 
 

@@ -156,7 +156,7 @@ async def in_sqlite(key: bytes | None) -> AsyncIterator[Kept]:
 
 @KEYS
 @given(program=st.lists(acts, max_size=30))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_whatever_is_done_sqlite_says_what_the_store_in_memory_says(
     program: list[Act], key: bytes | None
 ) -> None:
@@ -191,8 +191,19 @@ def in_postgres(postgres_server: PostgresServer) -> Keeping:
 
 @KEYS
 @given(program=st.lists(acts, max_size=30))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_whatever_is_done_postgres_says_what_the_store_in_memory_says(
+    in_postgres: Keeping, program: list[Act], key: bytes | None
+) -> None:
+    live(in_postgres, program, key)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@KEYS
+@given(program=st.lists(acts, min_size=20, max_size=120))
+@settings(max_examples=300)
+def test_whatever_is_done_for_long_postgres_says_the_same(
     in_postgres: Keeping, program: list[Act], key: bytes | None
 ) -> None:
     live(in_postgres, program, key)

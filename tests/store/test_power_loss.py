@@ -78,7 +78,7 @@ def often_checkpointed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("often_checkpointed")
 async def test_what_was_shown_is_there_after_the_power_was_lost(tmp_path: Path) -> None:
-    outages = Outages(seed=4, share=0.06)
+    outages = Outages(seed=4, share=0.03)
     await outages.live(tmp_path / "s.db", rounds=2)
     met = await outages.judge(tmp_path)
     print(outages.moments, len(outages.images), dict(met))

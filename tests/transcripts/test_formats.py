@@ -33,7 +33,7 @@ from tests.transcripts.agents.sources import SOURCES, continue_session
 from tests.transcripts.chats.samples import SAMPLES, documents
 from tests.transcripts.shapes import content_of
 
-EXAMPLES = int(os.environ.get("TRANSCRIPT_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("TRANSCRIPT_EXAMPLES", "15"))
 CHATS = {name: documents(sample) for name, sample in SAMPLES.items()}
 FILES: dict[str, dict[str, bytes]] = {**SOURCES, **CHATS}
 WRITTEN = [name for name in FILES if FORMATS[name].write is not None]
@@ -344,13 +344,13 @@ def read_or_refused(
     return conversations
 
 
+@pytest.mark.parametrize("places", [300, pytest.param(3_000, marks=pytest.mark.long)])
 @every_format
-def test_a_file_that_was_cut_off_anywhere_is_read_or_refused(name: str) -> None:
+def test_a_file_that_was_cut_off_anywhere_is_read_or_refused(name: str, places: int) -> None:
     checked: set[int] = set()
     read_anyway = 0
     for path, raw in FILES[name].items():
-        # Short files byte by byte. A step of 3 meets every kind of place in longer ones.
-        step = 1 if len(raw) < 1_000 else 3 if len(raw) < 8_000 else 97
+        step = len(raw) // places + 1  # a short file byte by byte
         ends = {*range(0, len(raw), step), *range(max(0, len(raw) - 4), len(raw))}
         for number, end in enumerate(sorted(ends)):
             cut = FILES[name] | {path: raw[:end]}
@@ -360,11 +360,12 @@ def test_a_file_that_was_cut_off_anywhere_is_read_or_refused(name: str) -> None:
     assert name not in CHATS or read_anyway > 0  # what is whole before the cut is read
 
 
+@pytest.mark.parametrize("places", [60, pytest.param(600, marks=pytest.mark.long)])
 @every_agent
-def test_a_file_with_any_byte_changed_is_read_or_refused(name: str) -> None:
+def test_a_file_with_any_byte_changed_is_read_or_refused(name: str, places: int) -> None:
     checked: set[int] = set()
     for path, raw in FILES[name].items():
-        for at in range(0, len(raw), max(1, len(raw) // 150)):
+        for at in range(0, len(raw), len(raw) // places + 1):
             for number, byte in enumerate((0, 0x22, 0x5B, 0xFF)):
                 changed = raw[:at] + bytes([byte]) + raw[at + 1 :]
                 strict = bool((at + number) % 2)

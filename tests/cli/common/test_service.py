@@ -215,7 +215,7 @@ def test_no_turn_hangs_in_a_stress_of_a_recording_that_has_too_few_steps(run: Ru
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, start_blocking_portal() as portal:
         arguments[-1] = f"unix:{folder}/s.sock"
         with portal.wrap_async_context_manager(serving(*arguments, folder=folder)):
-            asked = ("--sessions", "100", "--turns", "3", "--interrupts", "1", "--seconds", "50")
+            asked = ("--sessions", "40", "--turns", "3", "--interrupts", "1", "--seconds", "50")
             ran = run("stress", "--connect", arguments[-1], *asked, "--yes", "--json")
     assert (ran.code, ran.err) == (0, "")
     (figures,) = ran.figures

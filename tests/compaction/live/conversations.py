@@ -8,6 +8,7 @@ requests, so the cache never gets cold.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
@@ -104,7 +105,13 @@ class Life(NamedTuple):
 
 
 def _held(message: RequestMessage | Any) -> Held:
-    return Held(message.role, tuple(msgspec.json.decode(message.body)))
+    return _read(message.role, bytes(message.body))
+
+
+@cache
+def _read(role: str, body: bytes) -> Held:
+    """Cached, because each request repeats the messages of the one before it."""
+    return Held(role, tuple(msgspec.json.decode(body)))
 
 
 def _frame(request: Request) -> int:

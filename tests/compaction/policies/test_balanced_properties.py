@@ -60,8 +60,8 @@ def test_there_are_profiles_of_each_provider_and_of_each_need() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_small_window_every_request_is_valid_and_fits(kind: str) -> None:
-    seen = lives(kind, 8_000, examples=6, events=60)
-    seen += lives(kind, 32_000, examples=3, events=60)
+    seen = lives(kind, 8_000, examples=4, events=60)
+    seen += lives(kind, 32_000, examples=2, events=60)
     check_depth(kind, seen)
     assert seen["prefix_summaries"] > 5, dict(seen)
     assert seen["second summaries"] > 1, dict(seen)
@@ -72,7 +72,7 @@ def test_in_a_small_window_every_request_is_valid_and_fits(kind: str) -> None:
 @pytest.mark.parametrize("window_tokens", WINDOWS[2:])
 @pytest.mark.parametrize("kind", ["claude-fable-5-1", "gpt-6", "apart"])
 def test_in_a_large_window_every_request_is_valid_and_fits(kind: str, window_tokens: int) -> None:
-    seen = lives(kind, window_tokens, examples=2, events=50 if window_tokens < 10**6 else 40)
+    seen = lives(kind, window_tokens, examples=1, events=50 if window_tokens < 10**6 else 40)
     check_depth(kind, seen)
 
 

@@ -51,6 +51,9 @@ EAGER: dict[str, dict[str, Any]] = {
 """Settings under which a policy has something to do in a short life; the others have it as they
 are."""
 
+LATE = {"strip_thinking": 12}
+"""So many random conversations until it has planned; six are enough for the others."""
+
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "memory_injection": {"memories": ["the user has tea"], "relevant": ["src/a.py is generated"]},
     "context_providers": {
@@ -99,7 +102,8 @@ def has_planned(name: str, depth: Depth) -> None:
 
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract(name: str) -> None:
-    has_planned(name, lived(make_policy(name, EAGER.get(name)), 12))
+    examples = LATE.get(name, 6)
+    has_planned(name, lived(make_policy(name, EAGER.get(name)), examples))
 
 
 @pytest.mark.long

@@ -91,7 +91,8 @@ def token_server() -> Iterator[TokenServer]:
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     listening.daemon_threads = True
     server.url = f"http://127.0.0.1:{listening.server_address[1]}"
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
+    listen = {"poll_interval": 0.01}
+    thread = threading.Thread(target=listening.serve_forever, kwargs=listen, daemon=True)
     thread.start()
     try:
         yield server

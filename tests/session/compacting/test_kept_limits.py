@@ -1,5 +1,5 @@
-"""Each registered policy keeps its limit in a live session: 300 messages with tools, a provider
-whose cache is warm, and the default configuration."""
+"""Each registered policy keeps its limit in a live session: 240 messages with tools, 300 in
+the long run, a provider whose cache is warm, and the default configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.session.actors import Quick, Stage, stage
 from tests.session.compacting.conversations import applied
 
 ONE_BACKEND = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
-TURNS = 75
+TURNS, LONG_TURNS = 60, 75
 BUDGET = 40_000
 REPLY_TOKENS = 8_000
 PROFILE = Profile()
@@ -60,7 +60,8 @@ class Talk:
         path = f"src/part_{tag.turn % 10}.py"
         reply = call("read", {"path": path}, id=f"c{tag.turn}") if tag.step == 1 else say(REPLY)
         cached = int(len(request.encode()) / PROFILE.chars_per_token)
-        return reply.costing(Usage(10, 200, max(0, cached - 10), 0))
+        usage = Usage(10, 200, max(0, cached - 10), 0)
+        return reply.costing(usage).slow(0.0, delta_chars=1_000)
 
     @property
     def step(self) -> int:
@@ -115,7 +116,9 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "off_loop", inline)
 
 
-async def lived(name: str, budget: int = BUDGET) -> tuple[Talk, list[r.CompactionApplied]]:
+async def lived(
+    name: str, turns: int, budget: int = BUDGET
+) -> tuple[Talk, list[r.CompactionApplied]]:
     """A session of 4 messages a turn under the policy *name*, with nothing else configured."""
     talk = Talk()
     config: dict[str, Any] = {"window_tokens": budget + REPLY_TOKENS, "max_tokens": REPLY_TOKENS}
@@ -123,7 +126,7 @@ async def lived(name: str, budget: int = BUDGET) -> tuple[Talk, list[r.Compactio
     compaction = CompactionConfig(policy=name)
     async with stage(talk, tools=tools, profile=PROFILE, compaction=compaction, **config) as on:
         talk.on = on
-        for number in range(TURNS):
+        for number in range(turns):
             await on.outcome(f"please read on, number {number}")
         # Each was checked by the strict rules before it was sent, or its turn would have failed.
         on.provider.requests.clear()
@@ -131,11 +134,12 @@ async def lived(name: str, budget: int = BUDGET) -> tuple[Talk, list[r.Compactio
 
 
 @ONE_BACKEND
+@pytest.mark.parametrize("turns", [TURNS, pytest.param(LONG_TURNS, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", sorted(set(policy_names()) - set(NO_LIMIT_OF_SIZE)))
-async def test_a_policy_keeps_its_limit_to_one_step(name: str) -> None:
+async def test_a_policy_keeps_its_limit_to_one_step(name: str, turns: int) -> None:
     budget = BUDGETS.get(name, BUDGET)
-    talk, records = await lived(name, budget)
-    assert len(talk.tokens) == 2 * TURNS
+    talk, records = await lived(name, turns, budget)
+    assert len(talk.tokens) == 2 * turns
     limit, triggers = limit_tokens(name, budget), [record.trigger for record in records]
     # It is crossed several times, and the session comes to the rescue only where it is the budget.
     assert triggers.count("policy_limit") >= 2
@@ -148,6 +152,6 @@ async def test_a_policy_keeps_its_limit_to_one_step(name: str) -> None:
 @ONE_BACKEND
 @pytest.mark.parametrize("name", sorted(NO_LIMIT_OF_SIZE))
 async def test_a_policy_without_a_limit_of_its_own_keeps_to_the_budget(name: str) -> None:
-    talk, records = await lived(name)
+    talk, records = await lived(name, LONG_TURNS)
     assert max(talk.tokens) <= BUDGET
     assert (records == []) == (name == "full_history")

@@ -30,7 +30,7 @@ from tests.session.probes import (
 )
 from tests.session.random_lives import Life
 
-SEEDS = range(40)
+LIVES, LONG_LIVES = 24, 240
 
 
 async def _same_when_folded(life: Life) -> None:
@@ -65,9 +65,12 @@ def _settled(status: SessionStatus) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in NOT_KEPT}
 
 
-def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_rest() -> None:
+@pytest.mark.parametrize("lives", [LIVES, pytest.param(LONG_LIVES, marks=pytest.mark.long)])
+def test_the_fold_of_the_log_is_the_state_in_memory_wherever_a_life_comes_to_rest(
+    lives: int,
+) -> None:
     seen: Counter[str] = Counter()
-    for seed in SEEDS:
+    for seed in range(lives):
         life = Life(seed, turns=4, quiet=_same_when_folded)
         seen.update(run_virtually(BACKENDS[seed % 2], life))
     print(dict(seen))

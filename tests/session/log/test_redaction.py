@@ -19,6 +19,7 @@ from tests.session.probes import BACKENDS, differences, log_of, run_virtually
 from tests.session.random_lives import Life
 from tests.turns.test_records import RECORDS
 
+LIVES, LONG_LIVES = 20, 200
 SECRET = msgspec.Raw(b'[{"type":"text","text":"marker"}]')
 
 
@@ -311,9 +312,10 @@ class _Forgetting:
         assert not {message.turn for message in told.history} & pending_redaction.turns
 
 
-def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it() -> None:
+@pytest.mark.parametrize("lives", [LIVES, pytest.param(LONG_LIVES, marks=pytest.mark.long)])
+def test_a_random_life_folds_to_the_same_state_whatever_is_taken_out_of_it(lives: int) -> None:
     forgetting = _Forgetting()
-    for seed in range(200, 228):
+    for seed in range(200, 200 + lives):
 
         async def quiet(life: Life) -> None:
             if life.session.status().phase == "idle":

@@ -340,8 +340,11 @@ async def test_every_point_of_a_step_can_be_cut_under_every_policy(
     assert report.resent + report.kept == 1
 
 
+SPINS = [pytest.param(n, marks=[pytest.mark.long] if n % 10 else []) for n in range(0, 40, 5)]
+
+
 @pytest.mark.parametrize("point", ["asked", "streaming", "ending"])
-@pytest.mark.parametrize("spins", range(0, 40, 5))
+@pytest.mark.parametrize("spins", SPINS)
 async def test_wherever_a_racing_interrupt_lands_the_history_is_the_recorded_one(
     monkeypatch: pytest.MonkeyPatch, point: Point, spins: int
 ) -> None:
@@ -506,7 +509,9 @@ async def replay_all(conversations: list[Conversation], options: DriveOptions) -
     return total
 
 
+# With interrupts, each is replayed without them first, on asyncio.
 @pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_every_recorded_conversation_replays_as_it_was_recorded(
     recorded: list[Conversation],
 ) -> None:
@@ -536,10 +541,12 @@ async def test_every_recorded_conversation_replays_with_interrupts(
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("anyio_backend", ["trio"])
-async def test_every_recorded_conversation_stays_valid_under_random_policies(
+async def test_recorded_conversations_stay_valid_under_random_policies(
     recorded: list[Conversation],
 ) -> None:
-    total = await replay_all(recorded, DriveOptions(interrupt_every=8, seed=1, delta_chars=2000))
+    total = await replay_all(
+        recorded[::2], DriveOptions(interrupt_every=8, seed=1, delta_chars=2000)
+    )
     assert total.kept > 10
     assert not total.is_broken, total.faults
 

@@ -31,7 +31,7 @@ from llmsession.testing.simulation.schedule import (
     Step,
 )
 
-CHUNKS, SEEDS, HOSTS = 2, 8, 3
+CHUNKS, SEEDS, HOSTS = 2, 4, 3
 
 
 def told(failed: SimRun) -> str:

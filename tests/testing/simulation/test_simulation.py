@@ -35,7 +35,7 @@ from llmsession.testing.simulation.schedule import (
 from llmsession.testing.simulation.search import SimulationReport, shrink
 from llmsession.testing.simulation.virtual_time import run_seeded
 
-CHUNKS, SEEDS = 3, 16
+CHUNKS, SEEDS = 2, 12
 
 
 def told(run: SimRun) -> str:

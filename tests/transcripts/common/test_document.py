@@ -70,7 +70,7 @@ def test_lone_surrogates_are_replaced() -> None:
 def test_what_is_nested_too_deep_is_refused() -> None:
     with pytest.raises(TranscriptError, match="too deep"):
         read(b"[" * 5_000 + b"]" * 5_000)
-    assert read(b"[" * 1_000_000)[0] == b"[]"  # cut off before its first item was whole
+    assert read(b"[" * 200_000)[0] == b"[]"  # cut off before its first item was whole
 
 
 json_values = st.recursive(
