@@ -31,7 +31,7 @@ from tests.session.random_lives import Life
 
 RELEASE = Path(__file__).parents[2] / "compatibility" / "releases" / "0.1.0" / "store.sqlite"
 RECORDED = Path(__file__).with_name("snapshots.json")
-SEEDS = range(300, 306)
+SEEDS = range(300, 308)
 
 
 def fields_of(state: SessionState) -> dict[str, Any]:
