@@ -283,8 +283,11 @@ async def test_a_command_that_is_answered_at_once_is_not_read_before_its_answer_
         frame = b'{"type":"status","id":%d,"session":"s"}' + b" " * 1000 + b"\n"
         peer.writer.write(b"".join(frame % number for number in range(2000)))
         await until(lambda: service.statistics().outgoing_bytes > 60_000)
+        for _ in range(2000):  # in so many passes all of them could be read
+            await asyncio.sleep(0)
         assert service.statistics().open_requests == 0
         assert service.statistics().commands < 2000
+        assert service.statistics().outgoing_bytes < 150_000
 
 
 # Its end.
