@@ -15,12 +15,7 @@ import pytest
 from llmsession.errors import InvalidConfig, StoreError
 from llmsession.store import Appended, Lease, SqliteStore, StoredRecord, this_process
 from llmsession.store.sqlite import file as module
-from llmsession.store.sqlite.file import (
-    PAGE_BYTES,
-    SqliteFile,
-    check_sqlite,
-    has_wal_reset_fault,
-)
+from llmsession.store.sqlite.file import PAGE_BYTES, SqliteFile, check_sqlite, has_wal_reset_fault
 from llmsession.store.sqlite.schema import (
     APPLICATION_ID,
     FIRST_VERSION,
@@ -284,13 +279,13 @@ def content_of(path: Path) -> bytes:
 def made_before_statement(path: Path, number: int) -> bool:
     """Make the file at *path*; another process makes it just before statement *number* of that.
     False if that statement comes too late for it: in the transaction that makes the tables."""
-    done: list[bool] = []
+    in_time = True
 
     def before(cursor: apsw.Cursor, _statement: str, _values: object) -> bool:
-        nonlocal number
+        nonlocal number, in_time
         if number == 0:
-            done.append(not cursor.connection.in_transaction)
-            if done[0]:
+            in_time = not cursor.connection.in_transaction
+            if in_time:
                 SqliteFile(str(path)).writer()[0].close()
         number -= 1
         return True
@@ -301,7 +296,8 @@ def made_before_statement(path: Path, number: int) -> bool:
 
     apsw.connection_hooks.append(watch)
     SqliteFile(str(path)).writer()[0].close()
-    return done[0]
+    assert number < 0
+    return in_time
 
 
 def test_another_process_may_make_the_file_at_any_moment(tmp_path: Path) -> None:
