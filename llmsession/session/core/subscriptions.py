@@ -456,18 +456,23 @@ class _Subscribers:
 
     def preview(self, preview: Preview) -> None:
         """Give a preview to all listeners."""
+        sinks = self._sinks
+        if sinks is None:
+            sinks = self._sinks = tuple(place for place in self.listed if place.is_sink)
+        if len(sinks) < len(self._places):  # else nobody reads the list
+            self._add_to_list(preview)
+        for place in sinks:
+            sink = place.listener()
+            if sink is not None:
+                sink.offer_preview(preview)
+
+    def _add_to_list(self, preview: Preview) -> None:
         node = _Node(preview)
         self.last_node.next = node
         self.last_node = node
         self._chars += len(preview.text) + NODE_CHARS
         if self._chars > MAX_LIST_CHARS:
             self._empty_list()
-        if self._sinks is None:
-            self._sinks = tuple(place for place in self.listed if place.is_sink)
-        for place in self._sinks:
-            sink = place.listener()
-            if sink is not None:
-                sink.offer_preview(preview)
         self.wait_queue.wake_all()
 
     def _empty_list(self) -> None:
