@@ -33,7 +33,15 @@ from llmsession.turns.records import Injected
 from .prefixes import MIN_SUMMARY_TOKENS, cut_at_most, latest_cut, told_tokens
 from .spans import beside_pins, left_out, pinned
 
-__all__ = ["Draft", "calls_before", "cut_ranges", "live_tail", "never_left_out", "summary_cut"]
+__all__ = [
+    "Draft",
+    "calls_before",
+    "cut_ranges",
+    "follows_results",
+    "live_tail",
+    "never_left_out",
+    "summary_cut",
+]
 
 
 class Draft:
@@ -367,6 +375,20 @@ def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
     return frozenset((*pinned(messages), *range(live_tail(messages), len(messages))))
 
 
+def follows_results(draft: Draft, at: int) -> bool:
+    """Does the last shown reply before *at* have results behind it? If what follows from *at* on is
+    left out, the next user message joins them.
+    """
+    for index in range(at - 1, -1, -1):
+        message = draft.messages[index]
+        if draft.shows(index):
+            if message.is_assistant:
+                return False
+            if message.tool_results:
+                return True
+    return False
+
+
 def cut_ranges(
     draft: Draft, first: int, end: int, kept: Collection[int]
 ) -> tuple[tuple[int, int], ...]:
@@ -382,8 +404,7 @@ def cut_ranges(
     for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
         start, stop = before + 1, after
         while start < stop and (
-            not is_safe_cut(messages, start)
-            or (joins and start and messages[start - 1].tool_results)
+            not is_safe_cut(messages, start) or (joins and follows_results(draft, start))
         ):
             start += 1
         while stop > start and not is_safe_cut(messages, stop):
@@ -403,6 +424,6 @@ def summary_cut(draft: Draft, at: int) -> int:
     messages, edge = draft.messages, latest_cut(draft.view, draft.messages, draft.budget)
     cut = cut_at_most(messages, min(at, edge))
     if draft.budget.profile.thinking_opens_tool_loop:
-        while cut > 0 and (not is_turn_start(messages, cut) or messages[cut - 1].tool_results):
+        while cut > 0 and (not is_turn_start(messages, cut) or follows_results(draft, cut)):
             cut -= 1
     return max(cut, draft.start)

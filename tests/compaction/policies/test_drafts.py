@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from llmsession.compaction.policies.drafts import (
     Draft,
     cut_ranges,
+    follows_results,
     live_tail,
     never_left_out,
     summary_cut,
@@ -127,6 +128,13 @@ def test_ranges_split_no_call_from_its_results_and_go_around_what_is_kept() -> N
 def test_where_thinking_opens_a_tool_loop_nothing_follows_on_results() -> None:
     draft = drafted(talk(4).messages, profile=OPENS)
     assert cut_ranges(draft, 3, 8, ()) == ((4, 8),)
+    # Nor where another request stands between them: a turn that ended with its results.
+    built = talk(1).ask().step("x").ask().reply().ask()
+    kept = {5, 6, 7, 9}
+    assert cut_ranges(drafted(built.messages), 0, 10, kept) == ((0, 5), (8, 9))
+    assert cut_ranges(drafted(built.messages, profile=OPENS), 0, 10, kept) == ((0, 5),)
+    assert follows_results(drafted(built.messages, View(omitted=((7, 8),))), 8)
+    assert not follows_results(drafted(built.messages, View(omitted=((5, 7),))), 8)
 
 
 def test_a_summary_ends_before_the_newest_request_and_there_with_an_answer() -> None:

@@ -26,7 +26,7 @@ from llmsession.turns.records import Injected
 
 from ..base import WaitingPolicy
 from ..counting import sizes_in_budget
-from ..drafts import Draft, calls_before, cut_ranges, live_tail, never_left_out
+from ..drafts import Draft, calls_before, cut_ranges, follows_results, live_tail, never_left_out
 from ..limits import Amount, Count
 from ..prefixes import SummaryPolicy, cut_at_most, latest_cut
 from ..registry import register
@@ -287,7 +287,7 @@ def _leave_out(draft: Draft, anchors: frozenset[int], target: int) -> int:
         # In recordings the results may stand one by one, and so may the parts of a reply.
         end = next(safe_cuts(messages, index + 1, len(messages)), len(messages))
         # As in ``cut_ranges``: a message that follows must not join earlier results.
-        joins = opens and index > 0 and draft.shows(index - 1) and messages[index - 1].tool_results
+        joins = opens and follows_results(draft, index)
         if draft.shows(index) and not joins and anchors.isdisjoint(range(index, end)):
             draft.omit([(index, end)])
             gone += end - index
