@@ -375,13 +375,13 @@ def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
     return frozenset((*pinned(messages), *range(live_tail(messages), len(messages))))
 
 
-def follows_results(draft: Draft, at: int) -> bool:
+def follows_results(draft: Draft, at: int, gone: Collection[int] = ()) -> bool:
     """Does the last shown reply before *at* have results behind it? If what follows from *at* on is
-    left out, the next user message joins them.
+    left out, the next user message joins them. Messages at the positions *gone* are left out, too.
     """
     for index in range(at - 1, -1, -1):
         message = draft.messages[index]
-        if draft.shows(index):
+        if index not in gone and draft.shows(index):
             if message.is_assistant:
                 return False
             if message.tool_results:
@@ -399,18 +399,19 @@ def cut_ranges(
     # If results and a later user message became neighbours, the provider would read them as one
     # message, which looks like an open tool loop.
     joins = draft.budget.profile.thinking_opens_tool_loop
-    ranges: list[tuple[int, int]] = []
+    ranges, gone = list[tuple[int, int]](), set[int]()
     edges = [index for index in range(first, end) if index in kept]
     for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
         start, stop = before + 1, after
         while start < stop and (
-            not is_safe_cut(messages, start) or (joins and follows_results(draft, start))
+            not is_safe_cut(messages, start) or (joins and follows_results(draft, start, gone))
         ):
             start += 1
         while stop > start and not is_safe_cut(messages, stop):
             stop -= 1
         if start < stop:
             ranges.append((start, stop))
+            gone.update(range(start, stop))
     return tuple(ranges)
 
 

@@ -132,7 +132,9 @@ def test_where_thinking_opens_a_tool_loop_nothing_follows_on_results() -> None:
     built = talk(1).ask().step("x").ask().reply().ask()
     kept = {5, 6, 7, 9}
     assert cut_ranges(drafted(built.messages), 0, 10, kept) == ((0, 5), (8, 9))
-    assert cut_ranges(drafted(built.messages, profile=OPENS), 0, 10, kept) == ((0, 5),)
+    opens = drafted(built.messages, profile=OPENS)
+    assert cut_ranges(opens, 0, 10, kept) == ((0, 5),)
+    assert cut_ranges(opens, 0, 10, {7, 9}) == ((0, 7), (8, 9))  # the results are left out, too
     assert follows_results(drafted(built.messages, View(omitted=((7, 8),))), 8)
     assert not follows_results(drafted(built.messages, View(omitted=((5, 7),))), 8)
 
