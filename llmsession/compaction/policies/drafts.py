@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -375,16 +375,17 @@ def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
     return frozenset((*pinned(messages), *range(live_tail(messages), len(messages))))
 
 
-def follows_results(draft: Draft, at: int, gone: Collection[int] = ()) -> bool:
-    """Does the last shown reply before *at* have results behind it? If what follows from *at* on is
-    left out, the next user message joins them. Messages at the positions *gone* are left out, too.
+def follows_results(
+    messages: Sequence[Message], at: int, is_gone: Callable[[int], bool] = lambda _: False
+) -> bool:
+    """Does the last reply before *at* have results behind it? If what follows from *at* on is left
+    out, the next user message joins them. Messages at positions that are *is_gone* do not count.
     """
     for index in range(at - 1, -1, -1):
-        message = draft.messages[index]
-        if index not in gone and draft.shows(index):
-            if message.is_assistant:
+        if not is_gone(index):
+            if messages[index].is_assistant:
                 return False
-            if message.tool_results:
+            if messages[index].tool_results:
                 return True
     return False
 
@@ -400,11 +401,16 @@ def cut_ranges(
     # message, which looks like an open tool loop.
     joins = draft.budget.profile.thinking_opens_tool_loop
     ranges, gone = list[tuple[int, int]](), set[int]()
+
+    def is_gone(index: int) -> bool:
+        return index in gone or not draft.shows(index)
+
     edges = [index for index in range(first, end) if index in kept]
     for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
         start, stop = before + 1, after
         while start < stop and (
-            not is_safe_cut(messages, start) or (joins and follows_results(draft, start, gone))
+            not is_safe_cut(messages, start)
+            or (joins and follows_results(messages, start, is_gone))
         ):
             start += 1
         while stop > start and not is_safe_cut(messages, stop):
@@ -425,6 +431,6 @@ def summary_cut(draft: Draft, at: int) -> int:
     messages, edge = draft.messages, latest_cut(draft.view, draft.messages, draft.budget)
     cut = cut_at_most(messages, min(at, edge))
     if draft.budget.profile.thinking_opens_tool_loop:
-        while cut > 0 and (not is_turn_start(messages, cut) or follows_results(draft, cut)):
+        while cut > 0 and (not is_turn_start(messages, cut) or follows_results(messages, cut)):
             cut -= 1
     return max(cut, draft.start)
