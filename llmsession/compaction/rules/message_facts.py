@@ -310,19 +310,24 @@ class FactsCache:
     request.
     """
 
-    __slots__ = ("_messages", "_thoughts", "facts", "thinking_at")
+    __slots__ = ("_messages", "facts", "thinking_at", "thoughts")
 
     def __init__(self) -> None:
         self._messages: tuple[RequestMessage | Message, ...] = ()
         self.facts: list[MessageFacts] = []
-        self._thoughts: list[Thought] = []
+        self.thoughts: list[Thought] = []
+        """The thinking blocks of all messages, the oldest first."""
         self.thinking_at: list[int] = []
-        """For each thinking block, the position of its message, the oldest first."""
+        """For each thinking block, the position of its message."""
 
     def recall(
         self, messages: Sequence[RequestMessage | Message], beside: FactsCache | None = None
     ) -> list[MessageFacts]:
-        """The facts of each message, in order. *beside* is another cache that is searched, too."""
+        """The facts of each message, in order. *beside* is another cache that is searched, too.
+
+        The list only grows: if another message stands at any place of the last sequence, it is a
+        new list. So whoever has looked at a list need not look at the beginning of it again.
+        """
         if messages is self._messages:
             return self.facts
         messages = tuple(messages)
@@ -330,22 +335,19 @@ class FactsCache:
         self._messages = messages
         if known < len(old):
             first = bisect_left(self.thinking_at, known)
-            del self._thoughts[first:], self.thinking_at[first:]
-        elif known == len(messages):
-            return old
+            del self.thoughts[first:], self.thinking_at[first:]
+            self.facts = old[:known]
         read = self._read(messages[known:], old[known:], beside)
+        self.facts += read
         for index, facts in enumerate(read, known):
             for thought in facts.thinking:
-                self._thoughts.append(thought)
+                self.thoughts.append(thought)
                 self.thinking_at.append(index)
-        self.facts = old[:known] + read
         return self.facts
 
-    def thoughts(self, start: int = 0, end: int | None = None) -> list[Thought]:
-        """The thinking blocks of the messages from *start* to *end*, the oldest first."""
-        first = bisect_left(self.thinking_at, start)
-        last = None if end is None else bisect_left(self.thinking_at, end)
-        return self._thoughts[first:last]
+    def count_thoughts(self, end: int) -> int:
+        """How many thinking blocks stand in the messages before *end*."""
+        return bisect_left(self.thinking_at, end)
 
     def _read(
         self,
