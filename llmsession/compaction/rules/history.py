@@ -50,7 +50,10 @@ def find_astray(
 ) -> list[Astray]:
     """The thinking blocks of the request *sent*, in order, that do not match the history."""
     made, thoughts = _made(history, thinking_from, edited_from), sent.thoughts
-    if shared_prefix(thoughts, made.valid) == len(thoughts):
+    # Nearly always all thinking is sent, or all that was made after the edits.
+    if shared_prefix(thoughts, made.valid) == len(thoughts) or shared_prefix(
+        thoughts, made.valid[made.edge :]
+    ) == len(thoughts):
         return []
     places = (
         f"messages[{index}].content[{thought.block}]"
