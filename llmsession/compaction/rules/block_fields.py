@@ -37,7 +37,7 @@ class Fault(NamedTuple):
     text: str
 
 
-class BlockFields(msgspec.Struct, frozen=True):
+class BlockFields(msgspec.Struct, frozen=True, gc=False):
     """One block. All fields but ``type`` are as received, of any JSON type; None if absent."""
 
     type: str = ""

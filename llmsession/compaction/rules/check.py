@@ -132,6 +132,8 @@ class Checker:
         self._sent.recall(request.messages, self._history)
         self._history.recall(messages, self._sent)
         astray = find_astray(self._sent, self._history, thinking_from, edited_from)
+        if not astray:
+            return ()
         rules = HISTORY_RULES if self.profile.binds_thinking else {"V7": HISTORY_RULES["V7"]}
         return tuple(violation for rule in rules.values() for violation in rule(astray))
 

@@ -23,7 +23,7 @@ class Dialogue:
     """
 
     __slots__ = (
-        "answering", "call_count", "call_ids", "calling", "late", "messages", "notable",
+        "answering", "call_count", "call_ids", "calling", "count", "late", "messages", "notable",
         "profile", "repeated", "request", "runs", "starts", "tools", "unpaired",
     )  # fmt: skip
 
@@ -36,6 +36,8 @@ class Dialogue:
 
     def _forget(self) -> None:
         self.messages: list[MessageFacts] = []
+        self.count = 0
+        """How many messages were read."""
         self.repeated: list[int] = []
         """Positions of messages with the same role as the message before."""
         self.notable: list[int] = []
@@ -60,10 +62,10 @@ class Dialogue:
 
         If this raises, it must not be used any more.
         """
-        known = len(self.messages)
-        if shared_prefix(self.messages, messages) < known:
+        # The same list has only grown since (see FactsCache).
+        if messages is not self.messages and shared_prefix(self.messages, messages) < self.count:
             self._forget()
-            known = 0
+        known, self.count = self.count, len(messages)
         self.request, self.messages, self.tools = request, messages, tools
         # The last run may still grow. That would change the answers of the run before it, so both
         # are read again.

@@ -57,7 +57,8 @@ class FastPath:
 
     def _are_plain(self, messages: list[MessageFacts]) -> bool:
         plain, count = self._plain, len(messages)
-        if shared_prefix(self._messages, messages) < plain:
+        # The same list has only grown since (see FactsCache).
+        if messages is not self._messages and shared_prefix(self._messages, messages) < plain:
             plain, self._call_ids, self._call_count = 0, None, 0
         self._messages = messages
         calls = messages[plain - 1].call_ids if plain else ()

@@ -7,10 +7,10 @@ place.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from ..view.prefix import shared_prefix
 from .block_fields import RuleViolation
 from .message_facts import FactsCache, Thought
 
@@ -49,32 +49,32 @@ def find_astray(
     sent: FactsCache, history: FactsCache, thinking_from: int, edited_from: int | None
 ) -> list[Astray]:
     """The thinking blocks of the request *sent*, in order, that do not match the history."""
-    history_thoughts = _made(history, thinking_from, edited_from)
-    thoughts = sent.thoughts()
-    if len(thoughts) <= len(history_thoughts.valid) and all(
-        map(operator.is_, thoughts, history_thoughts.valid)
-    ):
+    made, thoughts = _made(history, thinking_from, edited_from), sent.thoughts
+    # Nearly always all thinking is sent, or all that was made after the edits.
+    if shared_prefix(thoughts, made.valid) == len(thoughts) or shared_prefix(
+        thoughts, made.valid[made.edge :]
+    ) == len(thoughts):
         return []
     places = (
         f"messages[{index}].content[{thought.block}]"
         for index, thought in zip(sent.thinking_at, thoughts, strict=True)
     )
-    return list(_walk(zip(places, thoughts, strict=True), history_thoughts))
+    return list(_walk(zip(places, thoughts, strict=True), made))
 
 
 def _made(history: FactsCache, thinking_from: int, edited_from: int | None) -> Made:
-    later = history.thoughts(thinking_from)
+    thoughts, later = history.thoughts, history.count_thoughts(thinking_from)
     if edited_from is None or edited_from >= thinking_from:
-        earlier = history.thoughts(0, thinking_from)
-        return Made(earlier + later, len(earlier), [])
-    whole = history.thoughts(0, edited_from)
+        return Made(thoughts, later, [])
+    first, behind = history.count_thoughts(edited_from), history.count_thoughts(edited_from + 1)
+    whole = thoughts[:first]
     void: list[Thought] = []
     # Within the edited message itself, only the input of a call can have changed. So thinking
     # before its calls is still valid.
-    for thought in history.thoughts(edited_from, edited_from + 1):
+    for thought in thoughts[first:behind]:
         (void if thought.after_call else whole).append(thought)
-    void += history.thoughts(edited_from + 1, thinking_from)
-    return Made(whole + later, len(whole), void)
+    void += thoughts[behind:later]
+    return Made(whole + thoughts[later:], len(whole), void)
 
 
 def _walk(sent: Iterable[tuple[str, Thought]], known: Made) -> Iterator[Astray]:

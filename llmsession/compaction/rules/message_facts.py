@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 
-class Mark(NamedTuple):
+class Mark(msgspec.Struct, frozen=True, gc=False):
     """Where a block with an id stands: the message's offset in its run, the block's index, its id
     and its type.
     """
@@ -48,7 +47,7 @@ class Mark(NamedTuple):
     type: str
 
 
-class Thought(NamedTuple):
+class Thought(msgspec.Struct, frozen=True, gc=False):
     """A thinking block, byte for byte. ``after_call`` says whether a tool call precedes it in its
     message.
     """
@@ -59,7 +58,7 @@ class Thought(NamedTuple):
     signed: bool
 
 
-class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
+class MessageFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message, or a run of neighbours of one role, which the provider reads as one message."""
 
     role: str
@@ -105,62 +104,56 @@ def _read_plain(role: str, body: msgspec.Raw, blocks: Sequence[BlockFields]) -> 
     """The facts of a message of texts, calls, results and signed thinking that breaks no rule, as
     nearly all messages are; None if it is another one.
     """
-    calls: list[Mark] = []
-    results: list[Mark] = []
+    # The calls of an assistant message, or the results of a user message.
+    marks: list[Mark] = []
+    ids: list[str] = []
     thoughts: list[Thought] = []
     raws: list[msgspec.Raw] = []
-    other: str | None = None
+    holds_others = False
     for index, block in enumerate(blocks):
         kind = block.type
         if block.cache_control is not None:
             return None
-        if kind == "text":
-            if not is_spoken(block.text):
-                return None
-        elif kind == "tool_result":
-            if other or role != "user" or block.is_error is True:
+        if kind == "tool_result":
+            if holds_others or role != "user" or block.is_error is True:
                 return None
             if not (is_call_id(block.tool_use_id) and all(map(_is_plain_text, block.inner()))):
                 return None
-            results.append(Mark(0, index, block.tool_use_id, kind))
+            marks.append(Mark(0, index, block.tool_use_id, kind))
+            ids.append(block.tool_use_id)
             continue
+        holds_others = True
+        if kind == "text":
+            if not is_spoken(block.text):
+                return None
         elif role != "assistant":
             return None
         elif kind == "tool_use":
             if not is_call_id(block.id):
                 return None
-            calls.append(Mark(0, index, block.id, kind))
+            marks.append(Mark(0, index, block.id, kind))
+            ids.append(block.id)
         elif kind in THINKING:
             if kind == "thinking" and not (block.signature and isinstance(block.signature, str)):
                 return None
             raws = raws or split_blocks(body)
-            thoughts.append(Thought(index, raws[index], bool(calls), signed=True))
+            thoughts.append(Thought(index, raws[index], bool(marks), signed=True))
         else:
             return None
-        other = kind
     if not blocks:
         return None
-    opens_with, ends_in_space = blocks[0].type, _ends_in_space(blocks)
-    if not (calls or results or thoughts):
-        return MessageFacts(
-            role=role,
-            body=body,
-            size=len(blocks),
-            opens_with=opens_with,
-            ends_in_space=ends_in_space,
-            holds_others=True,
-        )
+    called = role == "assistant"
     return MessageFacts(
         role=role,
         body=body,
         size=len(blocks),
-        opens_with=opens_with,
-        ends_in_space=ends_in_space,
-        calls=tuple(calls),
-        call_ids=tuple([mark.id for mark in calls]),
-        results=tuple(results),
-        result_ids=tuple([mark.id for mark in results]),
-        holds_others=other is not None,
+        opens_with=blocks[0].type,
+        ends_in_space=_ends_in_space(blocks),
+        calls=tuple(marks) if called else (),
+        call_ids=tuple(ids) if called else (),
+        results=() if called else tuple(marks),
+        result_ids=() if called else tuple(ids),
+        holds_others=holds_others,
         thinking=tuple(thoughts),
     )
 
@@ -266,7 +259,7 @@ def _thoughts(blocks: Sequence[BlockFields], body: msgspec.Raw) -> Iterator[Thou
 
 
 def _shifted(marks: tuple[Mark, ...], by: int) -> tuple[Mark, ...]:
-    return tuple(mark._replace(message=mark.message + by) for mark in marks)
+    return tuple(msgspec.structs.replace(mark, message=mark.message + by) for mark in marks)
 
 
 def merged(first: MessageFacts, second: MessageFacts, offset: int) -> MessageFacts:
@@ -310,19 +303,24 @@ class FactsCache:
     request.
     """
 
-    __slots__ = ("_messages", "_thoughts", "facts", "thinking_at")
+    __slots__ = ("_messages", "facts", "thinking_at", "thoughts")
 
     def __init__(self) -> None:
         self._messages: tuple[RequestMessage | Message, ...] = ()
         self.facts: list[MessageFacts] = []
-        self._thoughts: list[Thought] = []
+        self.thoughts: list[Thought] = []
+        """The thinking blocks of all messages, the oldest first."""
         self.thinking_at: list[int] = []
-        """For each thinking block, the position of its message, the oldest first."""
+        """For each thinking block, the position of its message."""
 
     def recall(
         self, messages: Sequence[RequestMessage | Message], beside: FactsCache | None = None
     ) -> list[MessageFacts]:
-        """The facts of each message, in order. *beside* is another cache that is searched, too."""
+        """The facts of each message, in order. *beside* is another cache that is searched, too.
+
+        The list only grows: if another message stands at any place of the last sequence, it is a
+        new list. So whoever has looked at a list need not look at the beginning of it again.
+        """
         if messages is self._messages:
             return self.facts
         messages = tuple(messages)
@@ -330,22 +328,19 @@ class FactsCache:
         self._messages = messages
         if known < len(old):
             first = bisect_left(self.thinking_at, known)
-            del self._thoughts[first:], self.thinking_at[first:]
-        elif known == len(messages):
-            return old
+            del self.thoughts[first:], self.thinking_at[first:]
+            self.facts = old[:known]
         read = self._read(messages[known:], old[known:], beside)
+        self.facts += read
         for index, facts in enumerate(read, known):
             for thought in facts.thinking:
-                self._thoughts.append(thought)
+                self.thoughts.append(thought)
                 self.thinking_at.append(index)
-        self.facts = old[:known] + read
         return self.facts
 
-    def thoughts(self, start: int = 0, end: int | None = None) -> list[Thought]:
-        """The thinking blocks of the messages from *start* to *end*, the oldest first."""
-        first = bisect_left(self.thinking_at, start)
-        last = None if end is None else bisect_left(self.thinking_at, end)
-        return self._thoughts[first:last]
+    def count_thoughts(self, end: int) -> int:
+        """How many thinking blocks stand in the messages before *end*."""
+        return bisect_left(self.thinking_at, end)
 
     def _read(
         self,
@@ -389,7 +384,7 @@ class ToolCache:
 
     def recall(self, raws: tuple[msgspec.Raw, ...]) -> ToolFacts:
         """The facts of the definitions *raws*. One that cannot be read has no name and no type."""
-        if len(raws) != len(self.raws) or not all(map(operator.is_, raws, self.raws)):
+        if raws != self.raws:
             tools = [read_block(raw) for raw in raws]
             breakpoints = tuple(
                 (f"tools[{index}]", time_to_live(tool.cache_control))

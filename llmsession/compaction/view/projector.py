@@ -104,7 +104,13 @@ class Projector:
         self._has_late_text = bool(texts) and any(
             place_of(text, inputs.view, messages) >= inputs.length for text in texts
         )
-        return (*closed, self._joined(run, earlier_joins)) if run else ()
+        if not run:
+            return ()
+        # One copy of the list. A tuple display with an unpacked list makes three.
+        closed.append(self._joined(run, earlier_joins))
+        sent = tuple(closed)
+        closed.pop()
+        return sent
 
     def _reusable(self, inputs: _Inputs) -> int:
         """How many of the messages need not be looked at: all of the last projection, or none.

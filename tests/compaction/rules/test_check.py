@@ -163,31 +163,54 @@ def test_what_is_remembered_is_judged_again() -> None:
     assert checker.check(sending(messages)) == ()
 
 
+FAULTY = [
+    user("go"),
+    assistant(thought("t"), call_block("c1"), call_block("c2")),
+    user(result_block("c1", "x")),
+    user(result_block("c2", "x")),
+    user("late", result_block("c2", "x")),
+    assistant("", call_block("c1")),
+    assistant(call_block("c3")),
+    user(result_block("c3", "x"), result_block("c1", "x")),
+    user("thanks"),
+    assistant("done "),
+]
+REPEATED_ID = [
+    user("go"),
+    assistant(call_block("c1")),
+    user(result_block("c1", "x")),
+    assistant(call_block("c1")),
+    user(result_block("c1", "x")),
+]
+
+
 def test_a_checker_judges_a_growing_conversation_as_a_new_one_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("llmsession.compaction.rules.check.REMEMBERED_MESSAGES", 0)
-    said = [
-        user("go"),
-        assistant(thought("t"), call_block("c1"), call_block("c2")),
-        user(result_block("c1", "x")),
-        user(result_block("c2", "x")),
-        user("late", result_block("c2", "x")),
-        assistant("", call_block("c1")),
-        assistant(call_block("c3")),
-        user(result_block("c3", "x"), result_block("c1", "x")),
-        user("thanks"),
-        assistant("done "),
-    ]
-    messages = request(*said).messages
+    messages = request(*FAULTY).messages
     profile = Profile(merges_roles=False)
     checker = Checker(profile)
     found: set[str] = set()
-    for end in (*range(1, len(said) + 1), 4, 9, 2, 10, 10):
+    for end in (*range(1, len(FAULTY) + 1), 4, 9, 2, 10, 10):
         sent = sending(messages[:end])
         assert checker.check(sent) == check_request(sent, profile)
         found.update(violation.rule for violation in check_request(sent, profile))
     assert {"V2", "V3", "V4", "V5"} <= found
+
+
+@pytest.mark.parametrize("said", [FAULTY, REPEATED_ID], ids=["faulty", "a repeated id"])
+def test_what_was_only_compared_with_its_history_is_still_checked(
+    said: list[Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmsession.compaction.rules.check.REMEMBERED_MESSAGES", 0)
+    messages, made = request(*said).messages, history(*said)
+    checker = Checker(PROFILE)
+    for end in range(1, len(said) + 1):
+        sent = sending(messages[:end])
+        assert checker.check_against_history(sent, made[:end]) == ()
+        if end in (3, len(said)):
+            assert checker.check(sent) == check_request(sent, PROFILE)
 
 
 @pytest.fixture

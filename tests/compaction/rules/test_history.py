@@ -109,6 +109,14 @@ def test_thinking_blocks_that_are_equal_are_told_apart_by_what_was_left_out() ->
     assert violations(without_thinking(same, 1, 3), same, thinking_from=5, edited=0) == []
 
 
+def test_thinking_made_after_the_edits_is_not_taken_for_an_equal_block_from_before_them() -> None:
+    said = [user("go")]
+    for number, words in enumerate(("same", "early", "same", "late")):
+        said.append(assistant(thought(words), call_block(f"c{number}")))
+        said.append(user(result_block(f"c{number}", "x")))
+    assert violations(without_thinking(said, 1, 3), said, thinking_from=5) == []
+
+
 def test_v9_the_last_from_before_the_edits_may_be_left_out_and_what_came_after_stays() -> None:
     said = thinking_steps(4)
     assert violations(without_thinking(said, 3), said, thinking_from=5) == []
