@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -277,7 +277,7 @@ class Draft:
             applied, version=self.view.version, thinking_from=self.shown.thinking_from
         )
         self.start = max(self.start, self.shown.start)
-        for index in range(len(self.messages)):
+        for index in self.view.shown_positions(len(self.messages)):
             self.measure(index)
         self.used = self.rest + self.budget.size(self.messages, self.shown)
         if plan.summary_request is not None:
@@ -304,19 +304,21 @@ class Draft:
         """
         view, draft_view, budget = self.view, self.shown, self.budget
         shown_results, inputs, texts = self.changed()
-        compacted_before, turns = view.compacted_before, set[int]()
-        places: Iterable[int] = view.shown_positions(len(self.messages))
-        if shown_results:  # a stage may decide for a result that is not shown now
-            places = range(len(self.messages))
-        for index in places:
-            message = self.messages[index]
-            if shown_results and any(
-                result.tool_use_id in shown_results for result in message.tool_results
-            ):
+        turns = {
+            self.messages[index].turn
+            for index in view.shown_positions(len(self.messages))
+            if not self.shows(index)
+        }
+        compacted_before, left = view.compacted_before, set(shown_results)
+        # From the end: a stage may decide for a result that is not shown now, but not for old ones.
+        for index in reversed(range(len(self.messages)) if left else ()):
+            found = left & {result.tool_use_id for result in self.messages[index].tool_results}
+            if found:
                 compacted_before = max(compacted_before, index + 1)
-                turns.add(message.turn)
-            elif view.shows(index) and not self.shows(index):
-                turns.add(message.turn)
+                turns.add(self.messages[index].turn)
+                left -= found
+            if not left:
+                break
         prefix_summary = (
             draft_view.prefix_summary if draft_view.prefix_summary != view.prefix_summary else None
         )
