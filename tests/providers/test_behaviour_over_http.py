@@ -230,6 +230,7 @@ async def test_what_the_sdk_may_not_retry_the_session_retries_after_the_delay_as
 
 
 @over_both
+@pytest.mark.usefixtures("sessions_retry_at_once")
 @pytest.mark.parametrize(
     "fault", [WireFault.error_event(after_events=3), WireFault.cut(400), WireFault.reset(400)]
 )
