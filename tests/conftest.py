@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from blockbuster import BlockBuster
@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 import llmsession
 from tests.steady_time import steady_backend
 from tests.virtual_time import virtual_backend
+
+if TYPE_CHECKING:
+    from tests.store.postgres.server import PostgresServer
 
 pytest.register_assert_rewrite("llmsession.testing.store_contract")
 
@@ -167,6 +170,15 @@ def nothing_of_ours_blocks_the_event_loop(request: pytest.FixtureRequest) -> Ite
         yield
     finally:
         detector.deactivate()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL, which starts in a second: one for all tests of a worker."""
+    from tests.store.conftest import server_or_skip
+
+    with server_or_skip() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
