@@ -541,7 +541,7 @@ async def _broken_everywhere(api: Api, make: Any, *, every: int) -> int:
 
 @over_both
 async def test_a_stream_cut_at_many_bytes_fails_its_turn_and_nothing_else(api: Api) -> None:
-    assert await _broken_everywhere(api, WireFault.cut, every=41) > 500
+    assert await _broken_everywhere(api, WireFault.cut, every=83) > 500
 
 
 @over_both

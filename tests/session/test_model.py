@@ -360,7 +360,7 @@ def play(choices: Iterator[int], *, backend: str, on_failure: str) -> Counter[st
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     choices=st.lists(st.integers(0, 719), min_size=20, max_size=120),
     on_failure=st.sampled_from(("keep_steps", "drop")),
