@@ -72,10 +72,14 @@ def raising(error: BaseException) -> Act:
     return act
 
 
-SOME, ALL = 8, 100
-some_acts = pytest.mark.parametrize(
-    "number", [SOME, pytest.param(ALL, marks=pytest.mark.long)], ids=["some", "all"]
-)
+SOME, ALL = 12, 100
+
+
+def some_acts(number: int) -> pytest.MarkDecorator:
+    """So many of the acts at each place; all of them in the long version."""
+    return pytest.mark.parametrize(
+        "number", [number, pytest.param(ALL, marks=pytest.mark.long)], ids=["some", "all"]
+    )
 
 
 def acts(place: str, number: int = SOME) -> list[tuple[str, Act]]:
@@ -263,7 +267,7 @@ PLACES = (
 )  # fmt: skip
 
 
-@some_acts
+@some_acts(SOME)
 @pytest.mark.parametrize("place", PLACES)
 async def test_whatever_a_provider_says_costs_its_own_session_at_most(
     place: str, number: int
@@ -516,7 +520,7 @@ def plan_with(field: str, value: Any) -> Any:
     return msgspec.structs.replace(PLAN, **{name: value})
 
 
-@some_acts
+@some_acts(8)
 @pytest.mark.parametrize("field", PLAN_FIELDS)
 async def test_whatever_a_policy_plans_costs_its_own_session_at_most(
     field: str, number: int
@@ -611,7 +615,7 @@ class Storing(MemoryStore):
             append(batch, done)
 
 
-@some_acts
+@some_acts(8)
 @pytest.mark.parametrize("method", [*METHODS, "append", "the answer"])
 async def test_whatever_a_store_does_to_one_session_costs_that_one_at_most(
     method: str, number: int
