@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from examples.cluster.talks import Talk, gaps_of
-from tests.store.conftest import postgres_server
-
-__all__ = ["postgres_server"]
 
 ROOT = Path(__file__).resolve().parents[1]
 WAIT_S = 280

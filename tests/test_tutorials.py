@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.test_keeper import kill_left
-from tests.store.conftest import postgres_server
 from tests.store.postgres.server import PostgresServer
 from tests.walking import reader_environment, steps, walk
-
-__all__ = ["postgres_server"]
 
 TUTORIALS = sorted(
     page

@@ -166,8 +166,13 @@ def _plain_end(event: ReplyEnded) -> ReplyEnded:
     usage = checked_usage(event.usage)
     context = None if event.context is None else checked_usage(event.context)
     edits = checked_edits(event.edits) if event.edits else ()
-    if stop_reason is event.stop_reason and usage is event.usage and context is event.context:
-        return event if not edits else replace(event, edits=edits)
+    if (
+        stop_reason is event.stop_reason
+        and usage is event.usage
+        and context is event.context
+        and edits is event.edits  # there is one empty tuple
+    ):
+        return event
     return ReplyEnded(stop_reason, usage, context, edits)
 
 

@@ -14,8 +14,9 @@ from benchmarks.peers.catalogue import ADAPTERS, OURS, PEERS, Peer
 from benchmarks.peers.running import run_work
 from benchmarks.peers.works import WORKS, Work
 
-QUICK = {"two_sends", "persistence"}
-"""The others start the same processes in the same way."""
+QUICK = {"persistence"}
+"""In it an adapter is killed and recovers, too. The others start the same processes in the same
+way."""
 WANTED = {
     "kept": 2,
     "interleaved": False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.store.conftest import database, postgres_server
+from tests.store.conftest import database
 from tests.transport.conftest import anyio_backend
 
-__all__ = ["anyio_backend", "database", "postgres_server"]
+__all__ = ["anyio_backend", "database"]

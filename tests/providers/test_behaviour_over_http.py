@@ -230,6 +230,7 @@ async def test_what_the_sdk_may_not_retry_the_session_retries_after_the_delay_as
 
 
 @over_both
+@pytest.mark.usefixtures("sessions_retry_at_once")
 @pytest.mark.parametrize(
     "fault", [WireFault.error_event(after_events=3), WireFault.cut(400), WireFault.reset(400)]
 )
@@ -540,7 +541,7 @@ async def _broken_everywhere(api: Api, make: Any, *, every: int) -> int:
 
 @over_both
 async def test_a_stream_cut_at_many_bytes_fails_its_turn_and_nothing_else(api: Api) -> None:
-    assert await _broken_everywhere(api, WireFault.cut, every=41) > 500
+    assert await _broken_everywhere(api, WireFault.cut, every=83) > 500
 
 
 @over_both

@@ -26,7 +26,7 @@ from llmsession.testing.strict_server.script import RandomFaults
 from llmsession.turns.records import InterruptPolicy
 from tests.providers.over_http import APIS, MODELS, Api, make_provider
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("sessions_retry_at_once")]
 ROUNDS = 5
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
 FAULTS = (

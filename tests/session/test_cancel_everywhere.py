@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import anyio
@@ -210,10 +211,20 @@ class Run:
         assert (status.phase, status.queued, status.still_running) == ("idle", 0, ())
 
 
+def every_case() -> Iterator[Any]:
+    """Each policy with both kinds of tools on one of the backends, all of which differ from their
+    neighbours in it; the long version has the other one, too."""
+    for number, (policy, stubborn) in enumerate(product(POLICIES, (False, True))):
+        for backend in BACKENDS:
+            quick = backend == BACKENDS[(number + number // 2) % 2]
+            name = f"{backend}-{policy}-{'stubborn' if stubborn else 'obedient'}"
+            yield pytest.param(
+                backend, policy, stubborn, id=name, marks=[] if quick else [pytest.mark.long]
+            )
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("stubborn", [False, True], ids=["obedient", "stubborn"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "policy", "stubborn"), [*every_case()])
 def test_an_interrupt_at_every_point_of_a_turn_leaves_it_whole_or_gone(
     backend: str, policy: InterruptPolicy, stubborn: bool
 ) -> None:

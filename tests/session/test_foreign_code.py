@@ -72,10 +72,21 @@ def raising(error: BaseException) -> Act:
     return act
 
 
-def acts(place: str, number: int = 12) -> list[tuple[str, Act]]:
+SOME, ALL = 12, 100
+
+
+def some_acts(number: int) -> pytest.MarkDecorator:
+    """So many of the acts at each place; all of them in the long version."""
+    return pytest.mark.parametrize(
+        "number", [number, pytest.param(ALL, marks=pytest.mark.long)], ids=["some", "all"]
+    )
+
+
+def acts(place: str, number: int = SOME) -> list[tuple[str, Act]]:
     """Some of what foreign code may do, by a name for the report: the same in every run, and others
     at every place. Each is done on one of the two backends, half of them on each."""
-    chosen = random.Random(place).sample(list(all_acts()), number)
+    possible = list(all_acts())
+    chosen = random.Random(place).sample(possible, min(number, len(possible)))
     return chosen[sniffio.current_async_library() == "trio" :: 2]
 
 
@@ -256,9 +267,12 @@ PLACES = (
 )  # fmt: skip
 
 
+@some_acts(SOME)
 @pytest.mark.parametrize("place", PLACES)
-async def test_whatever_a_provider_says_costs_its_own_session_at_most(place: str) -> None:
-    for name, act in acts(place):
+async def test_whatever_a_provider_says_costs_its_own_session_at_most(
+    place: str, number: int
+) -> None:
+    for name, act in acts(place, number):
         life = Life(provider=Model(**{place: act}))
         life.parts_may_fail_to_close = place == "close"
         await life.live(SessionConfig(model="odd"), name)
@@ -506,9 +520,12 @@ def plan_with(field: str, value: Any) -> Any:
     return msgspec.structs.replace(PLAN, **{name: value})
 
 
+@some_acts(8)
 @pytest.mark.parametrize("field", PLAN_FIELDS)
-async def test_whatever_a_policy_plans_costs_its_own_session_at_most(field: str) -> None:
-    for name, act in acts(field):
+async def test_whatever_a_policy_plans_costs_its_own_session_at_most(
+    field: str, number: int
+) -> None:
+    for name, act in acts(field, number):
 
         class Odd(Balanced, frozen=True):
             def due(self, used_tokens: int, limit_tokens: int, act: Act = act) -> Any:
@@ -598,9 +615,12 @@ class Storing(MemoryStore):
             append(batch, done)
 
 
+@some_acts(8)
 @pytest.mark.parametrize("method", [*METHODS, "append", "the answer"])
-async def test_whatever_a_store_does_to_one_session_costs_that_one_at_most(method: str) -> None:
-    for name, act in acts(method):
+async def test_whatever_a_store_does_to_one_session_costs_that_one_at_most(
+    method: str, number: int
+) -> None:
+    for name, act in acts(method, number):
         life = Life(Storing(method, act))
         await life.live(SessionConfig(model="odd"), name)
 

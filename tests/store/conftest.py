@@ -1,5 +1,4 @@
-"""A real PostgreSQL for the tests of its store. Every worker has one of its own: it starts in a
-second."""
+"""A real PostgreSQL for the tests of its store: ``postgres_server`` of tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -103,7 +102,8 @@ class Database:
 
 
 @contextmanager
-def _server() -> Iterator[PostgresServer]:
+def server_or_skip() -> Iterator[PostgresServer]:
+    """A server for tests, which are skipped where none can be run."""
     try:
         with running_server() as server:
             yield server
@@ -112,15 +112,9 @@ def _server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with _server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def frail_server() -> Iterator[PostgresServer]:
     """One that is stopped, or whose files are read: there is little on it, so that is fast."""
-    with _server() as server:
+    with server_or_skip() as server:
         yield server
 
 

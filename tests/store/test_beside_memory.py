@@ -156,7 +156,7 @@ async def in_sqlite(key: bytes | None) -> AsyncIterator[Kept]:
 
 @KEYS
 @given(program=st.lists(acts, max_size=30))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_whatever_is_done_sqlite_says_what_the_store_in_memory_says(
     program: list[Act], key: bytes | None
 ) -> None:
@@ -191,7 +191,7 @@ def in_postgres(postgres_server: PostgresServer) -> Keeping:
 
 @KEYS
 @given(program=st.lists(acts, max_size=30))
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_whatever_is_done_postgres_says_what_the_store_in_memory_says(
     in_postgres: Keeping, program: list[Act], key: bytes | None
 ) -> None:

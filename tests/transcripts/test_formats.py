@@ -344,7 +344,7 @@ def read_or_refused(
     return conversations
 
 
-@pytest.mark.parametrize("places", [300, pytest.param(3_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("places", [150, pytest.param(3_000, marks=pytest.mark.long)])
 @every_format
 def test_a_file_that_was_cut_off_anywhere_is_read_or_refused(name: str, places: int) -> None:
     checked: set[int] = set()

@@ -758,7 +758,7 @@ async def test_the_text_of_a_fast_reply_comes_whole_whenever_it_is_read(at: At) 
 
 
 async def test_a_step_that_is_tried_again_says_so_before_its_text_comes_anew(at: At) -> None:
-    error = ProviderError("the stream broke", kind="retryable", delay_s=0.0)
+    error = ProviderError("the stream broke", kind="retryable", delay_s=0.001)
     broken = say("The quick brown fox").slow(0.01, delta_chars=5).raising(error, at=4)
     async with at([broken, say("The slow brown fox")]) as place:
         turn = await (await place.session()).send("go")

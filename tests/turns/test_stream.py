@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from llmsession.turns.reply import ReplyBuilder
-from llmsession.turns.stream import DeltaKind, StreamEvent
+from llmsession.turns.stream import DeltaKind, ReplyEnded, StreamEvent, checked_event
 from tests.turns.replies import WHOLE, block, said, whole
 
 
@@ -29,3 +29,10 @@ def test_a_stream_event_is_immutable(event: StreamEvent) -> None:
     name = event.__struct_fields__[0]
     with pytest.raises(AttributeError):
         setattr(event, name, None)
+
+
+@pytest.mark.parametrize("nothing", ["", [], {}, None, 0, False], ids=repr)
+def test_edits_that_are_nothing_are_no_edits(nothing: Any) -> None:
+    assert checked_event(ReplyEnded("end_turn", edits=nothing)) == ReplyEnded("end_turn")
+    plain = ReplyEnded("end_turn")
+    assert checked_event(plain) is plain

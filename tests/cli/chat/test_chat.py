@@ -86,6 +86,8 @@ class Terminal:
     def leaves(self) -> int:
         """The exit code, once it has ended."""
         self._child.expect(pexpect.EOF)
+        self._child.wait()
+        self._child.ptyproc.delayafterclose = 0.0  # it has ended
         self._child.close()
         return int(self._child.exitstatus if self._child.exitstatus is not None else -1)
 

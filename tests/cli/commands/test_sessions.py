@@ -25,11 +25,9 @@ from llmsession.store import PostgresStore, SessionRow, this_process
 from llmsession.store.postgres.connections import RetryPolicy
 from llmsession.testing import ScriptedProvider
 from tests.cli.stores import DEAD, Ran, Run, ask, held_by, make_store
-from tests.store.conftest import postgres_server
 from tests.store.postgres.server import PostgresServer
 from tests.store.sqlite.stage import raw
 
-__all__ = ["postgres_server"]
 KEY = secrets.token_bytes(32)
 
 
@@ -251,7 +249,9 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_the_password(
 
 
 def test_the_commands_work_on_a_server_too(postgres_server: PostgresServer, run: Run) -> None:
-    dsn = postgres_server.dsn
+    # The command names no schema, so it has a database of its own.
+    postgres_server.sql("CREATE DATABASE commands")
+    dsn = postgres_server.dsn.replace("/postgres?", "/commands?")
 
     async def make() -> None:
         store = PostgresStore(dsn)

@@ -24,8 +24,8 @@ SMALL = {"tokens": 1_000, "window": 40_000, "max_tokens": 4_000}
 ROOMY = {"tokens": 1_000, "window": 60_000, "max_tokens": 4_000, "turns": 16}
 """Not so long that shorter results are not enough: LibreChat then goes on with another policy."""
 
-LONG = 63
-"""Turns: 300 messages, for limits that are counted in messages or are a fixed number of tokens."""
+LONG = 42
+"""Turns: 200 messages, for limits that are counted in messages or are a fixed number of tokens."""
 
 STARTS = "The context begins with a question."
 STEP = "The newest question and the open step are never folded."

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmsession.compaction.rules import message_facts
 from llmsession.compaction.rules.block_fields import read_blocks
 from llmsession.compaction.rules.check import (
     HISTORY_RULES,
@@ -439,7 +440,7 @@ def test_what_is_read_of_a_plain_message_is_what_is_read_of_any(
     body = msgspec.Raw(msgspec.json.encode(blocks))
     facts = read_message(role, body)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llmsession.compaction.rules.message_facts._read_plain", lambda *_: None)
+        patch.setattr(message_facts, "_read_plain", lambda *_: None)
         assert read_message(role, body) == facts
 
 

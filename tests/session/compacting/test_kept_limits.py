@@ -1,4 +1,4 @@
-"""Each registered policy keeps its limit in a live session: 240 messages with tools, 300 in
+"""Each registered policy keeps its limit in a live session: 216 messages with tools, 300 in
 the long run, a provider whose cache is warm, and the default configuration."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.session.actors import Quick, Stage, stage
 from tests.session.compacting.conversations import applied
 
 ONE_BACKEND = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
-TURNS, LONG_TURNS = 60, 75
+TURNS, LONG_TURNS = 54, 75
 BUDGET = 40_000
 REPLY_TOKENS = 8_000
 PROFILE = Profile()

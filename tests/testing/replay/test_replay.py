@@ -509,7 +509,7 @@ async def replay_all(conversations: list[Conversation], options: DriveOptions) -
     return total
 
 
-# With interrupts, each is replayed without them first, on asyncio.
+@pytest.mark.long  # with interrupts, each is replayed without them first, and as much is asserted
 @pytest.mark.real_time
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_every_recorded_conversation_replays_as_it_was_recorded(
@@ -535,7 +535,11 @@ async def test_every_recorded_conversation_replays_with_interrupts(
     total = await replay_all(recorded, options)
     assert total.resent > 5
     assert (total.history_equal, total.repaired) == (True, NO_RESULTS)
+    assert total.repaired == sum(len(c.unanswered) for c in recorded)
+    assert sum(m.is_assistant for c in recorded for m in c.messages) == STEPS
     assert total.steps == STEPS - ONLY_THINKING
+    assert total.skipped_reasons["no_reply"] == NO_REPLY
+    assert total.compactions > 0
     assert not total.is_broken, total.faults
 
 

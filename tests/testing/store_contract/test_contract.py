@@ -231,8 +231,8 @@ BROKEN = [
 ]
 
 
-async def violations(store: type[MemoryStore]) -> list[str]:
-    """The promises that *store* does not keep."""
+async def violations(store: type[MemoryStore], *, of: str = "test_") -> list[str]:
+    """The promises that *store* does not keep, of those whose names begin with *of*."""
 
     class Contract(StoreContract):
         patience_s = 1.0
@@ -242,7 +242,7 @@ async def violations(store: type[MemoryStore]) -> list[str]:
 
     contract, found = Contract(), []
     for name, promise in inspect.getmembers(contract, inspect.iscoroutinefunction):
-        if name.startswith("test_"):
+        if name.startswith(of):
             try:
                 await promise()
             except (Exception, BaseExceptionGroup):

@@ -310,4 +310,4 @@ BROKEN: dict[type[MemoryStore], str] = {
 
 @pytest.mark.parametrize("store", BROKEN, ids=lambda store: store.__name__)
 async def test_a_store_that_breaks_a_promise_is_found_by_it(store: type[MemoryStore]) -> None:
-    assert BROKEN[store] in await violations(store)
+    assert BROKEN[store] in await violations(store, of=BROKEN[store])

@@ -24,7 +24,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return steady_backend(request.param, stall_s=0.0002)
 
 
-SMALL = StressPlan(sessions=16, turns=40, interrupts=4, seconds=20, seed=5)
+SMALL = StressPlan(sessions=16, turns=30, interrupts=4, seconds=20, seed=5)
 REACHED = {
     # Every mode and every policy, with and without a named turn.
     "accepted queue": 50,

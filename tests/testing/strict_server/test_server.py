@@ -527,7 +527,7 @@ async def test_requests_share_a_connection() -> None:
 
 
 async def test_many_conversations_at_once_each_have_their_own_script() -> None:
-    await converse(20)
+    await converse(10)
 
 
 @pytest.mark.long

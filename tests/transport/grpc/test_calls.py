@@ -349,15 +349,15 @@ async def test_a_subscription_that_cannot_be_is_an_error_of_its_call() -> None:
 
 async def test_a_subscriber_that_stops_reading_costs_bounded_bytes_and_then_lags() -> None:
     limits = Limits(outgoing_bytes=200_000)
-    script = lambda request, tag: say("x" * 60_000).slow(0.0, delta_chars=3_000)  # noqa: E731
+    script = lambda request, tag: say("x" * 120_000).slow(0.0, delta_chars=6_000)  # noqa: E731
     async with stubs(script, limits=limits) as on:
         session = await on.manager.open("s")
 
         async def grown_by_turns() -> tuple[int, int]:
-            """By how much memory grows with 300 turns, and how much waited at most."""
+            """By how much memory grows with 150 turns, and how much waited at most."""
             gc.collect()
             before, most = resident_bytes(), 0
-            for _ in range(300):
+            for _ in range(150):
                 await (await session.send("go on")).outcome()
                 most = max(most, on.service.statistics().outgoing_bytes)
             gc.collect()
@@ -400,7 +400,7 @@ def resident_bytes() -> int:
 
 async def test_a_client_of_frames_that_stops_reading_costs_bounded_bytes() -> None:
     limits = Limits(outgoing_bytes=200_000)
-    script = lambda request, tag: say("x" * 60_000).slow(0.0, delta_chars=3_000)  # noqa: E731
+    script = lambda request, tag: say("x" * 120_000).slow(0.0, delta_chars=6_000)  # noqa: E731
     async with stubs(script, limits=limits) as on:
         session = await on.manager.open("s")
         stream = on.calls.Connect()
@@ -409,7 +409,7 @@ async def test_a_client_of_frames_that_stops_reading_costs_bounded_bytes() -> No
         subscribe = encode(w.Subscribe(id=1, session="s", after=0))
         await stream.write(Frames(frames=[subscribe]))
         most = 0
-        for _ in range(150):
+        for _ in range(75):
             await (await session.send("go on")).outcome()
             most = max(most, on.service.statistics().outgoing_bytes)
         print(f"at most {most:,} bytes waited")

@@ -224,7 +224,7 @@ def test_the_requests_that_are_spoilt_were_right() -> None:
     assert chat_refused(ROUND_CHAT) is None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(spoilt_message())
 def test_any_messages_body_gets_a_verdict(request: dict[str, Any]) -> None:
     result = validate_message(request, MESSAGE_MODELS, signer=SEALER)
@@ -234,7 +234,7 @@ def test_any_messages_body_gets_a_verdict(request: dict[str, Any]) -> None:
         json.dumps(result.message)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(spoilt_chat())
 def test_any_chat_body_gets_a_verdict(request: dict[str, Any]) -> None:
     result = validate_chat(request, COMPLETION_MODELS)
