@@ -500,13 +500,15 @@ class _Rows:
         async with self._turn:
             try:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await self._connections.open()
-                    await self._connection.add_listener(self._channel, self._heard)
-                    self._connection.add_termination_listener(lambda _: self._due.set())
+                    self._connection = await self._connections.open(self._listen)
                 yield self._connection
             except FAILURES as error:
                 raise self._connections.failed(error, None) from error
         self._answered()
+
+    async def _listen(self, connection: Connection) -> None:
+        await connection.add_listener(self._channel, self._heard)
+        connection.add_termination_listener(lambda _: self._due.set())
 
     def _answered(self) -> None:
         """The database has answered. If it had not for a while, other hosts could not renew their

@@ -232,13 +232,19 @@ class Connections:
         self.retry_s = retry_s
         self._pool: Any = None
 
-    async def open(self) -> Connection:
-        """Open a connection that is not shared. Raises FAILURES."""
+    async def open(
+        self, prepare: Callable[[Connection], Awaitable[object]] | None = None
+    ) -> Connection:
+        """Open a connection that is not shared, and *prepare* it. If that fails or is cancelled,
+        the connection is closed. Raises FAILURES.
+        """
         connection: Connection = await asyncpg.connect(
             self._dsn, timeout=CONNECT_S, server_settings={"application_name": "llmsession"}
         )
         try:
             await _settle(connection)
+            if prepare is not None:
+                await prepare(connection)
         except BaseException:
             connection.terminate()
             raise

@@ -229,9 +229,7 @@ class CommitWorker:
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
-            connection = await self._connections.open()
-            await connection.execute(_SETTLE)
-            self._connection = connection
+            self._connection = await self._connections.open(lambda new: new.execute(_SETTLE))
         return self._connection
 
     async def _answer_written(

@@ -101,6 +101,30 @@ async def test_a_connection_that_the_server_ends_before_its_first_statement_is_r
     await connections.close()
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_connection_that_cannot_be_prepared_or_is_given_up_meanwhile_is_closed(
+    proxy: Proxy,
+) -> None:
+    connections, seen, waits = made(proxy.dsn), list[Any](), asyncio.Event()
+
+    async def prepare(connection: Any) -> None:
+        seen.append(connection)
+        if len(seen) == 1:
+            await connection.execute("no statement")
+        waits.set()
+        await connection.execute("SELECT pg_sleep(60)")
+
+    with pytest.raises(asyncpg.PostgresSyntaxError):
+        await connections.open(prepare)
+    opening = asyncio.create_task(connections.open(prepare))
+    await waits.wait()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert [connection.is_closed() for connection in seen] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("error", "lost", "passing", "damage"),
     [
