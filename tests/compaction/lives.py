@@ -116,7 +116,9 @@ class ContextLife:
         self.turn += 1
         text = self._text(400)
         if rng.random() < 0.04:
-            text = self._text(int(self.limit * self.profile.chars_per_token) * 3)
+            chars = int(self.limit * self.profile.chars_per_token) * 3
+            # Four bytes a character still fit into a message, with an image.
+            text = self._text(min(chars, 8_000_000))
             self.seen["huge message"] += 1
         blocks: list[dict[str, Any]] = [{"type": "text", "text": text}]
         if rng.random() < 0.1 and self.limit > 12_000:
