@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -107,6 +107,12 @@ class Draft:
     def shows(self, at: int) -> bool:
         """Is the message at *at* shown, in whatever form?"""
         return at >= self.start and self.shown.shows(at)
+
+    def shown_before(self, at: int, gone: Collection[int] = ()) -> Iterator[Message]:
+        """The messages before *at* that are shown, but for those at *gone*, the newest first."""
+        for index in range(at - 1, self.start - 1, -1):
+            if index not in gone and self.shows(index):
+                yield self.messages[index]
 
     def measure(self, at: int) -> None:
         """Count the message at *at* again after a change."""
@@ -377,18 +383,15 @@ def never_left_out(messages: Sequence[Message]) -> frozenset[int]:
     return frozenset((*pinned(messages), *range(live_tail(messages), len(messages))))
 
 
-def follows_results(
-    messages: Sequence[Message], at: int, is_gone: Callable[[int], bool] = lambda _: False
-) -> bool:
-    """Does the last reply before *at* have results behind it? If what follows from *at* on is left
-    out, the next user message joins them. Messages at positions that are *is_gone* do not count.
+def follows_results(newest_first: Iterable[Message]) -> bool:
+    """Does the last reply among the messages *newest_first* have results behind it? If what comes
+    after these messages is left out, the next user message joins the results.
     """
-    for index in range(at - 1, -1, -1):
-        if not is_gone(index):
-            if messages[index].is_assistant:
-                return False
-            if messages[index].tool_results:
-                return True
+    for message in newest_first:
+        if message.is_assistant:
+            return False
+        if message.tool_results:
+            return True
     return False
 
 
@@ -403,16 +406,12 @@ def cut_ranges(
     # message, which looks like an open tool loop.
     joins = draft.budget.profile.thinking_opens_tool_loop
     ranges, gone = list[tuple[int, int]](), set[int]()
-
-    def is_gone(index: int) -> bool:
-        return index in gone or not draft.shows(index)
-
     edges = [index for index in range(first, end) if index in kept]
     for before, after in zip([first - 1, *edges], [*edges, end], strict=True):
         start, stop = before + 1, after
         while start < stop and (
             not is_safe_cut(messages, start)
-            or (joins and follows_results(messages, start, is_gone))
+            or (joins and follows_results(draft.shown_before(start, gone)))
         ):
             start += 1
         while stop > start and not is_safe_cut(messages, stop):
@@ -433,6 +432,9 @@ def summary_cut(draft: Draft, at: int) -> int:
     messages, edge = draft.messages, latest_cut(draft.view, draft.messages, draft.budget)
     cut = cut_at_most(messages, min(at, edge))
     if draft.budget.profile.thinking_opens_tool_loop:
-        while cut > 0 and (not is_turn_start(messages, cut) or follows_results(messages, cut)):
+        while cut > 0 and (
+            not is_turn_start(messages, cut)
+            or follows_results(messages[index] for index in range(cut - 1, -1, -1))
+        ):
             cut -= 1
     return max(cut, draft.start)

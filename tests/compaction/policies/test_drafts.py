@@ -135,8 +135,8 @@ def test_where_thinking_opens_a_tool_loop_nothing_follows_on_results() -> None:
     opens = drafted(built.messages, profile=OPENS)
     assert cut_ranges(opens, 0, 10, kept) == ((0, 5),)
     assert cut_ranges(opens, 0, 10, {7, 9}) == ((0, 7), (8, 9))  # the results are left out, too
-    assert follows_results(built.messages, 8)
-    assert not follows_results(built.messages, 8, {5, 6}.__contains__)
+    assert follows_results(opens.shown_before(8))
+    assert not follows_results(opens.shown_before(8, {5, 6}))
 
 
 def test_a_summary_ends_before_the_newest_request_and_there_with_an_answer() -> None:

@@ -287,7 +287,7 @@ def _leave_out(draft: Draft, anchors: frozenset[int], target: int) -> int:
         # In recordings the results may stand one by one, and so may the parts of a reply.
         end = next(safe_cuts(messages, index + 1, len(messages)), len(messages))
         # As in ``cut_ranges``: a message that follows must not join earlier results.
-        joins = opens and follows_results(messages, index, lambda at: not draft.shows(at))
+        joins = opens and follows_results(draft.shown_before(index))
         if draft.shows(index) and not joins and anchors.isdisjoint(range(index, end)):
             draft.omit([(index, end)])
             gone += end - index
