@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from blockbuster import BlockBuster
@@ -35,6 +36,7 @@ settings.register_profile(
 settings.load_profile("everywhere")
 
 
+BACKENDS = ("asyncio", "trio")
 OURS = f"{Path(llmsession.__file__).parent}{os.sep}"
 
 # A shell gives its background jobs SIGINT to ignore, and so to every program that the tests start:
@@ -80,14 +82,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# First, because pytest leaves out the long ones afterwards.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_begins_late)  # otherwise as they were
     if not config.getoption("--quick"):
+        for item in _on_their_second_backend(items):
+            item.add_marker("long")
         return
     slow = [item for item in items if item.nodeid.startswith(SLOW) or "[trio" in item.name]
     config.hook.pytest_deselected(items=slow)
     left_out = set(slow)
     items[:] = [item for item in items if item not in left_out]
+
+
+def _on_their_second_backend(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """A test with several cases runs them on asyncio and on trio by turns: here are the cases on
+    the other one. Which begins differs from test to test, so that no store or transport, say, is
+    always on the same."""
+    backends: dict[str, set[str]] = {}
+    cases: dict[str, dict[tuple[tuple[str, int], ...], int]] = {}
+    found: list[tuple[pytest.Item, str, str, tuple[tuple[str, int], ...]]] = []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        backend = callspec.params.get("anyio_backend") if callspec is not None else None
+        if callspec is None or backend not in BACKENDS:  # it may be one with options
+            continue
+        test = item.nodeid.partition("[")[0]
+        case = tuple(at for at in callspec.indices.items() if at[0] != "anyio_backend")
+        backends.setdefault(test, set()).add(backend)
+        cases.setdefault(test, {}).setdefault(case, len(cases[test]))
+        found.append((item, test, backend, case))
+    for item, test, backend, case in found:
+        turn = (crc32(test.encode()) + cases[test][case]) % 2
+        if len(cases[test]) > 1 and len(backends[test]) > 1 and backend == BACKENDS[turn]:
+            yield item
 
 
 def _begins_late(item: pytest.Item) -> int:
@@ -122,7 +151,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-@pytest.fixture(params=["asyncio", "trio"])
+@pytest.fixture(params=BACKENDS)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Every async test runs on both, in virtual time unless it is marked ``real_time``."""
     if request.node.get_closest_marker("real_time"):
