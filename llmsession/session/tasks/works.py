@@ -35,8 +35,8 @@ class Work:
     """
 
     __slots__ = (
-        "_inner", "_is_abandoned", "_loop_calls", "_outer", "_stopping", "_tasks", "is_done",
-        "name", "result",
+        "_has_met_it", "_inner", "_is_abandoned", "_loop_calls", "_outer", "_stopping", "_tasks",
+        "is_done", "name", "result",
     )  # fmt: skip
 
     def __init__(self, name: str, stopping: set[Work], loop_calls: LoopCalls, tasks: Tasks) -> None:
@@ -48,6 +48,8 @@ class Work:
         self._loop_calls = loop_calls
         self._tasks = tasks
         self._is_abandoned = False
+        self._has_met_it = False
+        """Has the loop turned often enough since it was cancelled?"""
         self._outer = loop_calls.new_scope()
         self._inner = loop_calls.new_scope()
 
@@ -62,28 +64,40 @@ class Work:
             return
         self._stopping.add(self)
         self._outer.cancel()
-        if self._loop_calls.delivers_on_every_turn:
-            self._loop_calls.call_soon(partial(self._pause_after, FIRST_TURNS))
+        self._loop_calls.call_soon(partial(self._turned, FIRST_TURNS))
 
-    def _pause_after(self, turns: int) -> None:
-        """Deliver the cancellation no more, for a while, when the loop has turned so often."""
-        if self.is_done or self._is_abandoned:
+    def _turned(self, turns: int) -> None:
+        """The loop has turned since the work was cancelled. After so many turns of it the task has
+        met the cancellation.
+        """
+        if self.is_done:
             return
         if turns > 1:
-            self._loop_calls.call_soon(partial(self._pause_after, turns - 1))
-        else:
+            self._loop_calls.call_soon(partial(self._turned, turns - 1))
+            return
+        self._has_met_it = True
+        if self._is_abandoned:
             self._inner.shield = True
-            self._loop_calls.call_later(AGAIN_S, self._deliver_again)
+        elif self._loop_calls.delivers_on_every_turn:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Deliver the cancellation no more, for a while."""
+        self._inner.shield = True
+        self._loop_calls.call_later(AGAIN_S, self._deliver_again)
 
     def _deliver_again(self) -> None:
         if not (self.is_done or self._is_abandoned):
             self._inner.shield = False  # this delivers it
-            self._pause_after(1)
+            self._pause()
 
     def abandon(self) -> None:
-        """Stop cancelling it, and let it run on."""
+        """Stop cancelling it, and let it run on. If it was cancelled just now, and something has
+        held up the loop since then for all of the grace, it still meets the cancellation.
+        """
         self._is_abandoned = True
-        self._inner.shield = True
+        if self._has_met_it or not self.is_cancelled:
+            self._inner.shield = True
 
     async def run(
         self,

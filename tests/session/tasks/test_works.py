@@ -109,6 +109,24 @@ async def test_cancelling_stops_that_work_and_no_other() -> None:
     assert ended.names == ["stopped", "goes on"]
 
 
+async def test_a_cancellation_that_was_abandoned_before_the_loop_turned_reaches_the_work() -> None:
+    """Something may hold up the loop for the whole grace while the work has just been woken up."""
+    async with running() as (works, ended):
+        news = anyio.Event()
+
+        async def body() -> None:
+            await news.wait()
+            await anyio.sleep(3)
+
+        work = works.start("w", body, ended)
+        await anyio.wait_all_tasks_blocked()
+        news.set()
+        work.cancel()
+        work.abandon()
+        await anyio.sleep(1)
+        assert ended.names == ["w"]
+
+
 async def test_work_that_is_cancelled_before_it_began_ends_at_its_first_wait() -> None:
     ended, reached = Ended(), []
     async with works_in() as works:
