@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.__main__ import BENCHMARKS
 from benchmarks.machine import Others, commit_of, this_machine
 from benchmarks.report import Row
 
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.rounds < 3:
         parser.error("--rounds must be at least 3: noise cannot be told from less")
+    if unknown := [name for name in asked.names if name not in BENCHMARKS]:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
     others = Others()
     try:
         with _tree_of(asked.base) as base:

@@ -96,8 +96,8 @@ class SessionManager:
       Without rules, the schedule runs only if *retention_every_s* is set.
 
     Raises InvalidConfig for invalid prices, budgets or tools, and if the provider of summaries that
-    the environment names cannot be made. Raises InvalidInput for an invalid *thread_wait_s*, rule
-    or *retention_every_s*.
+    the environment names cannot be made. Raises InvalidInput for an invalid *idle_s*,
+    *thread_wait_s*, *retention_every_s*, rule, or list of tools or observers.
     """
 
     def __init__(

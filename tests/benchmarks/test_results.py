@@ -93,6 +93,12 @@ def test_the_verdict_names_the_row_and_the_noise() -> None:
     assert same.told() == "turns: a turn: 1.200 (1.200 to 1.200), noise 3.0%: SLOWER"
 
 
+def test_a_benchmark_that_there_is_not_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        diff.main(["HEAD", "no-such"])
+    assert "no benchmark 'no-such'; there are commit" in capsys.readouterr().err
+
+
 def test_a_commit_that_there_is_not_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert diff.main(["no-such-commit"]) == 2
     assert capsys.readouterr().err.startswith("no commit 'no-such-commit' here: ")

@@ -66,7 +66,7 @@ from ..values.history_limits import HistoryLimits
 from ..values.labels import new_session_id, tenant_of
 from ..values.outcome import Closed
 from ..values.retention import Retention, checked_rules
-from ..values.validation import checked_seconds, checked_tools
+from ..values.validation import checked_observers, checked_seconds, checked_tools
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader
@@ -123,7 +123,7 @@ class Runtime:
         self._tools = checked_tools(tools)
         self._logger = logger
         self._prices = PriceTable(prices)
-        self._observers = tuple(observers)
+        self._observers = checked_observers(observers)
         self.retention = checked_rules(retention)
         """The rules that apply to every session here as long as the manager runs."""
         self._thread_wait_s = checked_seconds(
@@ -144,6 +144,7 @@ class Runtime:
             # The session may become live after its caller gave up. Then no handle refers to it.
             on_abandoned=lambda: self.evictor.schedule(),  # noqa: PLW0108  # made below
         )
+        idle_s = checked_seconds(idle_s, "idle_s", minimum=0, maximum=math.inf)
         self.evictor = IdleEvictor(self._table.actors, idle_s, self.evict_idle)
         self.tenant_logs = TenantLogs(
             self.store,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast, get_args
 
@@ -42,6 +42,7 @@ __all__ = [
     "checked_labelling",
     "checked_labels",
     "checked_number",
+    "checked_observers",
     "checked_page",
     "checked_policy",
     "checked_recovery",
@@ -336,6 +337,14 @@ def checked_summaries(summaries: Any) -> dict[str, str]:
         checked_text(call_id, "a call id"): checked_text(text, f"the summary of {call_id!r}")
         for call_id, text in summaries.items()
     }
+
+
+@refusing
+def checked_observers(observers: Any) -> tuple[Any, ...]:
+    """*observers*, which may be anything that can be iterated. Raises InvalidInput."""
+    if not isinstance(observers, Iterable):
+        raise InvalidInput(f"observers must be a list of observers, not {type(observers).__name__}")
+    return tuple(observers)
 
 
 @refusing
