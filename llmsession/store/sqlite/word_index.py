@@ -44,16 +44,21 @@ _UPTO = """max(
     coalesce((SELECT max(upto) FROM segment WHERE source = u.log), 0)
 )"""
 """The last record of the log that a session has."""
-WORDS_FOUND = f"""s.id IN (
-    SELECT t.id FROM word JOIN session AS t ON t.log = word.rowid >> 32 WHERE word MATCH ?
+WORDS_FOUND = """s.id IN (
+    WITH found AS MATERIALIZED (SELECT DISTINCT rowid >> 32 AS log FROM word WHERE word MATCH ?)
+    SELECT t.id FROM found JOIN session AS t USING (log)
     UNION
-    SELECT t.id FROM word
-      JOIN segment AS g ON g.source = word.rowid >> 32
-       AND word.rowid & {LAST_SEQ} BETWEEN g.first AND g.upto
+    SELECT t.id FROM found
+      JOIN segment AS g ON g.source = found.log
       JOIN session AS t ON t.log = g.log
-     WHERE word MATCH ?
+     WHERE EXISTS (
+       SELECT 1 FROM word WHERE word MATCH ?
+          AND rowid BETWEEN g.source << 32 | g.first AND g.source << 32 | g.upto
+     )
 )"""
-"""The sessions that have records with a word. The word is bound twice."""
+"""The sessions that have records with a word. The word is bound twice. The records of a log are not
+compared with each of its forks: each fork looks for the first one in the part that it shares.
+"""
 
 
 def fts_query(word: Word) -> str:
