@@ -14,7 +14,7 @@ import apsw
 
 from llmsession.store import SqliteStore, this_process
 
-__all__ = ["ANN", "BOB", "count", "held_back", "opened", "raw", "standing_still"]
+__all__ = ["ANN", "BOB", "count", "held_back", "opened", "raw", "standing_still", "steps_of"]
 
 ANN = this_process("ann")
 BOB = this_process("bob")
@@ -71,3 +71,18 @@ def count(path: Path, table: str) -> int:
     with raw(path) as db:
         rows: int = db.execute(f"SELECT count(*) FROM {table}").get
         return rows
+
+
+def steps_of(path: Path, query: str, bound: list[object]) -> tuple[int, int]:
+    """How many instructions of SQLite's machine *query* takes, and how many rows it finds."""
+    taken = 0
+
+    def step() -> bool:
+        nonlocal taken
+        taken += 1
+        return False
+
+    with raw(path) as db:
+        db.set_progress_handler(step, 1)
+        rows = len(db.execute(query, bound).fetchall())
+    return taken, rows

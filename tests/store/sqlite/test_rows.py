@@ -16,7 +16,7 @@ from llmsession.store.sqlite.rows import (
     filter_sql,
     labels_text,
 )
-from tests.store.sqlite.stage import ANN, opened, raw
+from tests.store.sqlite.stage import ANN, opened, raw, steps_of
 
 pytestmark = pytest.mark.real_time
 
@@ -114,23 +114,11 @@ def few_and_many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_page_takes_as_many_steps_among_ten_times_the_sessions(
     few_and_many: tuple[Path, Path], filter: SessionFilter, lead: str | None
 ) -> None:
-    steps = [steps_of(path, *filter_sql("1", 10, filter, lead)) for path in few_and_many]
-    assert steps[1] <= 1.2 * steps[0], steps
-
-
-def steps_of(path: Path, query: str, bound: list[object]) -> int:
-    """How many instructions of SQLite's machine a page of ten takes."""
-    taken = 0
-
-    def step() -> bool:
-        nonlocal taken
-        taken += 1
-        return False
-
-    with raw(path) as db:
-        db.set_progress_handler(step, 1)
-        assert len(db.execute(query, bound).fetchall()) == 10
-    return taken
+    (few, first), (many, second) = (
+        steps_of(path, *filter_sql("1", 10, filter, lead)) for path in few_and_many
+    )
+    assert first == second == 10
+    assert many <= 1.2 * few
 
 
 async def test_of_several_labels_the_one_of_the_fewest_sessions_is_read(path: Path) -> None:

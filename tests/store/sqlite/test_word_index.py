@@ -13,7 +13,7 @@ from llmsession.store.sqlite import word_index
 from llmsession.store.sqlite.schema import FIRST_VERSION, STEPS
 from llmsession.store.sqlite.word_index import WORDS_FOUND, fts_query
 from llmsession.testing.store_contract.actions import written
-from tests.store.sqlite.stage import ANN, opened, raw
+from tests.store.sqlite.stage import ANN, opened, raw, steps_of
 
 pytestmark = pytest.mark.real_time
 
@@ -129,27 +129,15 @@ async def test_a_check_after_a_search_finds_no_fault_in_an_index_that_has_change
 
 async def test_a_search_does_not_compare_each_record_with_each_fork(tmp_path: Path) -> None:
     steps: list[int] = []
+    query = f"SELECT s.id FROM session AS s WHERE {WORDS_FOUND}"
+    words: list[object] = [fts_query(Word("said"))] * 2
     async with opened(tmp_path / "s.db") as store:
         await written(store, await store.create("a", ANN), *[b"said"] * 500)
         for number in range(20):
             await store.fork("a", 500, f"f{number:02}", ANN)
             if number in (4, 19):
                 assert len(await Search(store).find("said")) == number + 2
-                steps.append(_steps_of_a_search(tmp_path / "s.db"))
+                taken, found = steps_of(tmp_path / "s.db", query, words)
+                assert found == number + 2
+                steps.append(taken)
     assert 0 < (steps[1] - steps[0]) / 15 < 500
-
-
-def _steps_of_a_search(path: Path) -> int:
-    """How many instructions of SQLite's machine the search for "said" takes."""
-    taken = 0
-
-    def step() -> bool:
-        nonlocal taken
-        taken += 1
-        return False
-
-    with raw(path) as db:
-        db.set_progress_handler(step, 1)
-        query = f"SELECT s.id FROM session AS s WHERE {WORDS_FOUND}"
-        assert db.execute(query, [fts_query(Word("said"))] * 2).fetchall()
-    return taken
