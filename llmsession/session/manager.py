@@ -97,7 +97,8 @@ class SessionManager:
 
     Raises InvalidConfig for invalid prices, budgets or tools, and if the provider of summaries that
     the environment names cannot be made. Raises InvalidInput for an invalid *idle_s*,
-    *thread_wait_s*, *retention_every_s*, rule, or list of tools or observers.
+    *thread_wait_s*, *retention_every_s*, rule, or list of tools or observers, and for a provider, a
+    store or a clock that is none.
     """
 
     def __init__(

@@ -6,13 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from functools import partial
 
+from llmsession.errors import InvalidConfig
+from llmsession.turns.blocks import is_number
+
 from .liveness import lease_clock
 from .protocol import OwnerListener
 
-__all__ = ["VALID_SHARE", "HeldLeases"]
+__all__ = ["VALID_SHARE", "HeldLeases", "check_lease_and_wait"]
 
 VALID_SHARE = 0.9
 """The share of a lease's time for which its owner relies on it, because clocks differ a little."""
+LONGEST_S = 1e9
+"""The longest lease or wait, 31 years. The clock of a database must be able to add it to a time."""
 
 
 class HeldLeases:
@@ -78,3 +83,17 @@ class HeldLeases:
         if owner in self._listeners:
             listener, call = self._listeners[owner]
             call(partial(listener.taken, session, epoch))
+
+
+def check_lease_and_wait(lease_s: object, **wait_s: object) -> None:
+    """Raises InvalidConfig unless *lease_s*, which is greater than 0, and the waits by their names
+    are numbers of seconds.
+    """
+    for name, value in {"lease_s": lease_s, **wait_s}.items():
+        if (
+            not is_number(value)
+            or not 0 <= value <= LONGEST_S  # NaN fails the comparison
+            or (value == 0 and name == "lease_s")
+        ):
+            least = "greater than 0" if name == "lease_s" else "0 or more"
+            raise InvalidConfig(f"{name} is {value!r}; it must be a number of seconds, {least}")

@@ -8,7 +8,7 @@ the fields. A block of an unknown type is an OpaqueBlock with its bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
@@ -31,6 +31,7 @@ __all__ = [
     "encode_blocks",
     "encode_json",
     "is_block",
+    "is_number",
     "is_thinking",
     "join_blocks",
     "joined_text",
@@ -186,6 +187,11 @@ def plain_number(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return int.__index__(value)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Is *value* a number? True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _clean(value: Any) -> Any:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from llmsession.errors import InvalidConfig
+from llmsession.turns.blocks import is_number
 
 __all__ = [
     "Amount",
@@ -33,7 +34,7 @@ def check_whole(name: str, value: Any, least: int | None = None) -> None:
 
 def check_fraction(name: str, value: Any) -> None:
     """Raises InvalidConfig unless *value*, the setting *name*, is a number between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < 1:
+    if not is_number(value) or not 0 < value < 1:
         raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
 
 

@@ -12,6 +12,7 @@ import anyio.to_thread
 from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow
+from llmsession.turns.blocks import is_number
 from llmsession.turns.records import SessionCreated
 
 from ..actor.history_commands import state_excess
@@ -363,8 +364,7 @@ def checked_interval(every_s: float | None, rules: Sequence[Retention]) -> float
     """How often the schedule applies *rules*, in seconds; None for never. Raises InvalidInput."""
     if every_s is None:
         return EVERY_S if rules else None
-    is_number = isinstance(every_s, int | float) and not isinstance(every_s, bool)
-    if not is_number or not 0 < every_s < math.inf:
+    if not is_number(every_s) or not 0 < every_s < math.inf:
         raise InvalidInput(
             f"retention_every_s is {every_s!r}; it must be a number of seconds above 0"
         )

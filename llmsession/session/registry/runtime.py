@@ -66,7 +66,7 @@ from ..values.history_limits import HistoryLimits
 from ..values.labels import new_session_id, tenant_of
 from ..values.outcome import Closed
 from ..values.retention import Retention, checked_rules
-from ..values.validation import checked_observers, checked_seconds, checked_tools
+from ..values.validation import check_part, checked_observers, checked_seconds, checked_tools
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader
@@ -106,10 +106,10 @@ class Runtime:
         thread_wait_s: float,
         retention: Sequence[Retention] = (),
     ) -> None:
-        self.provider = provider
+        self.provider = _checked_provider(provider, "provider")
         self.environ = dict(os.environ if environ is None else environ)
         """Read once. Configuration fields that are None are filled from it."""
-        self.given_store: Store = store if store is not None else MemoryStore()
+        self.given_store: Store = MemoryStore() if store is None else _checked_store(store)
         """The store that the user passed."""
         self.store: CheckedStore = checked_store(self.given_store)
         self.owner: Owner = this_process(uuid.uuid4().hex)
@@ -119,7 +119,11 @@ class Runtime:
         """A new id for a session of a tenant. A cluster replaces it."""
         self.clock = checked_clock(clock, lambda error: log_bug(logger, "clock.failed", error))
         self.subscriptions = Subscriptions()
-        self._summariser = summary_provider(self.environ) if summariser is None else summariser
+        self._summariser = (
+            summary_provider(self.environ)
+            if summariser is None
+            else _checked_provider(summariser, "summariser")
+        )
         self._tools = checked_tools(tools)
         self._logger = logger
         self._prices = PriceTable(prices)
@@ -557,3 +561,13 @@ class Runtime:
             await actor.put_close().wait()
         await self.store.delete(session)
         self.tenants.deleted(session)
+
+
+def _checked_provider(provider: Provider, name: str) -> Provider:
+    check_part(provider, name, "AnthropicProvider()", ("profile", "stream"))
+    return provider
+
+
+def _checked_store(store: Store) -> Store:
+    check_part(store, "store", 'SqliteStore("sessions.db")', ("append", "read"))
+    return store

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from llmsession.errors import contained
+from llmsession.errors import InvalidInput, contained
+from llmsession.turns.blocks import is_number
 
 __all__ = ["Clock", "checked_clock"]
 
@@ -36,7 +37,7 @@ class Clock:
             now = self._clock()
             if now.__class__ is float and MIN_S < now < MAX_S:
                 return now
-            if isinstance(now, int | float) and not isinstance(now, bool) and MIN_S < now < MAX_S:
+            if is_number(now) and MIN_S < now < MAX_S:
                 return float.__float__(now) if isinstance(now, float) else float(int.__index__(now))
             error: Exception = ValueError(
                 f"the clock returned an invalid {type(now).__name__} instead of seconds since the"
@@ -53,5 +54,10 @@ class Clock:
 def checked_clock(
     clock: Callable[[], float], failed: Callable[[Exception], None]
 ) -> Callable[[], float]:
-    """*clock* as sessions read it: the system's clock directly, any other one through ``Clock``."""
+    """*clock* as sessions read it: the system's clock directly, any other one through ``Clock``.
+
+    Raises InvalidInput if it cannot be called.
+    """
+    if not callable(clock):
+        raise InvalidInput(f"clock is {clock!r}; it must be a function, such as time.time")
     return clock if clock is time.time else Clock(clock, failed)

@@ -27,7 +27,7 @@ from llmsession.compaction.policies.registry import (
 from llmsession.compaction.provider_side import ProviderSideConfig
 from llmsession.compaction.recall import RECALL_TOOL, RECALL_TOOL_NAME
 from llmsession.errors import InvalidConfig, InvalidMessage
-from llmsession.turns.blocks import Content, encode_json
+from llmsession.turns.blocks import Content, encode_json, is_number
 from llmsession.turns.event_choice import OnFailure
 from llmsession.turns.machine import TurnLimits
 from llmsession.turns.records import InterruptPolicy
@@ -389,7 +389,7 @@ _RECENT = ("keep_recent_turns", "keep_recent_steps")
 
 
 def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value <= 1:
+    if not is_number(value) or not 0 < value <= 1:
         raise InvalidConfig(f"{name} must be between 0 and 1, got {value!r}")
     return float(value)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from llmsession.errors import InvalidConfig
+from llmsession.turns.blocks import is_number
 
 __all__ = ["NOTHING_FORGOTTEN", "UNLIMITED", "Forgotten", "HistoryLimits", "strictest"]
 
@@ -43,8 +44,7 @@ class HistoryLimits(msgspec.Struct, frozen=True, kw_only=True):
                     f" and at most {MAX_COUNT:,}"
                 )
         age: Any = self.max_age_s
-        is_number = isinstance(age, int | float) and not isinstance(age, bool)
-        if age is not None and not (is_number and 0 < age <= MAX_AGE_S):
+        if age is not None and not (is_number(age) and 0 < age <= MAX_AGE_S):
             raise InvalidConfig(
                 f"retention.max_age_s is {age!r}; it must be a number of seconds above 0,"
                 f" and at most {MAX_AGE_S:,.0f} (1,000 years); None keeps turns of any age"

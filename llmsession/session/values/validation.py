@@ -21,6 +21,7 @@ from llmsession.turns.blocks import (
     ToolUseBlock,
     clean_text,
     encode_blocks,
+    is_number,
     parse_blocks,
     plain_number,
     plain_text,
@@ -35,6 +36,7 @@ from .labels import MAX_LABEL_CHARS, MAX_TITLE_CHARS, RESERVED
 
 __all__ = [
     "MAX_LISTED",
+    "check_part",
     "checked_choice",
     "checked_filter",
     "checked_flag",
@@ -219,10 +221,6 @@ def checked_filter(filter: Any) -> SessionFilter:
     return found
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _plain(value: Any) -> Any:
     return str.__str__(value) if isinstance(value, str) else value
 
@@ -313,7 +311,7 @@ def checked_seconds(
     """*value*, which must be a number of seconds from *minimum* to *maximum*. Raises
     InvalidInput.
     """
-    if not _is_number(value) or not minimum <= value <= maximum:  # NaN fails both comparisons
+    if not is_number(value) or not minimum <= value <= maximum:  # NaN fails both comparisons
         least = f", {minimum:g} or more" if minimum >= 0 else ""
         raise InvalidInput(f"{name} is {value!r}; it must be a number of seconds{least}")
     return float(value)
@@ -337,6 +335,19 @@ def checked_summaries(summaries: Any) -> dict[str, str]:
         checked_text(call_id, "a call id"): checked_text(text, f"the summary of {call_id!r}")
         for call_id, text in summaries.items()
     }
+
+
+@refusing
+def check_part(part: Any, name: str, example: str, methods: Sequence[str]) -> None:
+    """Raises InvalidInput, which names *example*, if *part* is no object with these *methods*."""
+    if isinstance(part, type):
+        raise InvalidInput(f"{name} is the class {part.__name__}; make an object: {example}")
+    missing = [method for method in methods if not callable(getattr(part, method, None))]
+    if missing:
+        kind = type(part).__name__
+        raise InvalidInput(
+            f"{name} is of type {kind}, which has no {missing[0]}(); give one like {example}"
+        )
 
 
 @refusing

@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import anyio
 
 from llmsession.errors import InvalidConfig, InvalidInput, SessionNotFound, StoreError
+from llmsession.turns.blocks import plain_number
 from llmsession.turns.spending.spending import Spending
 
 from ..cipher import PLAIN, Cipher, Key, check_key
 from ..counting import Amounts, Grant, Uncounted
+from ..held_leases import check_lease_and_wait
 from ..protocol import (
     EVERYTHING,
     AppendResult,
@@ -81,11 +83,9 @@ class PostgresStore:
     ) -> None:
         check_key(key)
         check_schema(schema)
-        if not lease_s > 0 or not retry_s >= 0 or readers < 1:
-            raise InvalidConfig(
-                f"lease_s is {lease_s}, retry_s is {retry_s} and readers is {readers}; a store"
-                " needs lease_s > 0, retry_s >= 0 and readers >= 1"
-            )
+        check_lease_and_wait(lease_s, retry_s=retry_s)
+        if (plain_number(readers) or 0) < 1:
+            raise InvalidConfig(f"readers is {readers!r}; it must be a whole number, 1 or more")
         self._key = key
         self._schema = schema
         statements = Statements(schema)

@@ -17,6 +17,7 @@ from llmsession.turns.spending.spending import Spending
 
 from ..cipher import Key
 from ..counting import Amounts, Grant, Uncounted
+from ..held_leases import check_lease_and_wait
 from ..protocol import (
     EVERYTHING,
     AppendResult,
@@ -70,7 +71,7 @@ class SqliteStore:
       StoreError, with the path, at first use.
 
     *vfs* names one of SQLite's file systems, for tests of failing disks. Raises InvalidConfig for
-    an invalid *path*, *key*, *lease_s* or *busy_s*.
+    an invalid *path*, *key*, *lease_s*, *busy_s* or *clock*.
     """
 
     def __init__(
@@ -84,11 +85,9 @@ class SqliteStore:
         vfs: str | None = None,
     ) -> None:
         self.path = _checked(path)
-        if not lease_s > 0 or not busy_s >= 0:
-            raise InvalidConfig(
-                f"lease_s is {lease_s} and busy_s is {busy_s}; lease_s must be above 0, and busy_s"
-                " 0 or more"
-            )
+        check_lease_and_wait(lease_s, busy_s=busy_s)
+        if not callable(clock):
+            raise InvalidConfig(f"clock is {clock!r}; it must be a function, such as time.time")
         self._clock = clock
         self._is_encrypted = key is not None
         self._file = SqliteFile(self.path, key=key, busy_s=busy_s, vfs=vfs)

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from llmsession.turns.blocks import is_number
+
 from .times import seconds_of
 
 __all__ = ["Record", "compact"]
@@ -56,7 +58,7 @@ class Record:
     def number_of(self, name: str) -> float | None:
         """The field, if it is a number; else None."""
         value = self.value(name)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return value if is_number(value) else None
 
     def count(self, name: str) -> int:
         """The field, if it is a number of 0 or more; else 0."""

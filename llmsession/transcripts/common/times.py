@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from llmsession.turns.blocks import is_number
+
 __all__ = ["iso_time", "milliseconds", "seconds_of"]
 
 _FIRST_MS = 100_000_000_000
@@ -25,7 +27,7 @@ def seconds_of(value: Any) -> float:
             return max(0.0, (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
         except (ValueError, OverflowError):
             return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not is_number(value) or not value > 0:
         return 0.0
     if value > _LATEST_S * 1000:  # also integers that no float can hold
         return 0.0

@@ -15,6 +15,7 @@ import msgspec
 
 from llmsession.errors import BudgetExhausted, InvalidConfig
 
+from ..blocks import is_number, plain_number
 from ..records import ExceededBudget, ModelRequest, UnrecordedUsage
 from ..usage import Usage
 from .prices import PriceTable, dollars, nano_usd
@@ -50,17 +51,13 @@ class SpendingBudget(msgspec.Struct, frozen=True, kw_only=True):
         """This budget. Raises InvalidConfig, naming the field."""
         tokens: Any = self.max_tokens
         cost: Any = self.max_cost_usd
-        if tokens is not None and not (_is_number(tokens, int) and tokens > 0):
+        if tokens is not None and not (plain_number(tokens) or 0) > 0:
             raise InvalidConfig(f"budget: max_tokens is {tokens!r}; it must be greater than 0")
         # Written so that NaN is refused, too.
-        if cost is not None and not (_is_number(cost, int | float) and 1e-9 <= cost <= 1e9):
+        if cost is not None and not (is_number(cost) and 1e-9 <= cost <= 1e9):
             reason = "it must be at least a nano-dollar (1e-9) and at most a billion dollars (1e9)"
             raise InvalidConfig(f"budget: max_cost_usd is {cost!r}; {reason}")
         return self
-
-
-def _is_number(value: Any, kind: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def marginal_tokens(previous_prompt_tokens: int, usage: Usage) -> int:

@@ -265,12 +265,22 @@ async def test_an_error_in_the_body_comes_out_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"idle_s": -1}, {"idle_s": float("nan")}, {"idle_s": "10"}, {"observers": 5}],
+    [
+        {"idle_s": -1},
+        {"idle_s": float("nan")},
+        {"idle_s": "10"},
+        {"observers": 5},
+        {"provider": ScriptedProvider},
+        {"provider": "anthropic"},
+        {"summariser": 5},
+        {"store": "sessions.db"},
+        {"clock": 5},
+    ],
     ids=str,
 )
 def test_an_option_of_a_manager_that_is_none_is_refused_by_name(option: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=next(iter(option))):
-        SessionManager(provider=ScriptedProvider([]), **option)
+    with pytest.raises(InvalidInput, match=f"^{next(iter(option))} "):
+        SessionManager(**{"provider": ScriptedProvider([]), **option})
 
 
 async def test_a_manager_must_be_entered_and_only_once() -> None:

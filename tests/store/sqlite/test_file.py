@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -195,10 +196,22 @@ def test_what_is_no_path_is_refused_at_once(path: str) -> None:
         SqliteStore(path)
 
 
-@pytest.mark.parametrize("options", [{"lease_s": 0.0}, {"busy_s": -1.0}, {"lease_s": float("nan")}])
-def test_times_that_cannot_be_are_refused_at_once(options: dict[str, float]) -> None:
-    with pytest.raises(InvalidConfig):
-        SqliteStore("s.db", **options)  # type: ignore[arg-type]  # floats, all of them
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lease_s": 0.0},
+        {"busy_s": -1.0},
+        {"lease_s": float("nan")},
+        {"lease_s": float("inf")},
+        {"lease_s": "10"},
+        {"busy_s": True},
+        {"clock": 5},
+    ],
+    ids=str,
+)
+def test_times_that_cannot_be_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=f"^{next(iter(options))} is "):
+        SqliteStore("s.db", **options)
 
 
 # What is no file for a store
