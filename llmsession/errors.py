@@ -812,9 +812,12 @@ def contained_in_task(error: BaseException) -> Exception:
     is_cancellation = isinstance(error, kind) or (
         isinstance(error, BaseExceptionGroup) and error.split(kind)[1] is None
     )
-    if is_cancellation and (_is_in_cancelled_scope() or _requests_to_cancel()):
-        raise error
-    return contained(error)
+    try:
+        if is_cancellation and (_is_in_cancelled_scope() or _requests_to_cancel()):
+            raise error
+        return contained(error)
+    finally:
+        del error  # its traceback has this frame: only the garbage collector would free both
 
 
 def contained_in_work(error: BaseException) -> Exception:
@@ -829,7 +832,10 @@ def contained_in_work(error: BaseException) -> Exception:
     if host is not None and not host.cancelling() and not _is_in_cancelled_scope():
         for _ in range(_requests_to_cancel()):
             cast(asyncio.Task[Any], asyncio.current_task()).uncancel()
-    return contained_in_task(error)
+    try:
+        return contained_in_task(error)
+    finally:
+        del error  # as there
 
 
 starting_scope: ContextVar[anyio.CancelScope] = ContextVar("starting_scope")
@@ -868,21 +874,24 @@ def foreign(call: Awaitable[T]) -> Generator[Any, Any, T]:
     steps: Any = call.__await__()
     sent: Any = None
     thrown: BaseException | None = None
-    while True:
-        try:
-            waited = steps.send(sent) if thrown is None else steps.throw(thrown)
-        except StopIteration as end:
-            return cast(T, end.value)
-        if getattr(waited, "_asyncio_future_blocking", None):
-            waited = _AnyFuture(waited)
-        sent = thrown = None
-        try:
-            sent = yield waited
-        except GeneratorExit:  # nobody waits for it any more
-            steps.close()
-            raise
-        except BaseException as error:
-            thrown = error
+    try:
+        while True:
+            try:
+                waited = steps.send(sent) if thrown is None else steps.throw(thrown)
+            except StopIteration as end:
+                return cast(T, end.value)
+            if getattr(waited, "_asyncio_future_blocking", None):
+                waited = _AnyFuture(waited)
+            sent = thrown = None
+            try:
+                sent = yield waited
+            except GeneratorExit:  # nobody waits for it any more
+                steps.close()
+                raise
+            except BaseException as error:
+                thrown = error
+    finally:
+        del sent, thrown  # the traceback of what they hold has this frame: see contained_in_task
 
 
 class _AnyFuture:

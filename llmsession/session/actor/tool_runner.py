@@ -110,20 +110,26 @@ async def run_callable(
 
 async def _in_thread(call: Callable[[], Any], threads: ToolThreads, name: str) -> Any:
     """Run *call* in a thread of *threads* under *name*. Returns its result or raises its error."""
+    ended: list[tuple[Any, BaseException | None]] = []
 
-    def run() -> tuple[Any, BaseException | None]:
-        # Result and error travel in a tuple for two reasons. trio refuses an awaitable that a
-        # thread returns. And a GeneratorExit that is thrown into a task closes each of its
-        # coroutines, even where the exception is caught.
+    def run() -> None:
+        # Result and error do not travel through the thread's own answer. trio refuses an awaitable
+        # that a thread returns, and keeps an answer in frames that the error's traceback has. And a
+        # GeneratorExit that is thrown into a task closes each of its coroutines, even where the
+        # exception is caught.
         try:
-            return call(), None
+            ended.append((call(), None))
         except BaseException as error:
-            return None, error
+            ended.append((None, error))
 
-    returned, error = await threads.run(name, run)
-    if error is not None:
-        raise error
-    return returned
+    await threads.run(name, run)
+    returned, error = ended.pop()
+    try:
+        if error is not None:
+            raise error
+        return returned
+    finally:
+        del error  # its traceback has this frame: only the garbage collector would free both
 
 
 def _is_coroutine_function(run: Callable[..., Any]) -> bool:

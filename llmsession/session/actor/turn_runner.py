@@ -217,8 +217,7 @@ class TurnRunner:
             except ProviderError as error:
                 return partial(self._stream_failed, run, tag, checked_failure(error))
             except BaseException as error:  # a provider is foreign code
-                fault = contained_in_work(error)
-                core.log.bug("provider.crashed", fault)
+                core.log.bug("provider.crashed", contained_in_work(error))
                 said = f"raised {error_text(error)}"
                 if isinstance(error, anyio.get_cancelled_exc_class()):
                     # This task was not cancelled. The provider cancelled a scope of its own, and

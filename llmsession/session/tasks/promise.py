@@ -42,7 +42,9 @@ class Promise(Generic[T]):
     def fail(self, error: BaseException) -> None:
         """Raise *error* in all tasks that wait, now or later."""
         if not self._set:
-            self._error = error
+            # The frames of its traceback refer to the command, and that to this promise: such a
+            # cycle would wait for the garbage collector.
+            self._error = error.with_traceback(None)
             self._settle()
 
     def follow(self, follower: Promise[T]) -> None:

@@ -292,9 +292,13 @@ class Admission:
 
     def public_error(self, error: Exception) -> SessionError:
         """*error* as any client may see it. An error that is not a SessionError is logged, and
-        replaced by one that does not quote it."""
+        replaced by one that does not quote it.
+
+        It has no traceback, because the frames of one hold the session's handle, and mostly this
+        error, too: that cycle would keep the session in memory until the next garbage collection.
+        """
         if isinstance(error, SessionError):
-            return error
+            return error.with_traceback(None)
         self.log.error("command.crashed", exc_info=error)
         return SessionError("the service failed to perform the command; its log says why")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -106,6 +107,29 @@ async def test_one_call_is_answered_without_the_outbox() -> None:
             ("outcome", None),
             ("status", "SessionNotFound"),
         ]
+
+
+async def test_commands_that_were_refused_do_not_keep_their_session_in_memory() -> None:
+    content = msgspec.Raw(b'"ok"')
+    refused: list[w.Command[Any]] = [
+        w.Submit(id=1, session="s", results=(w.Result("c1", content),)),
+        w.Send(id=2, session="s", content=content, expected_head=7),
+        w.Rewind(id=3, session="s", to=9),
+        w.Outcome(id=4, session="s", turn=9),
+        w.Status(id=5, session="t"),
+    ]
+    async with bare() as on:
+        gc.collect()
+        gc.disable()
+        try:
+            for command in refused:
+                on.say(command)
+                await on.hear_a(w.Error)
+            on.connection.close()
+            await until(lambda: on.service.statistics().connections == 0)
+            assert await runtime_of(on.service.manager).evict_idle() == 1
+        finally:
+            gc.enable()
 
 
 async def test_frames_of_one_session_are_begun_in_order_though_it_is_cold() -> None:
