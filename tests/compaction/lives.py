@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from llmsession.compaction.planning.policy import Budget, Policy
+from llmsession.compaction.planning.policy import Budget, Policy, is_worthwhile
 from llmsession.compaction.planning.prefix_summaries import extracted_summary, with_summary
 from llmsession.compaction.policies import Balanced
 from llmsession.compaction.recall import RECALL_TOOL
@@ -292,10 +292,10 @@ class ContextLife:
 
     def _compact(self, trigger: Trigger, built: Built) -> bool:
         plan = self._filled(self.policy, trigger, built)
-        if plan is None and trigger == "window":
+        if trigger == "window" and not (plan and is_worthwhile(plan, 0.0)):
             hard = Balanced(keep_recent_turns=1, keep_recent_steps=2)
             plan = self._filled(hard, trigger, built)
-        if plan is None or plan.tokens_after >= plan.tokens_before:
+        if plan is None or not is_worthwhile(plan, 0.0):
             return False
         self._apply(plan)
         if trigger == "threshold":

@@ -81,7 +81,7 @@ def test_in_a_large_window_every_request_is_valid_and_fits(kind: str, window_tok
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_long_lives_in_every_window(kind: str, window_tokens: int) -> None:
     is_small = window_tokens < 100_000
-    seen = lives(kind, window_tokens, examples=60 if is_small else 12, events=150)
+    seen = lives(kind, window_tokens, examples=60 if is_small else 18, events=150)
     check_depth(kind, seen)
     assert seen["texts cut"] > 2, dict(seen)
     assert seen["prefix_summaries"] > 10, dict(seen)
