@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 import llmsession
 from tests.steady_time import steady_backend
-from tests.virtual_time import virtual_backend
+from tests.virtual_time import BACKENDS, virtual_backend
 
 if TYPE_CHECKING:
     from tests.store.postgres.server import PostgresServer
@@ -36,7 +36,6 @@ settings.register_profile(
 settings.load_profile("everywhere")
 
 
-BACKENDS = ("asyncio", "trio")
 OURS = f"{Path(llmsession.__file__).parent}{os.sep}"
 
 # A shell gives its background jobs SIGINT to ignore, and so to every program that the tests start:

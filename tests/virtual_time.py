@@ -39,9 +39,11 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-__all__ = ["VirtualTimeLoop", "loop_turns", "virtual_backend"]
+__all__ = ["BACKENDS", "VirtualTimeLoop", "loop_turns", "virtual_backend"]
 
 Ts = TypeVarTuple("Ts")
+
+BACKENDS = ("asyncio", "trio")
 
 BUSY_TURNS = 1000
 TURN_S = 200e-6

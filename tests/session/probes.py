@@ -62,7 +62,6 @@ NO_LEASE = OwnerLease(
 """As it is with a store that has no leases."""
 
 T = TypeVar("T")
-BACKENDS = ("asyncio", "trio")
 
 
 def run_virtually(backend: str, scenario: Callable[[], Awaitable[T]]) -> T:

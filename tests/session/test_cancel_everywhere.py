@@ -27,7 +27,6 @@ from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stream import StreamEvent
 from tests.session.actors import check_log
 from tests.session.probes import (
-    BACKENDS,
     assert_request_is_sound,
     differences,
     live_state,
@@ -37,6 +36,7 @@ from tests.session.probes import (
     settle,
     unpaired,
 )
+from tests.virtual_time import BACKENDS
 
 POLICIES: tuple[InterruptPolicy, ...] = ("drop_turn", "keep_steps", "keep_text")
 GRACE_S = 0.004

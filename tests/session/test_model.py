@@ -34,7 +34,6 @@ from llmsession.turns.request import Profile
 from llmsession.turns.stream import BlockDelta, BlockStarted, BlockStopped, ReplyEnded, ReplyStarted
 from tests.session import plain_model as m
 from tests.session.probes import (
-    BACKENDS,
     GatedProvider,
     assert_request_is_sound,
     differences,
@@ -44,6 +43,7 @@ from tests.session.probes import (
     said,
     settle,
 )
+from tests.virtual_time import BACKENDS
 
 POLICIES = ("drop_turn", "keep_steps", "keep_text")
 MODES = ("queue", "queue", "interrupt", "steer", "steer", "steer", "reject")

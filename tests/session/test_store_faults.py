@@ -31,7 +31,6 @@ from llmsession.turns.previews import ToolUse
 from llmsession.turns.request import Request, StepTag
 from tests.session.actors import check_log
 from tests.session.probes import (
-    BACKENDS,
     assert_request_is_sound,
     differences,
     live_state,
@@ -41,6 +40,7 @@ from tests.session.probes import (
     settle,
     unpaired,
 )
+from tests.virtual_time import BACKENDS
 
 FAULTS = ("failed", "lost, written", "lost, not written", "conflict, ours", "moved", "deleted")
 

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from tests.session.probes import BACKENDS, assert_request_is_sound, run_virtually, said, unpaired
+from tests.session.probes import assert_request_is_sound, run_virtually, said, unpaired
 from tests.session.random_lives import Life
+from tests.virtual_time import BACKENDS
 
 
 async def _check(life: Life) -> None:

@@ -22,7 +22,6 @@ from llmsession.turns.receipts import settled_text
 from llmsession.turns.stop import Follow, stop_rule
 from tests.session.crash_programs import Player, Program, base_of, plain
 from tests.session.probes import (
-    BACKENDS,
     after_a_crash,
     log_of,
     request_pairs,
@@ -30,6 +29,7 @@ from tests.session.probes import (
     said,
     unpaired,
 )
+from tests.virtual_time import BACKENDS
 
 QUICK_SEEDS = (0, 6, 12, 13, 14)
 """Short programs that together leave a log at every one of ``PLACES``; one compacts and thinks."""

@@ -17,7 +17,6 @@ from llmsession.testing.scripted import ScriptedProvider, say
 from llmsession.turns import records as r
 from llmsession.turns.usage import Usage
 from tests.session.probes import (
-    BACKENDS,
     after_a_crash,
     assert_request_is_sound,
     differences,
@@ -29,6 +28,7 @@ from tests.session.probes import (
     unpaired,
 )
 from tests.session.random_lives import Life
+from tests.virtual_time import BACKENDS
 
 LIVES, LONG_LIVES = 24, 240
 

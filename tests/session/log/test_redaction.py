@@ -15,9 +15,10 @@ from llmsession.session.log.state import SessionState, fold
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
 from llmsession.turns.usage import Usage
-from tests.session.probes import BACKENDS, differences, log_of, run_virtually
+from tests.session.probes import differences, log_of, run_virtually
 from tests.session.random_lives import Life
 from tests.turns.test_records import RECORDS
+from tests.virtual_time import BACKENDS
 
 LIVES, LONG_LIVES = 20, 200
 SECRET = msgspec.Raw(b'[{"type":"text","text":"marker"}]')

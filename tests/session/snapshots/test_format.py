@@ -26,8 +26,9 @@ from llmsession.session.values import tables
 from llmsession.store import SqliteStore, Store
 from llmsession.turns import records as r
 from tests.compatibility.stores import KINDS
-from tests.session.probes import BACKENDS, STATE_FIELDS, encode_plain, run_virtually
+from tests.session.probes import STATE_FIELDS, encode_plain, run_virtually
 from tests.session.random_lives import Life
+from tests.virtual_time import BACKENDS
 
 RELEASE = Path(__file__).parents[2] / "compatibility" / "releases" / "0.1.0" / "store.sqlite"
 RECORDED = Path(__file__).with_name("snapshots.json")

@@ -37,8 +37,9 @@ from llmsession.turns import records as r
 from llmsession.turns.spending.prices import PriceTable
 from llmsession.turns.usage import Usage
 from tests.session.actors import Stage, same_as_its_log, settled, stage
-from tests.session.probes import BACKENDS, differences, run_virtually
+from tests.session.probes import differences, run_virtually
 from tests.session.random_lives import Life
+from tests.virtual_time import BACKENDS
 
 EVERY = 4
 
