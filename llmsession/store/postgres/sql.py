@@ -266,14 +266,22 @@ class Statements:
                 for query in queries
             ]
         else:
+            # The records of a log are not compared with each of its forks: nearly every span that
+            # has one of them has the first or the last one.
             ids = " INTERSECT ".join(
                 f"""
                 SELECT DISTINCT p.session AS listed
-                  FROM (SELECT log, seq FROM {s}.word w WHERE {query} OFFSET 0) w
+                  FROM (SELECT log, min(seq) AS low, max(seq) AS high
+                          FROM (SELECT log, seq FROM {s}.word w WHERE {query} OFFSET 0) w
+                         GROUP BY log) f
                  CROSS JOIN LATERAL (
-                    SELECT session FROM {s}.span
-                     WHERE log = w.log AND w.seq BETWEEN first AND last AND session > $1 OFFSET 0
-                 ) p"""
+                    SELECT session, first, last FROM {s}.span
+                     WHERE log = f.log AND first <= f.high AND last >= f.low AND session > $1
+                    OFFSET 0) p
+                 WHERE f.low >= p.first OR f.high <= p.last OR EXISTS (
+                    SELECT FROM {s}.word w
+                     WHERE w.log = f.log AND w.seq BETWEEN p.first AND p.last
+                       AND ({query}) IS TRUE OFFSET 0)"""
                 for query in queries
             )
         source, at = f"{s}.session s", "s.id"

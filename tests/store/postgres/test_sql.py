@@ -147,3 +147,37 @@ def test_a_label_is_not_taken_for_another_one_by_its_marks() -> None:
     }
     assert len(pairs) == len(names) * (len(names) + 2)
     assert not pairs & marks
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_search_does_not_compare_each_record_with_each_fork(database: Database) -> None:
+    """The log -1 has a word up to 500 and from 601 on. The other sessions have parts of it."""
+    parts = {2: (510, 590), 3: (200, 300), 4: (400, 700)}
+    read: list[float] = []
+    async with database.store() as store:
+        await store.rows_with([Word("hay")], lambda _: ["hay"])
+        await fill(database, 1, 1)
+        for first, last in ((2, 500), (601, 1_000)):
+            database.sql(
+                "INSERT INTO @word SELECT -1, n, 'hay' FROM generate_series($1::int, $2::int) n",
+                *(first, last),
+            )
+        for lowest, highest in ((2, 24), (25, 44)):
+            await fill(database, lowest, highest)
+            for number in range(lowest, highest + 1):
+                database.sql("DELETE FROM @word WHERE log = -$1::int", number)
+                database.sql(
+                    "UPDATE @span SET first = $2::int, last = $3::int, log = -1 WHERE session ="
+                    " (SELECT id FROM @session WHERE log = -$1::int)",
+                    *(number, *parts.get(number, (1, 900))),
+                )
+            with database.server.session() as session:
+                session.run(SETTLE)
+                page = Page("", 1_000, EVERYTHING, queries=("'hay'",))
+                statement, values = Statements(database.schema).page(page)
+                found = {row[0] for row in session.ask(statement, *values)}
+                [(plan,)] = session.ask(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", *values)
+                read.append(sum(map(rows_read, nodes_of(json.loads(plan)[0]["Plan"]))))
+            rows = database.sql("SELECT id, log FROM @session")
+            assert {log for name, log in rows if name not in found} == {-2}
+    assert 0 < (read[1] - read[0]) / 20 < 50
