@@ -33,7 +33,7 @@ from tests.transcripts.agents.sources import SOURCES, continue_session
 from tests.transcripts.chats.samples import SAMPLES, documents
 from tests.transcripts.shapes import content_of
 
-EXAMPLES = int(os.environ.get("TRANSCRIPT_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("TRANSCRIPT_EXAMPLES", "8"))
 CHATS = {name: documents(sample) for name, sample in SAMPLES.items()}
 FILES: dict[str, dict[str, bytes]] = {**SOURCES, **CHATS}
 WRITTEN = [name for name in FILES if FORMATS[name].write is not None]
@@ -344,7 +344,7 @@ def read_or_refused(
     return conversations
 
 
-@pytest.mark.parametrize("places", [150, pytest.param(3_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("places", [70, pytest.param(3_000, marks=pytest.mark.long)])
 @every_format
 def test_a_file_that_was_cut_off_anywhere_is_read_or_refused(name: str, places: int) -> None:
     checked: set[int] = set()

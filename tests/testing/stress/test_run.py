@@ -17,7 +17,7 @@ from tests.steady_time import steady_backend
 pytestmark = pytest.mark.real_time
 
 
-@pytest.fixture(params=["asyncio", "trio"])
+@pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.long)])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Threads are waited for, and otherwise a turn of the loop takes as long on every machine. On
     a slow one interrupts would come so early that hardly anything was left to compact."""
