@@ -291,6 +291,22 @@ a work that is abandoned before it has met its cancellation never meets it (inva
     +         if True:
     test_a_cancellation_that_was_abandoned_before_the_loop_turned_reaches_the_work
 
+in session/tasks/promise.py, by session/test_freed_at_once.py
+a refused command waits for the garbage collector (rule 10)
+    -             self._error = error.with_traceback(None)
+    +             self._error = error
+    test_nothing_that_a_session_is_done_with_waits_for_the_collector
+
+in errors.py, by session/test_freed_at_once.py
+an interrupted stream waits for the garbage collector (rule 10)
+    -         return contained(error)
+    -     finally:
+    -         del error
+    +         return contained(error)
+    +     finally:
+    +         pass
+    test_nothing_that_a_session_is_done_with_waits_for_the_collector
+
 in session/tasks/task_host.py, by session/tasks/test_task_host.py
 the manager is left while an abandoned work still runs (rule 8)
     -             if not self._running:

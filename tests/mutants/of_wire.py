@@ -163,6 +163,12 @@ a service with TLS and no tokens may be open to other machines (docs/explanation
     + if address.is_local or insecure or has_tls:
     test_what_other_machines_reach_needs_tls_and_tokens_or_a_flag
 
+in transport/server/admission.py, by transport/server/test_connection.py
+a refused command keeps its session in memory (rule 10)
+    - return error.with_traceback(None)
+    + return error
+    test_commands_that_were_refused_do_not_keep_their_session_in_memory
+
 in transport/server/admission.py, by transport/server/test_service.py
 a service asks nobody who he is (docs/explanation/security.md)
     -         if self.authenticator is None:
