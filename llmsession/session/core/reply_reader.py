@@ -93,6 +93,7 @@ async def read_reply(
             if builder.ended:
                 break
     except BaseException:
+        failure = None  # its traceback has this frame: see contained_in_task
         if closing is None or not closing.take(partial(_close, stream)):
             await _close(stream)
         raise
