@@ -15,7 +15,8 @@ from typing import TypeAlias
 import anyio
 import pytest
 
-from llmsession import ProviderError, SessionError, Tool, ToolResult, tool
+from llmsession import ProviderError, SessionConfig, SessionError, Tool, ToolResult, tool
+from llmsession.session.manager import runtime_of
 from llmsession.testing.scripted import Script, ScriptedProvider, call, never, say
 from llmsession.turns.request import Request, StepTag
 from llmsession.turns.stream import StreamEvent
@@ -136,6 +137,33 @@ async def a_compaction(on: Stage) -> None:
     await on.session.compact()
 
 
+async def an_eviction(on: Stage) -> None:
+    turn = await on.outcome("go")
+    assert turn.status == "committed"
+    del on.session
+    assert await runtime_of(on.manager).evict_idle() == 1
+    on.session = await on.manager.open("s")
+
+
+async def a_close(on: Stage) -> None:
+    session = await on.manager.create(SessionConfig(model="m"))
+    await (await session.send("go")).outcome()
+    await session.close()
+    assert session.status().phase == "closed"
+
+
+async def a_close_in_the_middle(on: Stage) -> None:
+    session = await on.manager.create(SessionConfig(model="m"))
+    await session.send("go")
+    await settled()
+    await session.close()
+
+
+async def a_hand_over(on: Stage) -> None:
+    session = await on.manager.create(SessionConfig(model="m"))
+    await on.manager.hand_over(session.id)
+
+
 LIVES: dict[str, tuple[Callable[[], ScriptedProvider], Life]] = {
     "a turn": (replies, a_turn),
     "a compaction": (replies, a_compaction),
@@ -148,6 +176,10 @@ LIVES: dict[str, tuple[Callable[[], ScriptedProvider], Life]] = {
     ),
     "a wait that is given up": (hangs, a_wait_that_is_given_up),
     "refused commands": (hangs, refusals),
+    "an eviction": (replies, an_eviction),
+    "a close": (replies, a_close),
+    "a close in the middle of a reply": (hangs, a_close_in_the_middle),
+    "a hand-over": (replies, a_hand_over),
     "a tool that fails": (calls("breaks"), a_turn),
     "a tool that fails in a thread": (calls("breaks_in_a_thread"), a_turn),
     "results from outside": (calls("offered"), results_from_outside),

@@ -57,6 +57,7 @@ from ..log.outcomes import outcome_of
 from ..log.reader import is_in_log
 from ..log.state import SessionState
 from ..tasks.promise import Promise
+from ..tasks.weak_callback import WeakCallback
 from ..values import commands as c
 from ..values.config import SessionConfig
 from ..values.labels import labelled
@@ -103,16 +104,19 @@ class Actor:
                 store,
                 lease,
                 services.clock,
-                self._came_back,
+                WeakCallback(self._came_back),
                 charge=charge_of(state, services.prices),
                 open_turns=tuple(state.open),
             ),
-            report=self.report,
+            report=WeakCallback(self.report),
             services=services,
         )
         self.keys = IdempotencyKeys(state)
         self.configuration = Configuration(
-            self.core, self.keys, self._reconfiguring, self._reconfigured
+            self.core,
+            self.keys,
+            WeakCallback(self._reconfiguring),
+            WeakCallback(self._reconfigured),
         )
         self.turns = TurnQueue(self.core, self.keys.forget, self.configuration.apply_waiting)
         self.history_commands = HistoryCommands(
@@ -121,7 +125,7 @@ class Actor:
             self.turns,
             mailbox=self.mailbox,
             store=store,
-            lost=self._cannot_go_on,
+            lost=WeakCallback(self._cannot_go_on),
         )
         self.snapshots = SnapshotWriter(self.core, store)
         self.status: ActorStatus = "live"
@@ -137,6 +141,11 @@ class Actor:
         self._close: c.Close | None = None
         self._hand_over: c.HandOver | None = None
         self._error: SessionError | None = None
+
+    def __del__(self) -> None:
+        # The parts refer to each other. Together they have the whole history, which would stay in
+        # memory until the next garbage collection of all objects, and a service makes few of these.
+        self.turns.let_go()
 
     def _reconfiguring(self) -> None:
         # A plan that is being made is based on the old configuration, so it is discarded.

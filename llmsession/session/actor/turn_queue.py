@@ -52,6 +52,11 @@ class TurnQueue:
         self.runs: dict[int, Run] = {}
         """Every turn that was accepted and has not ended, by number."""
 
+    def let_go(self) -> None:
+        """The actor is gone: drop the parts that refer to this one."""
+        self.runner.let_go()
+        del self.runner
+
     @property
     def current(self) -> Run | None:
         """The run whose turn has started or is next to start; None if no turn is open."""

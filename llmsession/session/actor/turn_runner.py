@@ -82,6 +82,11 @@ class TurnRunner:
         self.compactor = Compactor(core, self._resume_build)
         self._builds = RequestBuilds(core, self.compactor, self._works, self.feed)
 
+    def let_go(self) -> None:
+        """The actor is gone: drop the parts that refer to this one."""
+        self.compactor.let_go()
+        del self._works, self.toolbox, self.compactor, self._builds
+
     # Feeding the machine.
 
     def feed(self, run: Run, event: e.Event) -> None:

@@ -324,6 +324,10 @@ class Compactor:
         self._idle_timer.stop()
         self._feed(e.Ended())
 
+    def let_go(self) -> None:
+        """The actor is gone: drop the part that refers to this one."""
+        del self._idle_timer
+
     def fail(self, error: BaseException) -> None:
         """The session has failed: waiting callers get *error*."""
         self.end()
