@@ -67,7 +67,7 @@ class GrpcPeer:
             self._finished.set()
             return
         # A client that sends no more frames may still read the frames that wait for it.
-        connection.leave("end of input")
+        await connection.end_input(LINGER_S)
         await asyncio.sleep(LINGER_S)
         self._finished.set()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -109,6 +110,8 @@ class Connection:
         self._waits: set[asyncio.Task[None]] = set()
         """Tasks that only wait on behalf of this client. They are cancelled with the connection."""
         self.open_requests = 0
+        self._answered = asyncio.Event()
+        """Set when a command was answered, or now only waits for the end of a turn."""
         self._frame_bytes = 0
         """The size of the frame that is being read."""
         self._early_frames = 0
@@ -304,8 +307,20 @@ class Connection:
         if not self._closing:
             self._end(None, w.Goodbye(reason=reason, retry_after_s=retry_after_s))
 
+    async def end_input(self, wait_s: float) -> None:
+        """The client sends no more: it gets the answers that come within *wait_s* seconds, and a
+        goodbye. For the end of a turn it does not wait any longer.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self.open_requests > len(self._waits) and not self._closing:
+                    self._answered.clear()
+                    await self._answered.wait()
+        self.leave("end of input")
+
     def _end(self, last: bytes | None, goodbye: w.Goodbye) -> None:
         self._closing = True
+        self._answered.set()
         self.receiving(0)
         self._detach()
         if last is not None:
@@ -561,6 +576,7 @@ class Connection:
             task.add_done_callback(lambda _: self._discharge(command))
         if isinstance(command, w.Outcome):
             self._waits.add(task)
+            self._answered.set()
             task.add_done_callback(self._waits.discard)
             caller = self._callers.get(command.id)
             if caller is not None:
@@ -664,6 +680,7 @@ class Connection:
         self, command: w.Command[Any], frame: bytes, error: SessionError | None
     ) -> None:
         self.open_requests -= 1
+        self._answered.set()
         self._discharge(command)
         self._admission.answered(self, command, error)
         caller = self._callers.pop(command.id, None)

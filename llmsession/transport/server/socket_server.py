@@ -389,7 +389,7 @@ class _Peer:
         finally:
             self._lines.clear()
         # The peer has closed its sending side, but it may still read what is left for it.
-        connection.leave("end of input")
+        await connection.end_input(LINGER_S)
         async with asyncio.timeout(LINGER_S):
             await self._finished.wait()
 

@@ -210,11 +210,16 @@ async def test_frames_come_byte_by_byte_and_many_at_once(tmp_path: Path) -> None
 
 async def test_a_peer_that_has_said_all_may_still_read_its_answers(tmp_path: Path) -> None:
     async with wire(tmp_path) as on, on.peer() as peer:
-        await peer.say(b'{"type":"status","id":1,"session":"s"}\n')
-        reply = await peer.hear()
+        await runtime_of(on.service.manager).evict_idle()
+        frame = b'{"type":"send","id":%d,"session":"s","content":"hi"}\n'
+        frames = [frame % number for number in range(20)]
+        await peer.say(b"".join(frames) + b'{"type":"outcome","id":20,"session":"s","turn":1}\n')
         peer.writer.write_eof()
-        assert isinstance(reply, w.Reply)
-        assert [type(each) for each in await peer.hear_all()] == [w.Goodbye]
+        heard = await peer.hear_all()
+        assert [each.id for each in heard if isinstance(each, w.Reply) and each.id < 20] == [
+            *range(20)
+        ]
+        assert type(heard[-1]) is w.Goodbye
 
 
 async def test_a_peer_that_leaves_at_once_is_done_as_it_said(tmp_path: Path) -> None:
