@@ -7,11 +7,16 @@ the end a range in its own. Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
 
-__all__ = ["LAST_SEQ", "Segment", "cut", "layout", "moved", "stored", "unused", "within"]
+__all__ = [
+    "LAST_SEQ", "Segment", "cut", "layout", "moved", "segment_of", "stored", "united", "unused",
+    "within",
+]  # fmt: skip
 
 LAST_SEQ = 2**32 - 1
 """The greatest seq that a log can hold."""
@@ -48,6 +53,24 @@ def within(segments: Iterable[Segment], first: int, upto: int) -> list[Segment]:
         for part in segments
         if part.first <= upto and part.upto >= first
     ]
+
+
+def segment_of(segments: Sequence[Segment], seq: int) -> Segment | None:
+    """The one of *segments*, which are in order and apart, that holds the record *seq*; None if
+    none does.
+    """
+    index = bisect_right(segments, seq, key=attrgetter("first")) - 1
+    return segments[index] if index >= 0 and segments[index].upto >= seq else None
+
+
+def united(ranges: Iterable[tuple[int, int]], source: int) -> list[Segment]:
+    """The records of *source* that are in one of *ranges* at least, in order and apart."""
+    parts: list[Segment] = []
+    for first, upto in sorted(ranges):
+        if parts and first <= parts[-1].upto + 1:
+            first, upto = parts[-1].first, max(upto, parts.pop().upto)
+        parts.append(Segment(first, upto, source))
+    return parts
 
 
 def cut(segments: Iterable[Segment], upto: int) -> list[Segment]:

@@ -293,7 +293,7 @@ a lease in SQLite does not run out (docs/how-to/keep-sessions.md)
     store/sqlite/test_owners.py
     test_an_owner_that_nobody_can_see_holds_until_its_lease_runs_out
 shared records are rewritten under a fork, in SQLite (invariant 1)
-    - if not self._is_shared(source, seq, log):
+    - if segment_of(shared[source], seq) is None:
     + if source:
     TestSqliteStore::test_a_fork_keeps_the_records_that_its_parent_rewrites
 an old owner rewrites records, in SQLite (invariant 6)

@@ -236,8 +236,10 @@ a command with a field that is not known is taken (docs/reference/wire.md)
 
 in transport/server/service.py, by transport/server/test_service.py
 any number of clients is let in (docs/reference/configuration.md)
-    - if len(self._welcomed) >= self.admission.limits.connections:
-    + if False:
+    -         if len(self._welcomed) >= limit:
+    -             raise
+    +         if False:
+    +             raise
     test_too_many_connections_are_refused_with_a_hint
 
 in transport/server/outbox.py, by transport/server/test_outbox.py

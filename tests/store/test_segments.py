@@ -7,7 +7,18 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsession.store.segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
+from llmsession.store.segments import (
+    LAST_SEQ,
+    Segment,
+    cut,
+    layout,
+    moved,
+    segment_of,
+    stored,
+    united,
+    unused,
+    within,
+)
 
 OWN = 1
 
@@ -79,3 +90,20 @@ def test_unused_is_all_that_is_in_no_range(used: list[tuple[int, int]]) -> None:
 def test_a_log_that_is_used_to_its_end_has_nothing_unused() -> None:
     assert list(unused([(1, LAST_SEQ)])) == []
     assert list(unused([(3, LAST_SEQ), (1, 1)])) == [(2, 2)]
+
+
+@given(logs, st.integers(min_value=0, max_value=14))
+def test_the_segment_of_a_record_is_the_one_that_holds_it(wanted: list[int], seq: int) -> None:
+    found = segment_of(layout(stored(of(wanted), OWN), OWN, len(wanted)), seq)
+    assert (found is None) == (not 1 <= seq <= len(wanted))
+    assert found is None or found.source == wanted[seq - 1]
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)).map(sorted).map(tuple)))
+def test_united_ranges_are_in_order_and_apart_and_hold_the_same(
+    ranges: list[tuple[int, int]],
+) -> None:
+    parts = united(ranges, 7)
+    assert all(one.upto + 1 < other.first for one, other in pairwise(parts))
+    held = {seq for part in parts for seq in range(part.first, part.upto + 1)}
+    assert held == {seq for first, upto in ranges for seq in range(first, upto + 1)}

@@ -30,7 +30,7 @@ from ..registry.forking import fork_of
 from ..registry.runtime import Runtime
 from ..tasks.promise import Promise
 from ..values import commands as c
-from ..values.config import SessionConfig, ToolResult, WhenBusy
+from ..values.config import SessionConfig, ToolResult, WhenBusy, copy_of
 from ..values.labels import tenant_of
 from ..values.outcome import (
     USAGE_TURNS,
@@ -378,10 +378,10 @@ class LLMSession:
 
     @property
     def config(self) -> SessionConfig:
-        """The configuration in force. It does not include a change that waits for the open turn's
-        end.
+        """The configuration in force, as a copy. It does not include a change that waits for the
+        open turn's end.
         """
-        return self._actor.core.config
+        return copy_of(self._actor.core.config)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -421,6 +421,9 @@ class LLMSession:
 
     def conversation(self, *, include_open: bool = False) -> tuple[Message, ...]:
         """The committed history, oldest message first. An immutable tuple, in O(1).
+
+        The first call after an opening or a fork decodes what was said before: about 20 ms for
+        1,000 turns, in which the event loop waits.
 
         With *include_open*, the messages of the open turn so far follow; that turn may still be
         dropped.
@@ -603,8 +606,15 @@ class LLMSession:
         return subscription
 
     def events_of(self, number: int) -> Subscription:
-        """The events of turn *number*, from its acceptance to its terminal event."""
-        return self._subscribe(self._actor.state.accepted_at.get(number, 1) - 1, number)
+        """The events of turn *number*, from its acceptance to its terminal event.
+
+        Raises InvalidInput for a turn that was never accepted.
+        """
+        number, state = turn_number(number), self._actor.state
+        is_known = number in state.ended or number in state.open
+        if not is_known and number not in self._actor.turns.runs:
+            raise InvalidInput(f"session {self.id!r} has no turn {number}")
+        return self._subscribe(state.accepted_at.get(number, 1) - 1, number)
 
     def turn(self, turn: TurnId | str | int) -> Turn:
         """The handle of a turn that was accepted earlier, whether it is open or has ended.

@@ -113,6 +113,9 @@ async def import_many(
 
     Raises the errors of ``SessionManager.import_conversations``.
     """
+    if not isinstance(conversations, list | tuple):
+        kind = type(conversations).__name__
+        raise InvalidInput(f"conversations must be a list of conversations, not {kind}")
     for conversation in conversations:
         _check_kind(conversation)
     tenant = None if tenant is None else checked_tenant(tenant)

@@ -364,7 +364,7 @@ def checked_interval(every_s: float | None, rules: Sequence[Retention]) -> float
     """How often the schedule applies *rules*, in seconds; None for never. Raises InvalidInput."""
     if every_s is None:
         return EVERY_S if rules else None
-    if not is_number(every_s) or not 0 < every_s < math.inf:
+    if not is_number(every_s) or not 0 < every_s <= 1e15:
         raise InvalidInput(
             f"retention_every_s is {every_s!r}; it must be a number of seconds above 0"
         )

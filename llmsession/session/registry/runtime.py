@@ -66,7 +66,13 @@ from ..values.history_limits import HistoryLimits
 from ..values.labels import new_session_id, tenant_of
 from ..values.outcome import Closed
 from ..values.retention import Retention, checked_rules
-from ..values.validation import check_part, checked_observers, checked_seconds, checked_tools
+from ..values.validation import (
+    check_part,
+    checked_environ,
+    checked_observers,
+    checked_seconds,
+    checked_tools,
+)
 from .activation_table import ActivationTable
 from .idle_evictor import IdleEvictor
 from .loader import Loader
@@ -107,7 +113,7 @@ class Runtime:
         retention: Sequence[Retention] = (),
     ) -> None:
         self.provider = _checked_provider(provider, "provider")
-        self.environ = dict(os.environ if environ is None else environ)
+        self.environ = checked_environ(os.environ if environ is None else environ)
         """Read once. Configuration fields that are None are filled from it."""
         self.given_store: Store = MemoryStore() if store is None else _checked_store(store)
         """The store that the user passed."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal, TypeAlias, overload
 
 import msgspec
@@ -49,6 +50,7 @@ __all__ = [
     "Unbound",
     "WhenBusy",
     "bind_tools",
+    "copy_of",
     "load_config",
     "logged_config",
     "store_config",
@@ -662,6 +664,17 @@ def unbound_tools(config: SessionConfig, runners: Mapping[str, str]) -> tuple[st
     """
     bare = [tool.name for tool in config.bound_tools.values() if tool.run is None]
     return tuple(sorted(name for name in bare if runners.get(name) == "session"))
+
+
+def copy_of(config: SessionConfig) -> SessionConfig:
+    """*config* with dicts of its own: who changes them does not change those in force."""
+    replace = msgspec.structs.replace
+    tools = tuple(
+        replace(tool, input_schema=deepcopy(tool.input_schema))
+        for tool in config.bound_tools.values()
+    )
+    compaction = replace(config.compaction, options=deepcopy(config.compaction.options))
+    return replace(config, options=deepcopy(config.options), tools=tools, compaction=compaction)
 
 
 def tools_with_callables(config: SessionConfig) -> list[Tool]:

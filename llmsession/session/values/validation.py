@@ -38,6 +38,7 @@ __all__ = [
     "MAX_LISTED",
     "check_part",
     "checked_choice",
+    "checked_environ",
     "checked_filter",
     "checked_flag",
     "checked_if_busy",
@@ -348,6 +349,14 @@ def check_part(part: Any, name: str, example: str, methods: Sequence[str]) -> No
         raise InvalidInput(
             f"{name} is of type {kind}, which has no {missing[0]}(); give one like {example}"
         )
+
+
+@refusing
+def checked_environ(environ: Any) -> dict[str, str]:
+    """A copy of *environ*, a mapping of texts. Raises InvalidInput."""
+    if not isinstance(environ, Mapping):
+        raise InvalidInput(f"environ must be a mapping, not {type(environ).__name__}")
+    return dict(environ)
 
 
 @refusing

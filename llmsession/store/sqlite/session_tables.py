@@ -23,7 +23,17 @@ from ..cipher import PLAIN, Cipher
 from ..ownership import check_epoch, still_holds
 from ..protocol import Lease, Owner, SessionRow
 from ..row_seals import Part, check_row, seal_head, seal_origin
-from ..segments import LAST_SEQ, Segment, cut, layout, moved, stored, unused, within
+from ..segments import (
+    LAST_SEQ,
+    Segment,
+    cut,
+    layout,
+    moved,
+    segment_of,
+    stored,
+    united,
+    unused,
+)
 from .counters import Counters
 from .records import Records
 from .rows import SELECT_ROW, Values, labels_text, read_labels, row_of, snapshot_place
@@ -320,9 +330,14 @@ class SessionTables:
         apart: int | None = None
         copied: list[int] = []
         replaced: dict[int, int] = {}
+        shared: dict[int, list[Segment]] = {}
         for seq, body in bodies.items():
-            source = within(segments, seq, seq)[0].source
-            if not self._is_shared(source, seq, log):
+            part = segment_of(segments, seq)
+            assert part is not None  # the segments hold all records up to the head
+            source = part.source
+            if source not in shared:
+                shared[source] = self._shared_part(source, log)
+            if segment_of(shared[source], seq) is None:
                 there = self.records.replace(source, seq, body)
                 replaced[source] = min(seq, replaced.get(source, seq))
             else:
@@ -403,14 +418,13 @@ class SessionTables:
         ).get
         return (last or 0) + 1
 
-    def _is_shared(self, source: int, seq: int, log: int) -> bool:
-        """Does another session than the one with the log *log* use record *seq* of *source*?"""
-        other = self.db.execute(
-            "SELECT 1 FROM segment WHERE source = ? AND first <= ? AND upto >= ? AND log <> ?"
-            " LIMIT 1",
-            (source, seq, seq, log),
-        ).get
-        if other is not None:
-            return True
+    def _shared_part(self, source: int, log: int) -> list[Segment]:
+        """The records of *source* that other sessions use than the one with the log *log*."""
+        rows: list[Values] = self.db.execute(
+            "SELECT first, upto FROM segment WHERE source = ? AND log <> ?", (source, log)
+        ).fetchall()
+        ranges = [(first, upto) for first, upto in rows]
         own = self._first_own(source) if source != log else None
-        return own is not None and own <= seq
+        if own is not None:
+            ranges.append((own, LAST_SEQ))
+        return united(ranges, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import grpc
 import msgspec
@@ -37,8 +37,6 @@ IDLE_S = 60.0
 
 MAX_COMMAND_FIELDS = 64
 """The most fields of a Command. It has three, but a client of a later version may send more."""
-
-T = TypeVar("T")
 
 
 def _nothing() -> None:
@@ -102,6 +100,8 @@ class Calls(SessionServiceServicer):
         self._running: set[asyncio.Task[Any]] = set()
         self._peers: set[Connection] = set()
         self._closing = False
+        # A client of single calls keeps its place for a while after its last one.
+        service.when_full(self._drop_idle_callers)
 
     async def close(self, timeout_s: float) -> None:
         """End every call, and wait at most *timeout_s* for the calls to end. Commands that were
@@ -149,9 +149,7 @@ class Calls(SessionServiceServicer):
                 # Authenticate before reading, so that a refused client costs no memory.
                 self._admission.authenticate(peer, token)
             try:
-                frame_peer = self._connect_with_room(
-                    lambda: GrpcPeer(self._service, call, peer, token)
-                )
+                frame_peer = GrpcPeer(self._service, call, peer, token)
             except Overloaded as error:
                 await call.write(Frames(frames=[encode(to_wire(error))]))
                 return
@@ -199,9 +197,7 @@ class Calls(SessionServiceServicer):
             self._drop_caller(peer, token)
             caller = None
         if caller is None:
-            connection = self._connect_with_room(
-                lambda: self._service.connect(peer, _nothing, token)
-            )
+            connection = self._service.connect(peer, _nothing, token)
             try:
                 connection.authenticate()
             except BaseException:
@@ -210,21 +206,9 @@ class Calls(SessionServiceServicer):
             caller = self._callers[peer, token] = _Caller(connection)
         return caller
 
-    def _connect_with_room(self, connect: Callable[[], T]) -> T:
-        """Return the result of *connect*. If the limit of connections is reached, drop idle clients
-        of single calls and try again."""
-        try:
-            return connect()
-        except Overloaded:
-            if not self._drop_idle_callers():
-                raise
-        return connect()
-
-    def _drop_idle_callers(self) -> bool:
-        idle = [key for key, caller in self._callers.items() if not caller.open_calls]
-        for key in idle:
+    def _drop_idle_callers(self) -> None:
+        for key in [key for key, caller in self._callers.items() if not caller.open_calls]:
             self._drop_caller(*key)
-        return bool(idle)
 
     def _drop_caller(self, peer: str, token: str | None) -> None:
         caller = self._callers.pop((peer, token), None)
@@ -236,9 +220,7 @@ class Calls(SessionServiceServicer):
     async def Subscribe(self, _requests: object, call: Any) -> None:
         async def work(peer: str, token: str | None) -> None:
             woken = asyncio.Event()
-            connection = self._connect_with_room(
-                lambda: self._service.connect(peer, woken.set, token)
-            )
+            connection = self._service.connect(peer, woken.set, token)
             self._peers.add(connection)
             try:
                 connection.authenticate()

@@ -276,7 +276,10 @@ class Outbox:
             await self._room_event.wait()
 
     def clear(self) -> None:
-        """Remove everything, and wake those who wait for room: the client is gone."""
+        """Remove everything, and wake those who wait for room: the client is gone. Its transport is
+        woken no more, and forgotten, because it refers to this.
+        """
+        self._wake = _nothing
         self._items.clear()
         self._places.clear()
         self._waiting = self.bytes = self._skipped_bytes = 0
@@ -285,3 +288,7 @@ class Outbox:
 
 def _is_skipped(item: bytes | _Frame | _Pieces) -> bool:
     return not isinstance(item, bytes) and item.place.ended
+
+
+def _nothing() -> None:
+    """Nobody is woken."""

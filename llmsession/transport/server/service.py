@@ -59,6 +59,7 @@ class Service:
         self._connections: dict[Connection, PendingHello] = {}
         self._welcomed: set[Connection] = set()
         self._all_gone = asyncio.Event()
+        self._room_makers: list[Callable[[], None]] = []
         self._swept_time = 0.0
         self._entered = False
         self._connected = self._refused = self._previews_lost = 0
@@ -104,13 +105,22 @@ class Service:
         self._all_gone.clear()
         return connection
 
+    def when_full(self, make_room: Callable[[], None]) -> None:
+        """Call *make_room* before a client is refused because the limit of connections is reached.
+        It closes connections that nobody uses."""
+        self._room_makers.append(make_room)
+
     def count_refused(self) -> None:
         """Count a connection that a transport closed at once, because too many are still ending."""
         self._refused += 1
 
     def _check_room(self) -> None:
         """Raises Overloaded if no further client can be admitted."""
-        if len(self._welcomed) >= self.admission.limits.connections:
+        limit = self.admission.limits.connections
+        if len(self._welcomed) >= limit:
+            for make_room in self._room_makers:
+                make_room()
+        if len(self._welcomed) >= limit:
             raise Overloaded("too many connections", retry_after_s=RETRY_AFTER_S)
 
     def _on_welcome(self, connection: Connection) -> None:

@@ -47,6 +47,8 @@ MAX_LOCK_S = 5.0
 """How long a start waits for the lock of the socket's folder, in seconds. Another server holds the
 lock for milliseconds."""
 LOCK_AGAIN_S = 0.02
+REFUSED_S = 1.0
+"""How many seconds a client that was refused at once has to read why."""
 READ_BYTES = 64 * 1024
 WRITE_BYTES = 64 * 1024
 """How many bytes are joined into one write. It is also how many may wait in the transport before
@@ -322,9 +324,21 @@ class _Peer:
             )
         except Overloaded as error:
             self._writer.write(lines_of((encode(to_wire(error)),)))
+            await self._wait_for_reader()
             await self._close()
             return False
         return True
+
+    async def _wait_for_reader(self) -> None:
+        """Wait for a moment until the client has closed its side. It may be sending its hello: if
+        the socket were closed meanwhile, the client would get a broken pipe and not the error.
+        """
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(REFUSED_S):
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                while await self._reader.read(READ_BYTES):
+                    pass
 
     async def run(self) -> None:
         """Serve until either side ends the connection. Raises nothing."""

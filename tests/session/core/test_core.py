@@ -23,10 +23,21 @@ async def two_of(*configs: SessionConfig) -> AsyncIterator[list[LLMSession]]:
 
 async def test_sessions_of_equal_configurations_keep_one() -> None:
     async with two_of(config(1), config(1)) as (first, second):
-        assert second.config is first.config
+        held = [session.reference.actor.core.config for session in (first, second)]
+        assert held[0] is held[1]
+        assert first.config == held[0]
         await second.configure(system="other")
         assert first.config.system is None
         assert second.config.system == "other"
+
+
+async def test_who_changes_what_config_returns_changes_no_request() -> None:
+    async with two_of(config(1), config(1)) as (first, _):
+        before, mine = first.context().encode(), first.config
+        mine.options["temperature"] = 0
+        assert isinstance(mine.tools[0], Tool)
+        mine.tools[0].input_schema["title"] = "another"
+        assert first.context().encode() == before
 
 
 async def test_configurations_that_are_equal_but_not_sent_alike_stay_apart() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
 
 from llmsession import (
     Event,
+    InvalidInput,
     Lagged,
     LLMSession,
     SessionConfig,
@@ -55,6 +57,14 @@ async def test_a_turns_events_go_from_its_acceptance_to_its_one_terminal_event()
             "tools.requested", "tool_use", "tools.answered", "step.completed", "preview.text",
             "turn.committed",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("turn", [0, 2, -1, True, 1.5, "x", None, []], ids=str)
+async def test_what_is_no_turn_of_the_session_has_no_events(turn: Any) -> None:
+    async with stage(["hi"]) as on:
+        await on.say("hello")
+        with pytest.raises(InvalidInput):
+            on.session.events_of(turn)
 
 
 @pytest.mark.parametrize("when", ["at once", "in mid-stream", "after its end"])

@@ -213,6 +213,8 @@ async def test_histories_without_ids_do_not_stand_in_each_others_way() -> None:
         assert {first.rpartition("-")[0], second.rpartition("-")[0]} == {"openai-chat"}
         with pytest.raises(SessionExists):  # the same one is still imported once
             await on.manager.import_conversations([one], CONFIG)
+        with pytest.raises(InvalidInput, match="conversations must be a list"):
+            await on.manager.import_conversations(None, CONFIG)  # type: ignore[arg-type]
         ours = msgspec.structs.replace(one, id="own", format="own")  # that is its id
         assert await on.manager.import_conversations([ours], CONFIG) == ("own",)
 

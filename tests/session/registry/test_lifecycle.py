@@ -275,6 +275,8 @@ async def test_an_error_in_the_body_comes_out_as_it_is() -> None:
         {"summariser": 5},
         {"store": "sessions.db"},
         {"clock": 5},
+        {"environ": 5},
+        {"retention_every_s": 10**400},
     ],
     ids=str,
 )

@@ -522,6 +522,16 @@ async def test_past_the_limit_of_connections_idle_ones_of_single_calls_make_room
                     pass
 
 
+async def test_past_the_limit_idle_ones_of_single_calls_make_room_for_other_transports() -> None:
+    async with stubs(limits=Limits(connections=1)) as on:
+        await on.ask("Status")
+        other = on.service.connect("a socket", lambda: None)
+        other.authenticate()
+        with pytest.raises(Overloaded):
+            on.service.connect("another socket", lambda: None)
+        other.close()
+
+
 async def test_health_and_reflection_answer_as_everywhere() -> None:
     async with stubs(authenticator=OneToken()) as on:
         health: Any = health_pb2_grpc.HealthStub(on.channel)

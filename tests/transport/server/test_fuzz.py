@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from llmsession import connect
 from llmsession.session.manager import runtime_of
@@ -220,6 +221,14 @@ async def test_a_peer_that_has_said_all_may_still_read_its_answers(tmp_path: Pat
             *range(20)
         ]
         assert type(heard[-1]) is w.Goodbye
+
+
+async def test_a_peer_without_a_place_may_say_hello_before_it_reads_so(tmp_path: Path) -> None:
+    limits = replace(LIMITS, connections=1)
+    async with wire(tmp_path, limits) as on, on.peer(authenticated=False) as peer:
+        error = await peer.hear_a(w.Error)
+        await peer.say(HELLO)  # on a closed Unix socket this is a broken pipe
+        assert (error.code, await peer.hear_all()) == ("Overloaded", [])
 
 
 async def test_a_peer_that_leaves_at_once_is_done_as_it_said(tmp_path: Path) -> None:
