@@ -51,8 +51,8 @@ EAGER: dict[str, dict[str, Any]] = {
 """Settings under which a policy has something to do in a short life; the others have it as they
 are."""
 
-LATE = {"strip_thinking": 12, "file_read_dedupe": 6}
-"""So many random conversations until it has planned; four are enough for the others."""
+LATE = {"strip_thinking": 12}
+"""So many random conversations until it has planned; six are enough for the others."""
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "memory_injection": {"memories": ["the user has tea"], "relevant": ["src/a.py is generated"]},
@@ -102,7 +102,7 @@ def has_planned(name: str, depth: Depth) -> None:
 
 @pytest.mark.parametrize("name", policy_names())
 def test_a_policy_keeps_the_contract(name: str) -> None:
-    examples = LATE.get(name, 4)
+    examples = LATE.get(name, 6)
     has_planned(name, lived(make_policy(name, EAGER.get(name)), examples))
 
 
