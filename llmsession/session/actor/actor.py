@@ -450,8 +450,9 @@ class Actor:
 
     def _store_summaries(self, command: c.StoreSummaries) -> None:
         for call_id in command.summaries:
+            turn = self.state.call_turns.get(call_id)
             # A forgotten turn gets no new summaries: they might repeat content that was erased.
-            if self.state.call_turns.get(call_id) not in self.state.accepted_time:
+            if turn is None or turn not in self.state.accepted_time:
                 raise UnknownToolCall(call_id)
         self.turns.runner.compactor.results.supersede(list(command.summaries))
         noted = c.remembered(command.command_id, command.digest, None)

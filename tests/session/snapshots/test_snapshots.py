@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.growth import PRICES, WORDS, Instant, opened
 from llmsession import HistoryLimits, Price, SessionManager
-from llmsession.errors import RecordDamaged, StoreError
+from llmsession.errors import RecordDamaged, StoreError, UnknownToolCall
 from llmsession.session.actor.snapshot_writer import MIN_RECORDS, SHARE, snapshots_every
 from llmsession.session.handles.session import LLMSession, live_state
 from llmsession.session.log import read_state as read_state_module
@@ -226,6 +226,16 @@ async def test_a_session_that_was_opened_from_a_snapshot_is_changed_as_any_other
         assert await on.say("and now") == "more"
         await same_as_its_log(on, session)
     assert await same_as_the_log(store, session.id) == ""
+
+
+async def test_behind_a_snapshot_a_summary_of_no_call_is_refused_as_anywhere() -> None:
+    store = Snapshots()
+    async with lived(store):
+        pass
+    async with stage(["more"], store=store, reopen=True) as on:
+        with pytest.raises(UnknownToolCall):
+            await on.session.store_compact_summaries({"none": "a text"})
+        assert await on.say("and now") == "more"
 
 
 @pytest.mark.real_time
