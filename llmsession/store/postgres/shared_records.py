@@ -51,13 +51,19 @@ class SharedRecords:
         self._add_spans = f"""
             INSERT INTO {s}.span (session, first, last, log, born)
             SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[])"""
+        # A fork that forgot something may have thousands of spans. So they are not looked through
+        # for each record, but joined first, and a record is found in them by bisection.
         self._records = f"""
-            SELECT r.seq, r.epoch, r.large, r.log, p.born, EXISTS (
-                SELECT FROM {s}.span o
-                 WHERE o.log = r.log AND o.session <> $1 AND r.seq BETWEEN o.first AND o.last
-            ) AS shared
+            WITH others AS MATERIALIZED (
+                SELECT o.log, range_agg(int8range(o.first, o.last, '[]')) AS used
+                  FROM {s}.span o
+                 WHERE o.session <> $1
+                   AND o.log IN (SELECT log FROM {s}.span WHERE session = $1)
+                 GROUP BY o.log)
+            SELECT r.seq, r.epoch, r.large, r.log, p.born, coalesce(o.used @> r.seq, false) AS shared
               FROM {s}.span p
               JOIN {s}.record r ON r.log = p.log AND r.seq BETWEEN p.first AND p.last
+              LEFT JOIN others o ON o.log = p.log
              WHERE p.session = $1 AND r.seq = ANY($2::bigint[])"""
         self._new_log = f"SELECT nextval('{s}.log_number')"
         self._replace = f"""
@@ -70,11 +76,13 @@ class SharedRecords:
             SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[],
                                  $5::bytea[])"""
         self._drop_records = f"""
-            WITH gone AS (
+            WITH others AS MATERIALIZED (
+                SELECT log, range_agg(int8range(first, last, '[]')) AS used
+                  FROM {s}.span WHERE log = ANY($1::bigint[]) GROUP BY log),
+            gone AS (
                 DELETE FROM {s}.record r
                  WHERE r.log = ANY($1::bigint[]) AND NOT EXISTS (
-                    SELECT FROM {s}.span o
-                     WHERE o.log = r.log AND r.seq BETWEEN o.first AND o.last)
+                    SELECT FROM others o WHERE o.log = r.log AND o.used @> r.seq)
                 RETURNING large)
             SELECT large FROM gone WHERE large IS NOT NULL"""
         self._keep_blobs = f"""
