@@ -60,7 +60,8 @@ class SharedRecords:
                  WHERE o.session <> $1
                    AND o.log IN (SELECT log FROM {s}.span WHERE session = $1)
                  GROUP BY o.log)
-            SELECT r.seq, r.epoch, r.large, r.log, p.born, coalesce(o.used @> r.seq, false) AS shared
+            SELECT r.seq, r.epoch, r.large, r.log, p.born,
+                   coalesce(o.used @> r.seq, false) AS shared
               FROM {s}.span p
               JOIN {s}.record r ON r.log = p.log AND r.seq BETWEEN p.first AND p.last
               LEFT JOIN others o ON o.log = p.log
