@@ -613,7 +613,7 @@ class LLMSession:
         number, state = turn_number(number), self._actor.state
         is_known = number in state.ended or number in state.open
         if not is_known and number not in self._actor.turns.runs:
-            raise InvalidInput(f"session {self.id!r} has no turn {number}")
+            raise self._no_turn(number)
         return self._subscribe(state.accepted_at.get(number, 1) - 1, number)
 
     def turn(self, turn: TurnId | str | int) -> Turn:
@@ -627,8 +627,11 @@ class LLMSession:
         if run is None and number not in state.ended:
             if number in state.open:
                 self._actor.check_open()
-            raise InvalidInput(f"session {self.id!r} has no turn {number}")
+            raise self._no_turn(number)
         return self._turn(number, run.outcome if run else None)
+
+    def _no_turn(self, number: int) -> InvalidInput:
+        return InvalidInput(f"session {self.id!r} has no turn {number}")
 
     def _turn(self, number: int, promise: Promise[TurnOutcome] | None) -> Turn:
         outcome = self._outcome_from_log if promise is None else partial(self._outcome, promise)

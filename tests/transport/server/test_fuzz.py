@@ -217,9 +217,8 @@ async def test_a_peer_that_has_said_all_may_still_read_its_answers(tmp_path: Pat
         await peer.say(b"".join(frames) + b'{"type":"outcome","id":20,"session":"s","turn":1}\n')
         peer.writer.write_eof()
         heard = await peer.hear_all()
-        assert [each.id for each in heard if isinstance(each, w.Reply) and each.id < 20] == [
-            *range(20)
-        ]
+        replies = [each.id for each in heard if isinstance(each, w.Reply) and each.id < 20]
+        assert replies == list(range(20))
         assert type(heard[-1]) is w.Goodbye
 
 
