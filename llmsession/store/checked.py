@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from llmsession.errors import SessionError, StoreError, contained_in_task, error_text
@@ -49,24 +50,38 @@ class CheckedStore(Store):
         self._store = store
         self.keeps_snapshots = isinstance(store, SnapshotStore)
         """Is the store a ``SnapshotStore``?"""
+        self.may_hold = False
+        """Did the store fail to take a session, or to give one back? Then it may be held there."""
 
     async def create(self, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
-        return await _answer(lambda: self._store.create(session, owner), _is_lease)
+        with self._in_doubt():
+            return await _answer(lambda: self._store.create(session, owner), _is_lease)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """See ``Store``."""
-        return await _answer(
-            lambda: self._store.acquire(session, owner, takeover=takeover), _is_lease
-        )
+        with self._in_doubt():
+            return await _answer(
+                lambda: self._store.acquire(session, owner, takeover=takeover), _is_lease
+            )
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
-        return await _answer(lambda: self._store.fork(parent, upto, session, owner), _is_lease)
+        with self._in_doubt():
+            return await _answer(lambda: self._store.fork(parent, upto, session, owner), _is_lease)
 
     async def release(self, lease: Lease) -> None:
         """See ``Store``."""
-        await _answer(lambda: self._store.release(lease))
+        with self._in_doubt():
+            await _answer(lambda: self._store.release(lease))
+
+    @contextmanager
+    def _in_doubt(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self.may_hold = True
+            raise
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """See ``Store``."""

@@ -18,7 +18,7 @@ from llmsession.errors import (
 from llmsession.turns.spending.spending import Spending
 
 from .counting import Amounts, Grant, Uncounted, grant_of, not_begun
-from .ownership import check_epoch
+from .ownership import check_epoch, has_given_up
 from .protocol import (
     EVERYTHING,
     Appended,
@@ -110,7 +110,7 @@ class MemoryStore:
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         log = self._log(session)
         holder = log.row.owner
-        if holder is not None and holder != owner and not takeover:
+        if holder is not None and holder != owner and not (takeover or has_given_up(holder)):
             raise SessionInUse(session, f"{holder.name} (pid {holder.pid})")
         log.row = replace(log.row, epoch=log.row.epoch + 1, owner=owner)
         return Lease(session, log.row.epoch, log.row.head)
@@ -190,7 +190,8 @@ class MemoryStore:
 
     async def unfinished(self, *, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
         rows = (self._logs[name].row for name in _those_after(self._unfinished, after))
-        return list(islice((row for row in rows if row.owner is None), limit))
+        free = (row for row in rows if row.owner is None or has_given_up(row.owner))
+        return list(islice(free, limit))
 
     async def settle(self, row: SessionRow) -> None:
         log = self._logs.get(row.session)

@@ -9,13 +9,25 @@ from llmsession.errors import SessionMoved
 from . import liveness
 from .protocol import Owner
 
-__all__ = ["NOBODY", "IsDead", "check_epoch", "still_holds"]
+__all__ = ["NOBODY", "IsDead", "check_epoch", "gave_up", "has_given_up", "still_holds"]
 
 IsDead = Callable[[int, str, str], bool | None]
 """A function like ``liveness.owner_is_dead``: pid, start and host of a process; None if unknown."""
 
 NOBODY = Owner("")
 """For who only asks."""
+
+_gone: set[Owner] = set()
+
+
+def gave_up(owner: Owner) -> None:
+    """*owner*, in this process, holds nothing any more, although a store could not be told so."""
+    _gone.add(owner)
+
+
+def has_given_up(owner: Owner) -> bool:
+    """Whether ``gave_up`` was called for *owner*."""
+    return owner in _gone
 
 
 def check_epoch(session: str, epoch: int | None, *, now: int) -> None:
@@ -39,8 +51,10 @@ def still_holds(
     A process that is seen to be alive keeps its sessions even if its lease has run out. That
     happens when a computer sleeps, or when a vacuum takes long. If the process cannot be seen from
     here, the lease decides. Both times are in seconds since the epoch.
+
+    One that has given up keeps nothing, although its process, this one, is alive.
     """
-    if holder is None or holder == taker:
+    if holder is None or holder == taker or has_given_up(holder):
         return False
     dead = owner_is_dead(holder.pid, holder.started, holder.host)
     return lease_until > now if dead is None else not dead

@@ -228,7 +228,8 @@ class Store(Protocol):
         """Take the session. Its epoch grows by one, and every earlier holder is fenced.
 
         A dead owner holds nothing. An owner is dead if its process has ended or, if that cannot be
-        seen from here, if its lease has run out. Raises SessionNotFound, and SessionInUse while
+        seen from here, if its lease has run out. One of this process is dead if it
+        ``has_given_up``. Raises SessionNotFound, and SessionInUse while
         another live owner holds it, unless *takeover* is True.
         """
 

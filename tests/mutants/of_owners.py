@@ -137,6 +137,16 @@ a process that ended holds its sessions until its lease runs out (docs/how-to/ke
     - return lease_until > now if dead is None else not dead
     + return lease_until > now or not dead
     test_a_process_that_ended_holds_nothing_whatever_its_lease
+a manager that is gone keeps what its store could not take back (docs/explanation/durability.md)
+    - if holder is None or holder == taker or has_given_up(holder):
+    + if holder is None or holder == taker:
+    test_an_owner_that_gave_up_holds_nothing_although_its_process_lives
+
+in session/registry/runtime.py, by session/test_adversary.py
+a manager does not give up what its store did not take back (docs/explanation/durability.md)
+    - gave_up(self.owner)
+    + pass
+    test_what_a_store_did_not_take_back_is_free_when_its_manager_is_left
 
 in store/liveness.py, by store/test_liveness.py
 a pid that was given again is taken for who had it before (docs/how-to/keep-sessions.md)
@@ -237,7 +247,7 @@ a new owner keeps the epoch, in memory (invariant 6)
     + log.row = replace(log.row, owner=owner)
     test_a_store_that_keeps_every_promise_passes
 a session in use is given away, in memory (docs/how-to/keep-sessions.md)
-    - if holder is not None and holder != owner and not takeover:
+    - if holder is not None and holder != owner and not (takeover or has_given_up(holder)):
     + if False:
     test_a_store_that_keeps_every_promise_passes
 an old owner releases the new one's lease, in memory (invariant 6)

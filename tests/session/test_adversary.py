@@ -395,6 +395,20 @@ async def test_an_eviction_whose_release_fails_ends_nothing() -> None:
         assert await on.say("x") == "two"
 
 
+async def test_what_a_store_did_not_take_back_is_free_when_its_manager_is_left() -> None:
+    store, provider = ReleasesNothing(), ScriptedProvider([say("one"), say("two")])
+    async with SessionManager(provider=provider, store=store) as manager:
+        for name in ("s", "t"):
+            await manager.create(SessionConfig(model="m"), session_id=name)
+        await manager.release()
+        async with SessionManager(provider=provider, store=store) as other:
+            with pytest.raises(SessionInUse):  # until then nobody knows
+                await other.open("s")
+    async with SessionManager(provider=provider, store=store) as next_one:
+        session = await next_one.open("s")
+        assert await (await session.send("x")).text() == "one"
+
+
 class AnswersTwice(MemoryStore):
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         def twice(result: AppendResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmsession.store.ownership import still_holds
+from llmsession.store.ownership import gave_up, still_holds
 from llmsession.store.protocol import Owner
 
 ANN = Owner("ann", 1, "5", "here")
@@ -49,3 +49,11 @@ def test_the_process_that_is_looked_at_is_the_holders() -> None:
 
     assert still_holds(ANN, 0.0, taker=BOB, now=0.0, owner_is_dead=owner_is_dead)
     assert seen == [(1, "5", "here")]
+
+
+def test_an_owner_that_gave_up_holds_nothing_although_its_process_lives() -> None:
+    gone, namesake = Owner("gone", 1, "5", "here"), Owner("gone", 2, "5", "here")
+    assert holds(gone, dead=False, lease_until=999.0)
+    gave_up(gone)
+    assert not holds(gone, dead=False, lease_until=999.0)
+    assert holds(namesake, dead=False, lease_until=999.0)

@@ -29,6 +29,7 @@ from llmsession.errors import (
 from llmsession.providers.protocol import Provider
 from llmsession.store.checked import CheckedStore, checked_store
 from llmsession.store.memory import MemoryStore
+from llmsession.store.ownership import gave_up
 from llmsession.store.protocol import Lease, Owner, Store, this_process
 from llmsession.turns import records as r
 from llmsession.turns.messages import Message
@@ -251,7 +252,7 @@ class Runtime:
         for actor in self.actors:  # normally there are none left; some are if an actor crashed
             try:
                 await self.store.release(actor.evict())
-            except BaseException as error:  # the lease ends when the process ends
+            except BaseException as error:  # ``gave_up`` says it instead
                 contained_in_task(error)
         try:
             await self.tenants.give_back()
@@ -270,6 +271,8 @@ class Runtime:
                 await part.aclose()
             except BaseException as error:  # ``leave`` raises the first error
                 self._close_error = self._close_error or contained_in_task(error)
+        if self.store.may_hold:
+            gave_up(self.owner)
 
     async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
         """Close every live session. With *leave_open*, open turns get no end in the log."""

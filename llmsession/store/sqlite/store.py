@@ -242,8 +242,9 @@ class SqliteStore:
     async def aclose(self) -> None:
         """See ``Store.aclose``.
 
-        A session that is still held stays held as long as this process lives; a manager releases
-        its sessions when it is left. Calls to a closed store fail with StoreError or ``Lost``.
+        A session that is still held stays held as long as this process lives. A manager releases
+        its sessions when it is left; those that the store does not release, it gives up. Calls to
+        a closed store fail with StoreError or ``Lost``.
         """
         await self._readers.close()
         await self._writer.close()

@@ -188,8 +188,9 @@ class HostLink(DiskLink):
         return lease
 
     async def aclose(self) -> None:
-        """Give up the lease."""
+        """Give up the lease. The process ends after it."""
         self._is_closed = True
+        self.disk.dead_pids.add(self.pid)
         self._due.set()
         for owner in sorted(self._leases.owners):
             if self.network.reaches(self.host, STORE):

@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from llmsession import SessionConfig, SessionManager
 from llmsession.errors import SessionExists, SessionInUse
 from llmsession.store import (
     Appended,
@@ -33,6 +34,7 @@ from llmsession.store.liveness import lease_clock, our_start, this_host
 from llmsession.store.postgres.connections import Connections
 from llmsession.store.postgres.owners import Owners
 from llmsession.store.postgres.sql import Statements
+from llmsession.testing.scripted import ScriptedProvider
 from llmsession.testing.store_contract.actions import Answer, append, bodies_of, raised, written
 from tests.store.conftest import Database, until
 from tests.store.postgres.proxy import Proxy, When
@@ -519,6 +521,24 @@ async def test_a_session_that_is_marked_while_it_leaves_the_list_is_on_it(
         assert await answer.wait() == Appended(3)
         assert database.sql("SELECT session FROM @unfinished") == [("s",)]
         assert await store.check() == []
+
+
+async def test_a_manager_that_is_left_while_the_server_is_away_does_not_keep_its_sessions(
+    frail_database: Database,
+) -> None:
+    server, provider = frail_database.server, ScriptedProvider([])
+    async with (
+        frail_database.store(retry_s=0.1) as store,
+        SessionManager(provider=provider, store=store) as manager,
+    ):
+        await manager.create(SessionConfig(model="m"), session_id="s")
+        await anyio.to_thread.run_sync(server.stop)
+    await anyio.to_thread.run_sync(server.start)
+    async with (
+        frail_database.store() as store,
+        SessionManager(provider=provider, store=store) as next_one,
+    ):
+        await next_one.open("s")
 
 
 # Answers that are lost.
