@@ -3,7 +3,7 @@ What was forgotten, purged or deleted is not in the index's files either."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from llmsession import (
     Tool,
 )
 from llmsession.errors import RecordDamaged
+from llmsession.session.operations.search import AT_ONCE
 from llmsession.store import (
     Batch,
     Owner,
@@ -263,6 +264,37 @@ async def test_a_session_that_cannot_be_read_is_named_and_the_others_are_searche
         page = await manager.search("word")
         assert [hit.session for hit in page.hits] == ["good"]
         assert list(page.skipped) == ["bad"]
+
+
+class _Counting(MemoryStore):
+    """Counts the reads that are under way, each of which takes a while."""
+
+    reading = most = 0
+
+    async def read(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[StoredRecord]:
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        self.reading -= 1
+        return await super().read(session, after=after, limit=limit)
+
+
+async def test_a_search_reads_several_logs_at_a_time_and_no_more_than_may_be_hits() -> None:
+    store = _Counting()
+    names = [f"s{number:02}" for number in range(10)]
+    async with Place(lambda: store, bytes).managing() as manager:
+        for name in names:
+            session = await manager.create(CONFIG, session_id=name)
+            await (await session.send("a word")).text()
+        for limit, most, first in ((100, AT_ONCE, 10), (3, 3, 3), (1, 1, 1)):
+            store.most = 0
+            page = await manager.search("word", limit=limit)
+            assert [hit.session for hit in page.hits] == names[:first]
+            assert page.next == (None if first == 10 else names[first - 1])
+            assert store.most == most
 
 
 async def test_an_excerpt_has_no_character_that_a_terminal_would_obey(place: Place) -> None:

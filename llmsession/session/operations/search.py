@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal
 
+import anyio
 import msgspec
 
-from llmsession.errors import RecordDamaged, SessionNotFound
+from llmsession.errors import RecordDamaged, SessionError, SessionNotFound
 from llmsession.store.protocol import SessionFilter, SessionRow, Store, WordIndex
 
 from ..log.read_state import read_state
@@ -19,6 +21,9 @@ __all__ = ["SearchHit", "SearchPage", "search_sessions"]
 
 PAGE = 100
 """Sessions that are read from the store at a time."""
+AT_ONCE = 4
+"""Sessions whose logs are read at a time: beside busy sessions each read waits for its turn of the
+event loop. More would hold up the others, because each folds some milliseconds at a time."""
 MAX_RECORDS = 20_000
 """Records that are read for one page of a search. The page ends then, so that nobody waits long."""
 
@@ -68,21 +73,42 @@ async def search_sessions(
     skipped: dict[str, str] = {}
     records = 0
     while rows := await _rows(store, parsed, after, filter):
-        for row in rows:
-            after = row.session
-            records += row.head
-            try:
-                hit = await _hit(store, parsed, row) if row.head else None
-            except SessionNotFound:
-                continue  # deleted after the row was read
-            except RecordDamaged as error:
-                skipped[row.session] = str(error)
-                continue
-            if hit is not None:
-                hits.append(hit)
-            if len(hits) >= limit or records >= MAX_RECORDS:
-                return SearchPage(hits=tuple(hits), next=after, skipped=skipped)
+        while rows:
+            at_once = min(AT_ONCE, limit - len(hits))
+            together, rows = rows[:at_once], rows[at_once:]
+            for row, found in zip(together, await _all_found(store, parsed, together), strict=True):
+                after = row.session
+                records += row.head
+                match found:
+                    case SearchHit():
+                        hits.append(found)
+                    case RecordDamaged():
+                        skipped[row.session] = str(found)
+                    case SessionError():
+                        raise found
+                if len(hits) >= limit or records >= MAX_RECORDS:
+                    return SearchPage(hits=tuple(hits), next=after, skipped=skipped)
     return SearchPage(hits=tuple(hits), skipped=skipped)
+
+
+async def _all_found(
+    store: Store, query: Query, rows: Sequence[SessionRow]
+) -> Sequence[SearchHit | SessionError | None]:
+    """For each of *rows* its hit, None if it has none, or why it could not be read."""
+    found: list[SearchHit | SessionError | None] = [None] * len(rows)
+
+    async def look(at: int, row: SessionRow) -> None:
+        with suppress(SessionNotFound):  # deleted after the row was read
+            try:
+                found[at] = await _hit(store, query, row)
+            except SessionError as error:
+                found[at] = error
+
+    async with anyio.create_task_group() as group:
+        for at, row in enumerate(rows):
+            if row.head:
+                group.start_soon(look, at, row)
+    return found
 
 
 async def _rows(
@@ -96,7 +122,7 @@ async def _rows(
 
 
 async def _hit(store: Store, query: Query, row: SessionRow) -> SearchHit | None:
-    state = await read_state(store, row.session)
+    state = await read_state(store, row.session, head=row.head)
     title = find_in_text(query, given_title(state.labels, state.source))
     found = await off_loop(find_in, query, state.history)
     if found is None and title is None:
