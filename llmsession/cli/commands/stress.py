@@ -60,6 +60,13 @@ def stress(
     seed: Annotated[
         int, typer.Option(help="Seed of all random choices. Only a simulation also seeds timing.")
     ] = 0,
+    block: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Block the event loop now and then, for up to so long; not with --connect.",
+        ),
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="Write the recording to this file, as JSON lines.")
     ] = None,
@@ -92,7 +99,7 @@ def stress(
         with option("--record"):
             # Fail before the run if the file cannot be written. What it holds stays until the end.
             record.open("ab").close()
-    fields = {"turns": turns, "interrupts": interrupts, "seconds": seconds}
+    fields = {"turns": turns, "interrupts": interrupts, "seconds": seconds, "block": block}
     options: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if simulated:
         unfit = [*options, *(["connect"] if service is not None else [])]
@@ -102,6 +109,8 @@ def stress(
         options = {name: value for name, value in sizes.items() if value is not None}
         _simulate(SimulationPlan(seed=seed, **options), as_json=as_json, record=record)
         return
+    if service is not None and block is not None:
+        raise InvalidInput("--block cannot be used with --connect: the loop is not here")
     for name, value in (("seeds", seeds), ("hosts", hosts)):
         if value is not None:
             raise InvalidInput(f"--{name} needs --simulate")

@@ -35,21 +35,27 @@ _SHORT_S = 0.005
 class StressPlan(msgspec.Struct, frozen=True, kw_only=True):
     """*turns* sends and *interrupts* interrupts to each of *sessions* sessions. After *seconds*
     nothing new is started. All random choices come from *seed*. How the tasks interleave depends on
-    the machine, and differs from run to run."""
+    the machine, and differs from run to run.
+
+    Now and then the event loop is blocked for up to *block* seconds, as it is by a callback that
+    computes: timers come late and all at once, and what came in meanwhile is found together.
+    """
 
     sessions: int = 20
     turns: int = 50
     interrupts: int = 10
     seconds: float = 20.0
     seed: int = 0
+    block: float = 0.0
 
     def checked(self) -> StressPlan:
         """Return this plan. Raises InvalidInput if it cannot be run."""
         for name in ("sessions", "turns", "seconds"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it must be greater than 0")
-        if self.interrupts < 0:
-            raise InvalidInput(f"interrupts is {self.interrupts}; it cannot be negative")
+        for name in ("interrupts", "block"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; it must be 0 or more")
         return self
 
 

@@ -6,6 +6,7 @@ may take several runs of a seed to reproduce a violation. That is why a violatio
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from random import Random
 
@@ -34,6 +35,8 @@ __all__ = ["StressPlan", "StressReport", "run_stress"]
 PATIENCE_S = 30.0
 """How long a run may take to end after its time is over. A caller that still waits then was never
 answered."""
+PAUSE = 4
+"""How much longer, at most, a pause between two blocks of the event loop is than a block."""
 
 
 async def run_stress(plan: StressPlan, *, margin_s: float = MARGIN_S) -> StressReport:
@@ -68,6 +71,8 @@ class _Run:
         lag = LagMeter()
         async with anyio.create_task_group() as listening:
             listening.start_soon(lag.run)
+            if self._plan.block:
+                listening.start_soon(self._block, lag.scope)
             async with SessionManager(provider=self._provider, store=self._store) as manager:
                 await self._work(manager, listening)
                 seconds = self.recorder.now()
@@ -90,6 +95,12 @@ class _Run:
             LocalClient(self.recorder, session).read()
             await self.recorder.note_log(self._store, name)
         return seconds
+
+    async def _block(self, until: anyio.CancelScope) -> None:
+        random = Random(f"{self._plan.seed}/block")
+        while not until.cancel_called:
+            await anyio.sleep(random.uniform(0, self._plan.block * PAUSE))
+            time.sleep(random.uniform(0, self._plan.block))  # noqa: ASYNC251  # that is what it does
 
     async def _work(self, manager: SessionManager, listening: TaskGroup) -> None:
         clients = []

@@ -82,6 +82,8 @@ def test_a_violation_is_exit_code_1_with_the_seed_and_the_shortest_proof(
         ["--turns", "-1"],
         ["--interrupts", "-1"],
         ["--seconds", "nan"],
+        ["--block", "-1"],
+        ["--block", "0.1", "--connect", "unix:s.sock", "--yes"],
         ["--seed", "x"],
         ["--record", "/"],
         ["--no-such-option"],

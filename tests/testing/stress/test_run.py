@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from llmsession.errors import InvalidInput
@@ -137,6 +138,7 @@ async def test_a_run_is_checked_alike_from_its_lines() -> None:
         {"interrupts": -1},
         {"seconds": float("nan")},
         {"seconds": float("inf")},
+        {"block": -0.1},
     ],
 )
 async def test_a_plan_that_cannot_be_run_is_refused(fields: dict[str, Any]) -> None:
@@ -153,3 +155,17 @@ async def test_a_long_run_violates_nothing(seed: int) -> None:
     print(report.counts)
     assert report.violations == (), told(report.violations)
     assert report.turns > 80 * 40
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("block", [0.005, 0.05, 0.4])
+def test_a_run_whose_event_loop_is_blocked_again_and_again_violates_nothing(
+    block: float, backend: str
+) -> None:
+    plan = StressPlan(sessions=60, turns=120, interrupts=40, seconds=60, seed=7, block=block)
+    report = anyio.run(run_stress, plan, backend=backend)  # by a clock that goes on meanwhile
+    print(report.counts)
+    assert report.violations == (), told(report.violations)
+    assert report.turns > 60 * 20
