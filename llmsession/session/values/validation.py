@@ -301,7 +301,7 @@ def checked_number(value: Any, name: str, *, minimum: int = 0, maximum: int = 10
 
 
 def checked_page(value: Any) -> int:
-    """*value*, the number of sessions in one page. Raises InvalidInput."""
+    """*value*, the number of sessions or messages in one page. Raises InvalidInput."""
     return checked_number(value, "limit", minimum=1, maximum=MAX_LISTED)
 
 

@@ -25,7 +25,6 @@ from llmsession.session.core.session_log import default_logger
 from llmsession.session.operations.search import SearchPage
 from llmsession.session.values.config import load_config
 from llmsession.session.values.labels import namespace_of
-from llmsession.session.values.validation import MAX_LISTED
 from llmsession.store import SessionRow
 from llmsession.transcripts import Conversation
 
@@ -381,10 +380,9 @@ class Admission:
 
     async def list(self, tenant: str | None, command: w.ListSessions) -> Sequence[SessionRow]:
         """List the sessions that the tenant may see."""
-        limit = max(1, min(command.limit, MAX_LISTED))
         rows = await self.manager.list(
             after=command.after,
-            limit=limit,
+            limit=command.limit,
             filter=command.filter,
             archived=command.archived,
             titles=command.titles,
@@ -394,10 +392,9 @@ class Admission:
     async def search(self, tenant: str | None, command: w.SearchSessions) -> SearchPage:
         """Search the sessions that the tenant may see. A search may read whole logs, so only one
         search or export runs at a time."""
-        limit = max(1, min(command.limit, MAX_LISTED))
         async with self._exporting:
             page = await self.manager.search(
-                command.query, after=command.after, limit=limit, filter=command.filter
+                command.query, after=command.after, limit=command.limit, filter=command.filter
             )
         return tenancy.visible_page(tenant, page)
 

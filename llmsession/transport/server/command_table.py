@@ -16,6 +16,7 @@ from llmsession.compaction.summaries.digest import DIGEST_CHARS
 from llmsession.errors import InvalidConfig, InvalidInput, InvalidMessage
 from llmsession.session import LLMSession, SessionConfig, ToolResult
 from llmsession.session.handles.subscription import generation_of, newest_seq
+from llmsession.session.values.validation import checked_number, checked_page
 from llmsession.turns import Content, OpaqueBlock
 from llmsession.turns.blocks import block_type, split_blocks
 
@@ -26,7 +27,6 @@ __all__ = ["ASYNC_COMMANDS", "READ_COMMANDS", "SERVICE_COMMANDS", "is_slow_to_nu
 
 PAGE_BYTES = 1024 * 1024
 """The most bytes of messages in a page. A larger message has a page of its own."""
-MAX_PAGE = 1000
 QUICK_BYTES = 8_000
 """Tool results up to this size are prepared without a thread, so that the first step of their
 command enqueues it."""
@@ -57,16 +57,15 @@ def opened(handle: LLMSession) -> w.Opened:
 
 
 def _page(handle: LLMSession, command: w.Conversation) -> w.Page:
-    if command.after < 0 or not 0 < command.limit <= MAX_PAGE:
-        raise InvalidInput(f"a page begins at 0 or later and has 1 to {MAX_PAGE} messages")
+    after, limit = checked_number(command.after, "after"), checked_page(command.limit)
     history = handle.conversation()
-    end, size = command.after, 0
-    for message in history[command.after : command.after + command.limit]:
+    end, size = after, 0
+    for message in history[after : after + limit]:
         size += len(message.body)
-        if size > PAGE_BYTES and end > command.after:
+        if size > PAGE_BYTES and end > after:
             break
         end += 1
-    messages, generation = history[command.after : end], generation_of(handle)
+    messages, generation = history[after:end], generation_of(handle)
     if end < len(history):
         return w.Page(messages, generation, end)
     if command.include_open:

@@ -278,6 +278,19 @@ async def test_a_subscription_id_is_used_once_at_a_time() -> None:
         await on.hear_a(w.Event)
 
 
+@pytest.mark.parametrize("limit", [-1, 0, 1001])
+async def test_a_page_that_no_service_sends_is_refused_and_not_cut_to_one(limit: int) -> None:
+    async with bare() as on:
+        for command in (
+            w.ListSessions(id=5, limit=limit),
+            w.SearchSessions(id=5, query="x", limit=limit),
+            w.Conversation(id=5, session="s", limit=limit),
+        ):
+            on.say(command)
+            error = await on.hear_a(w.Error)
+            assert (error.code, f"{limit}" in error.message) == ("InvalidInput", True)
+
+
 async def test_an_offset_counts_what_was_lost() -> None:
     whole = "0123456789" * 100
     limits = Limits(outgoing_bytes=400)
