@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import inspect
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -23,7 +26,7 @@ from tests.virtual_time import BACKENDS, virtual_backend
 if TYPE_CHECKING:
     from tests.store.postgres.server import PostgresServer
 
-pytest.register_assert_rewrite("llmsession.testing.store_contract")
+pytest.register_assert_rewrite("llmsession.testing.store_contract", "tests.transcripts.shapes")
 
 # The same examples on every machine and in every run, and no limit that a slow machine misses.
 settings.register_profile(
@@ -79,6 +82,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="only fast files, and async tests on asyncio alone"
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import a share of the test files, another one in each worker. In a fresh checkout nothing is
+    compiled, and otherwise all workers would compile the same file at the same moment."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return
+    workers, root = int(os.environ["PYTEST_XDIST_WORKER_COUNT"]), session.config.rootpath
+    asked = [root / argument.partition("::")[0] for argument in session.config.args]
+    files = (file for path in asked for file in sorted(path.rglob("test_*.py")))
+    for file in islice(files, int(worker.removeprefix("gw")), None, workers):
+        with suppress(Exception, pytest.skip.Exception):  # the collection says it
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 # First, because pytest leaves out the long ones afterwards.

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.transcripts.shapes")
-
 
 class ClaudeFile:
     """Writes lines as Claude Code does: each line's parent is the line before, if not told."""
