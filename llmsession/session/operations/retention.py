@@ -12,7 +12,6 @@ import anyio.to_thread
 from llmsession.errors import InvalidInput, Refused, SessionError, SessionInUse
 from llmsession.store.liveness import owner_is_dead
 from llmsession.store.protocol import EVERYTHING, SessionFilter, SessionRow
-from llmsession.turns.blocks import is_number
 from llmsession.turns.records import SessionCreated
 
 from ..actor.history_commands import state_excess
@@ -24,6 +23,7 @@ from ..registry.runtime import Runtime
 from ..values.history_limits import HistoryLimits
 from ..values.labels import MAX_AGE_LABEL, tenant_of
 from ..values.retention import Retention, RetentionReport, checked_rules, limits_of
+from ..values.validation import checked_seconds
 
 __all__ = ["RetentionSchedule", "apply_retention", "checked_interval"]
 
@@ -364,8 +364,7 @@ def checked_interval(every_s: float | None, rules: Sequence[Retention]) -> float
     """How often the schedule applies *rules*, in seconds; None for never. Raises InvalidInput."""
     if every_s is None:
         return EVERY_S if rules else None
-    if not is_number(every_s) or not 0 < every_s <= 1e15:
-        raise InvalidInput(
-            f"retention_every_s is {every_s!r}; it must be a number of seconds above 0"
-        )
-    return float(every_s)
+    seconds = checked_seconds(every_s, "retention_every_s", minimum=0)
+    if not seconds:
+        raise InvalidInput("retention_every_s is 0; it must be above 0")
+    return seconds

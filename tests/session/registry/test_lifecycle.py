@@ -277,6 +277,7 @@ async def test_an_error_in_the_body_comes_out_as_it_is() -> None:
         {"clock": 5},
         {"environ": 5},
         {"retention_every_s": 10**400},
+        {"retention_every_s": 0},
     ],
     ids=str,
 )
