@@ -155,7 +155,7 @@ class DirectoryLink:
         if row is None or row.host.incarnation != host.incarnation or not self._sees_dead(row):
             return self.view.by_incarnation(host.incarnation) is None
         async with self._store.trip():
-            self._rows.remove([host.incarnation])
+            self._rows.declare_dead(host.incarnation)
         await self._read()
         return True
 
@@ -196,8 +196,8 @@ class DirectoryLink:
 
     def _clear_away(self) -> None:
         now, rows = anyio.current_time(), self._rows.rows.values()
-        gone = [row for row in rows if row.lease_until < now or self._sees_dead(row)]
-        self._rows.remove([row.host.incarnation for row in gone])
+        for row in [row for row in rows if row.lease_until < now or self._sees_dead(row)]:
+            self._rows.declare_dead(row.host.incarnation)
         is_up = any(row.host.state == "up" for row in rows)
         for row in self._rows.rows.values():
             if row.host.state == "joining" and (row.settled_at <= now or not is_up):
