@@ -40,6 +40,12 @@ a full lane refuses reports (rule 11)
     +         self._reports.append(report)
     test_reports_are_never_refused
 
+in session/actor/turn_queue.py, by session/actor/test_rewind.py
+a turn begins with notes of what is just being cleared (docs/explanation/security.md)
+    - run = self._accept(command, starts=may_start and not self.runs)
+    + run = self._accept(command, starts=not self.runs)
+    test_a_turn_that_is_interrupted_behind_a_change_has_nothing_of_what_is_gone
+
 in session/actor/turn_queue.py, by session/actor/test_send_modes.py
 the queue of turns has no limit (rule 10)
     - if len(self._waiting) >= self._core.config.queue_limit:

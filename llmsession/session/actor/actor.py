@@ -391,7 +391,7 @@ class Actor:
     def _perform(self, command: c.WorkCommand) -> None:
         match command:
             case c.Send():
-                self.turns.send(command)
+                self.turns.send(command, may_start=not self.history_commands.is_changing)
             case c.Submit():
                 self._submit(command)
             case c.Compact():
@@ -463,8 +463,9 @@ class Actor:
         if command.turn is not None:
             self.turns.interrupt_one(command.turn, command.policy, command.callers)
             return
-        # Sends that were enqueued before the interrupt but are still unread are accepted first.
-        # Then they have turns, which end as aborted, and their callers get an answer.
+        # Sends that were enqueued before the interrupt but are still unread are accepted first. So
+        # they have turns, which end as aborted, and their callers get an answer. While the history
+        # changes none of them starts.
         unread = self.mailbox.take_work(
             lambda waiting: isinstance(waiting, c.Send) and waiting.ingress < command.mark
         )

@@ -141,6 +141,11 @@ class HistoryCommands:
         )
 
     @property
+    def is_changing(self) -> bool:
+        """Is a change being written, or what it erases?"""
+        return self._writing
+
+    @property
     def is_pending(self) -> bool:
         """May ``go_on`` or ``retain`` have work? Asked after each item of the mailbox."""
         return self._may_exceed or self._waiting is not None

@@ -89,8 +89,11 @@ class TurnQueue:
 
     # Sends.
 
-    def send(self, command: c.Send) -> None:
+    def send(self, command: c.Send, *, may_start: bool) -> None:
         """Accept *command* as its ``when_busy`` says.
+
+        Without *may_start* its turn does not start, because the history changes: it would begin
+        with notes of what is cleared. An interrupt ends it before that.
 
         Changes nothing if it raises SessionBusy, HeadMoved, Overloaded or BudgetExhausted.
         """
@@ -112,7 +115,7 @@ class TurnQueue:
                 f"{len(self._waiting)} turns wait in session {session!r}, and queue_limit is"
                 f" {self._core.config.queue_limit}; retry later"
             )
-        run = self._accept(command)
+        run = self._accept(command, starts=may_start and not self.runs)
         if command.when_busy == "interrupt" and current is not None:
             self._waiting.remove(run)
             self._waiting.insert(0, run)
@@ -127,12 +130,9 @@ class TurnQueue:
         if expected != actual:
             raise HeadMoved(_head_name(expected), _head_name(actual) if actual else None)
 
-    def _accept(self, command: c.Send) -> Run:
-        """Number the turn, and write its acceptance. The turn starts at once if no other is
-        open.
-        """
+    def _accept(self, command: c.Send, *, starts: bool) -> Run:
+        """Number the turn, and write its acceptance. The turn *starts* at once, or waits."""
         state = self._core.state
-        starts = not self.runs
         number = state.counter.next()
         run = self._add(Run(number, command.ingress))
         command.outcome = run.outcome

@@ -30,6 +30,12 @@ from tests.session.actors import (
     texts_of,
 )
 
+CHANGES = (
+    pytest.param(partial(LLMSession.rewind, to=1), id="rewind"),
+    pytest.param(partial(LLMSession.forget, before=2), id="forget"),
+    pytest.param(partial(LLMSession.clear, purge=True), id="purge"),
+)
+
 
 async def test_the_history_ends_with_the_turn_again() -> None:
     async with stage(["one", "two", "three", "three again"]) as on:
@@ -73,15 +79,7 @@ async def test_a_turn_that_is_not_in_the_history_is_refused(to: int) -> None:
         assert live_state(on.session).head == head
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        partial(LLMSession.rewind, to=1),
-        partial(LLMSession.forget, before=2),
-        partial(LLMSession.clear, purge=True),
-    ],
-    ids=["rewind", "forget", "purge"],
-)
+@pytest.mark.parametrize("change", CHANGES)
 async def test_a_running_turn_refuses_a_change_of_the_history_or_is_interrupted_first(
     change: Callable[..., Awaitable[None]],
 ) -> None:
@@ -126,6 +124,30 @@ async def test_what_comes_behind_a_change_meets_the_history_that_it_left(
         else:
             await second[0].text()
             assert [m.turn for m in on.session.conversation()] == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_turn_that_is_interrupted_behind_a_change_has_nothing_of_what_is_gone(
+    change: Callable[..., Awaitable[None]],
+) -> None:
+    """Its send is read before the change is durable: the note of a dropped turn is still owed."""
+    script = ["one", "two", call("t", {"secret": 7}, id="c"), never(), "four"]
+    async with faulty_stage(script, tool=Quick()) as (on, store):
+        await on.say("first", "second")
+        await on.interrupted("dropped")
+        store.delay()
+        async with (
+            meanwhile(partial(change, on.session)),
+            meanwhile(partial(on.session.send, "last")) as sent,
+            meanwhile(on.session.interrupt) as interrupted,
+        ):
+            store.deliver()
+        assert (await sent[0].outcome()).status == interrupted[0].result == "aborted"
+        (accepted,) = (
+            each for each in await on.log() if isinstance(each, r.TurnAccepted) and each.turn == 4
+        )
+        assert (accepted.started, accepted.receipt) == (False, None)
+        assert await on.say("and on it goes") == "four"
 
 
 async def test_a_turn_that_the_interrupt_keeps_can_be_what_is_rewound_to() -> None:
