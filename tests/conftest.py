@@ -125,7 +125,8 @@ def _on_their_second_backend(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         if callspec is None or backend not in BACKENDS:  # it may be one with options
             continue
         test = item.nodeid.partition("[")[0]
-        case = tuple(at for at in callspec.indices.items() if at[0] != "anyio_backend")
+        others = (each for each in callspec.params.items() if each[0] != "anyio_backend")
+        case = tuple((name, id(value)) for name, value in others)
         backends.setdefault(test, set()).add(backend)
         cases.setdefault(test, {}).setdefault(case, len(cases[test]))
         found.append((item, test, backend, case))
