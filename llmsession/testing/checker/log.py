@@ -224,7 +224,10 @@ class CompactionRules(Rules):
         astray = sorted(set(record.shown_results) - passed)
         if astray:
             faults.append(f"it froze {astray}, which are not before the frontier")
-        if faults or any(m.is_user and m.body == NOTHING_SAID for m in messages):
+        is_redacted = not record.reason or any(
+            message.is_user and message.body == NOTHING_SAID for message in messages
+        )
+        if faults or is_redacted:
             return faults  # in a fork of what was forgotten, nobody can count it again
         before = context_tokens(messages, view, self._profile)
         applied = view.applied(plan_of(record), len(messages))

@@ -159,12 +159,12 @@ class Incarnation:
         """The session of *request*; "" if it belongs to no turn."""
         return self._requests.session_of(request)
 
-    def note_spent(self, request: Request, tag: StepTag, usage: Usage) -> None:
-        """Record the cost of the reply to *request*, which begins now."""
-        session = self._requests.session_of(request)
+    def note_spent(self, session: str, epoch: int, tag: StepTag, usage: Usage) -> None:
+        """Record the cost of the reply to a request of *epoch*, which begins now. It is lost if the
+        session was activated anew since the request."""
         is_streaming = self._world.coverage.phase(session, tag.turn) == "STREAMING"
-        if is_streaming and self.owns(session):
-            self._world.disk.spent(session, tag.turn, self.link.held_epochs[session], usage)
+        if is_streaming and self.owns(session) and self.link.held_epochs[session] == epoch:
+            self._world.disk.spent(session, tag.turn, epoch, usage)
 
     def owns(self, session: str) -> bool:
         """Whether this incarnation owns *session*, as the disk says."""
@@ -256,7 +256,9 @@ class _LinkedProvider:
 
     async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
         incarnation = self._life
-        incarnation.begins("a request", incarnation.session_of(request))
+        session = incarnation.session_of(request)
+        epoch = incarnation.link.held_epochs.get(session, 0)
+        incarnation.begins("a request", session)
         await incarnation.link.flows.wait()
         if incarnation.owner_is_dead:
             raise ProviderError("the process is dead", kind="fatal")
@@ -265,7 +267,7 @@ class _LinkedProvider:
             async for event in events:
                 await incarnation.link.flows.wait()
                 if isinstance(event, ReplyStarted) and event.usage is not None and tag.turn:
-                    incarnation.note_spent(request, tag, event.usage)
+                    incarnation.note_spent(session, epoch, tag, event.usage)
                 yield event
         finally:
             await events.aclose()

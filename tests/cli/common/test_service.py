@@ -325,7 +325,7 @@ OPTIONS: dict[str, dict[str, str | None]] = {
     "stress": {
         "--sessions": USED, "--turns": USED, "--interrupts": USED, "--seconds": USED,
         "--seed": USED, "--record": USED, "--json": USED, "--model": USED, "--yes": USED,
-        "--simulate": "", "--seeds": "3", "--hosts": "3",
+        "--simulate": "", "--seeds": "3", "--hosts": "3", "--block": "0.1",
     },
     "top": {
         "--cluster": USED, "--interval": USED, "--sessions": USED, "--once": USED, "--json": USED,
@@ -369,7 +369,9 @@ def test_an_option_that_means_nothing_at_a_service_is_refused_by_its_name(
     ran = run(command, *BEFORE.get(command, []), "--connect", "unix:x", *typed)
     if command == "stress":  # --simulate runs no session at a service, and --seeds needs it
         assert re.fullmatch(
-            r"llmsession: --(connect cannot be|seeds needs|hosts needs).*--simulate", ran.refusal
+            r"llmsession: --((connect cannot be|seeds needs|hosts needs).*--simulate"
+            r"|block cannot be used with --connect: the loop is not here)",
+            ran.refusal,
         )
     else:
         name = "FILE" if option == "file" else option
