@@ -60,7 +60,7 @@ MEANINGS: Mapping[str, str] = {
     "session.given_up": "The owner lost the session, or its store failed.",
     "session.not_handed_over": "A session could not be handed over to another host.",
     "session.not_recovered": "A session with an unfinished turn could not be opened.",
-    "session.not_released": "The lease of a session could not be given back; it expires.",
+    "session.not_released": "The lease of a session could not be given back; it is tried again.",
     "sessions.not_recovered": "The search for unfinished turns failed.",
     "sessions.recovered": "Sessions with unfinished turns were opened.",
     "snapshot.ignored": "A session's snapshot could not be used, and its whole log was folded.",

@@ -50,37 +50,51 @@ class CheckedStore(Store):
         self._store = store
         self.keeps_snapshots = isinstance(store, SnapshotStore)
         """Is the store a ``SnapshotStore``?"""
-        self.may_hold = False
-        """Did the store fail to take a session, or to give one back? Then it may be held there."""
+        self.unreleased: dict[str, Lease] = {}
+        """By session: the leases that the store has failed to take back."""
+        self.on_unreleased: Callable[[], None] = lambda: None
+        """Called when there is another one."""
+        self._in_doubt = False
 
     async def create(self, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
-        with self._in_doubt():
+        with self._taking():
             return await _answer(lambda: self._store.create(session, owner), _is_lease)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """See ``Store``."""
-        with self._in_doubt():
+        with self._taking():
             return await _answer(
                 lambda: self._store.acquire(session, owner, takeover=takeover), _is_lease
             )
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
-        with self._in_doubt():
+        with self._taking():
             return await _answer(lambda: self._store.fork(parent, upto, session, owner), _is_lease)
 
     async def release(self, lease: Lease) -> None:
         """See ``Store``."""
-        with self._in_doubt():
+        try:
             await _answer(lambda: self._store.release(lease))
+        except StoreError:
+            self.unreleased[lease.session] = lease
+            self.on_unreleased()
+            raise
+        if self.unreleased.get(lease.session) == lease:
+            del self.unreleased[lease.session]
+
+    @property
+    def may_hold(self) -> bool:
+        """May the store hold a session for its owner that the owner has not, or has given back?"""
+        return self._in_doubt or bool(self.unreleased)
 
     @contextmanager
-    def _in_doubt(self) -> Iterator[None]:
+    def _taking(self) -> Iterator[None]:
         try:
             yield
         except StoreError:
-            self.may_hold = True
+            self._in_doubt = True
             raise
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:

@@ -143,6 +143,10 @@ a manager that is gone keeps what its store could not take back (docs/explanatio
     test_an_owner_that_gave_up_holds_nothing_although_its_process_lives
 
 in session/registry/runtime.py, by session/test_adversary.py
+what the store did not take back is never given back (docs/explanation/durability.md)
+    - self._unreleased.begin()
+    + pass
+    test_what_a_store_did_not_take_back_is_given_back_when_it_can
 a manager does not give up what its store did not take back (docs/explanation/durability.md)
     - gave_up(self.owner)
     + pass

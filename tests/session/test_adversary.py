@@ -381,8 +381,14 @@ async def test_a_logger_that_raises_stops_nothing() -> None:
 
 
 class ReleasesNothing(MemoryStore):
+    is_down = True
+    asked = 0
+
     async def release(self, lease: Lease) -> None:
-        raise StoreError("the network is down", committed=None)
+        self.asked += 1
+        if self.is_down:
+            raise StoreError("the network is down", committed=None)
+        await super().release(lease)
 
 
 async def test_an_eviction_whose_release_fails_ends_nothing() -> None:
@@ -407,6 +413,26 @@ async def test_what_a_store_did_not_take_back_is_free_when_its_manager_is_left()
     async with SessionManager(provider=provider, store=store) as next_one:
         session = await next_one.open("s")
         assert await (await session.send("x")).text() == "one"
+
+
+async def test_what_a_store_did_not_take_back_is_given_back_when_it_can() -> None:
+    store, provider = ReleasesNothing(), ScriptedProvider([])
+    async with SessionManager(provider=provider, store=store, idle_s=1) as manager:
+        for name in ("closed", "evicted", "again"):
+            await manager.create(SessionConfig(model="m"), session_id=name)
+        await (await manager.open("closed")).close()
+        await anyio.sleep(3600)
+        assert manager.live == ()
+        assert store.asked < 3 + 3600 / 30 + 10
+        again = await manager.open("again")
+        store.is_down = False
+        await anyio.sleep(31)
+        async with SessionManager(provider=provider, store=store) as other:
+            for name in ("closed", "evicted"):
+                await other.open(name)
+            with pytest.raises(SessionInUse):
+                await other.open("again")
+            assert again.status().phase == "idle"
 
 
 class AnswersTwice(MemoryStore):

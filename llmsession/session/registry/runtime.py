@@ -79,6 +79,7 @@ from .idle_evictor import IdleEvictor
 from .loader import Loader
 from .reactivation import ReactivationQueue
 from .summary_provider import summary_provider
+from .unreleased import Unreleased
 
 __all__ = ["Runtime"]
 
@@ -198,6 +199,8 @@ class Runtime:
         loop_calls = LoopCalls(group)
         self._timers = Timers(tasks, loop_calls)
         self._works = Works(tasks, loop_calls, self._work_failed)
+        self._unreleased = Unreleased(self.store, self.run_work)
+        self.store.on_unreleased = self._release_later
         self.evictor.start(self._timers, self._works)
         self._services = Services(
             provider=self.provider,
@@ -252,8 +255,9 @@ class Runtime:
         for actor in self.actors:  # normally there are none left; some are if an actor crashed
             try:
                 await self.store.release(actor.evict())
-            except BaseException as error:  # ``gave_up`` says it instead
+            except BaseException as error:  # it is tried once more
                 contained_in_task(error)
+        await self._unreleased.end()
         try:
             await self.tenants.give_back()
         except BaseException as error:  # what is held from others ends by itself
@@ -273,6 +277,10 @@ class Runtime:
                 self._close_error = self._close_error or contained_in_task(error)
         if self.store.may_hold:
             gave_up(self.owner)
+
+    def _release_later(self) -> None:
+        if self._accepting:  # otherwise the manager is being left, and tries once more at its end
+            self._unreleased.begin()
 
     async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
         """Close every live session. With *leave_open*, open turns get no end in the log."""
