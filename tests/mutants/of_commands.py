@@ -280,6 +280,10 @@ the outcome does not name what still runs (invariant 11)
     test_a_tool_that_swallows_cancellation_holds_the_interrupt_for_the_grace_only
 
 in session/tasks/works.py, by session/tasks/test_works.py
+a work that is cancelled and abandoned before it begins never hears of it (rule 8)
+    - FIRST_TURNS = 4
+    + FIRST_TURNS = 2
+    test_a_work_that_is_cancelled_and_abandoned_before_it_begins_ends
 work past its grace is asked to stop for ever (rule 8)
     -         self._is_abandoned = True
     +         pass

@@ -109,6 +109,20 @@ async def test_cancelling_stops_that_work_and_no_other() -> None:
     assert ended.names == ["stopped", "goes on"]
 
 
+async def test_a_work_that_is_cancelled_and_abandoned_before_it_begins_ends() -> None:
+    async def body() -> None:
+        await checkpoint()  # trio's looks twice, with a turn between
+        await anyio.sleep(3)
+
+    async with running() as (works, ended):
+        for number in range(100):  # trio runs what is ready in a random order
+            work = works.start(f"{number}", body, ended)
+            work.cancel()
+            work.abandon()
+        await anyio.sleep(1)
+        assert works.running == ()
+
+
 async def test_a_cancellation_that_was_abandoned_before_the_loop_turned_reaches_the_work() -> None:
     """Something may hold up the loop for the whole grace while the work has just been woken up."""
     async with running() as (works, ended):
