@@ -197,7 +197,8 @@ class Logged(EntryBase, frozen=True, tag="logged"):
 
 
 class Rewritten(EntryBase, frozen=True, tag="rewritten"):
-    """What the store has now in place of a logged record: something was forgotten."""
+    """What a rewrite put in the place of a logged record, because something was forgotten. The
+    newest one is what the store has now."""
 
     seq: int
     body: msgspec.Raw

@@ -171,14 +171,15 @@ class Recorder:
         session: str,
         written_at: Mapping[tuple[str, int], float] | None = None,
     ) -> None:
-        """Record the log of *session*, and what a rewrite has replaced in it."""
+        """Record the log of *session* as it was written, and each body that a rewrite has put in
+        the place of another."""
         replaced = store.replaced.get(session, {})
         for stored in await store.read(session):
-            seq, body = stored.seq, stored.body
-            original = msgspec.Raw(replaced.get(seq, body))
+            seq = stored.seq
+            bodies = [*replaced.get(seq, []), stored.body]
             time_s = self.since_start((written_at or {}).get((session, seq)))
-            self.note(Logged(session=session, seq=seq, body=original, at=time_s))
-            if seq in replaced:
+            self.note(Logged(session=session, seq=seq, body=msgspec.Raw(bodies[0]), at=time_s))
+            for body in bodies[1:]:
                 self.note(Rewritten(session=session, seq=seq, body=msgspec.Raw(body)))
 
 
@@ -297,8 +298,8 @@ class KeepingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.replaced: dict[str, dict[int, bytes]] = {}
-        """The original bodies, by session and seq."""
+        self.replaced: dict[str, dict[int, list[bytes]]] = {}
+        """By session and seq: the bodies that were replaced, the original one first."""
 
     def row_of(self, session: str) -> SessionRow | None:
         """The session's row, at once; None where there is none."""
@@ -308,6 +309,6 @@ class KeepingStore(MemoryStore):
     async def rewrite(self, lease: Lease, bodies: Mapping[int, bytes]) -> None:
         before = {stored.seq: stored.body for stored in await self.read(lease.session)}
         await super().rewrite(lease, bodies)
-        originals = self.replaced.setdefault(lease.session, {})
+        replaced = self.replaced.setdefault(lease.session, {})
         for seq in bodies:
-            originals.setdefault(seq, before[seq])
+            replaced.setdefault(seq, []).append(before[seq])
