@@ -24,7 +24,8 @@ from .sql import Statements, check_seals, owner_of, owner_values
 __all__ = ["Owners", "end_lease"]
 
 END_S = 30.0
-"""How long a store that closes waits for a renewal that the server does not answer."""
+"""How long a store that closes waits for a renewal, and for the end of its leases, that the server
+does not answer."""
 RETRY_S = 0.5
 """The pause in seconds after a renewal that failed."""
 TICK_S = 0.25
@@ -115,6 +116,8 @@ class Owners:
                         await connection.add_listener(_channel(self._schema, name), heard)
                         listening.add(name)
                     await self._renew_all(connection)
+                    if not all(map(self._leases.is_valid, self._leases.owners)):
+                        pause_s = min(pause_s, RETRY_S)  # the answer came too late
                     await connection.execute(self._statements.forget_owners)
                 except FAILURES:
                     pause_s = min(pause_s, RETRY_S)
@@ -195,8 +198,10 @@ class Owners:
         await asyncio.wait([renewing], timeout=END_S)
         renewing.cancel()
         if names := sorted(self._leases.owners):
-            with suppress(StoreError):  # then the leases run out by themselves
-                await self._connections.execute(self._statements.end_leases, names)
+            # Otherwise the leases run out by themselves.
+            with suppress(StoreError, TimeoutError):
+                ended = self._connections.execute(self._statements.end_leases, names)
+                await asyncio.wait_for(ended, END_S)
 
     async def create(self, session: str, owner: Owner, cipher: Cipher) -> Lease:
         """See ``Store.create``."""

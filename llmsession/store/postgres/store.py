@@ -306,11 +306,19 @@ class PostgresStore:
 
     async def _begin(self) -> Cipher:
         """The cipher, once the tables exist. Raises StoreError; then the next call tries again."""
+        if self._cipher is not None:
+            return self._cipher
+        async with self._starting:
+            await self._connections.begin()
+        # Each caller waits for a server that is away as long as it would later, and none for
+        # another one.
+        return await self._connections.run(self._migrated)
+
+    async def _migrated(self, connection: Connection) -> Cipher:
         async with self._starting:
             if self._cipher is None:
-                await self._connections.begin()
-                self._cipher = await self._connections.run(
-                    lambda it: migrate(it, self._schema, self._key, self._connections.where)
+                self._cipher = await migrate(
+                    connection, self._schema, self._key, self._connections.where
                 )
                 self._renewing = asyncio.create_task(self._owners.renew())
             return self._cipher

@@ -285,6 +285,7 @@ class CommitWorker:
             connection.terminate()
             self._connection = None
         if not lost and not is_passing(error):
+            self._retry_policy = RetryPolicy(self._connections.retry_s)  # the server answers
             return self._separated(entries, message)
         for entry in entries:
             entry.doubtful |= sent and lost

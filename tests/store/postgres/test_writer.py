@@ -17,7 +17,8 @@ import pytest
 
 from llmsession.errors import StoreError
 from llmsession.store import Appended, AppendResult, Batch, Conflict, Lease, Lost, Owner
-from llmsession.store.postgres.connections import Connections
+from llmsession.store.postgres import writer
+from llmsession.store.postgres.connections import Connections, RetryPolicy
 from llmsession.store.postgres.groups import MAX_BATCHES
 from llmsession.store.postgres.store import PostgresStore
 from llmsession.store.postgres.thread import LoopThread
@@ -176,6 +177,48 @@ async def test_all_that_wait_for_a_server_are_given_up_at_once(
         results = [await answer.wait() for answer in answers]
         assert all(result == Lost("nobody is there", False) for result in results)
     assert len(tried) <= WORKERS + 1  # the first worker had looked for the server before
+
+
+async def test_before_the_first_use_all_callers_wait_for_a_server_together(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, all_wait = 0, asyncio.Event()
+
+    async def wait(self: RetryPolicy) -> bool:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 5:
+            all_wait.set()
+        await asyncio.wait_for(all_wait.wait(), 60)
+        return False
+
+    monkeypatch.setattr(RetryPolicy, "wait", wait)
+    async with database.store(dsn="postgresql://me@127.0.0.1:1/things") as store:
+        async with anyio.create_task_group() as group:
+            for at in range(5):
+                group.start_soon(raised, StoreError, partial(store.create, f"s{at}", ANN))
+        assert waiting == 5
+
+
+async def test_a_server_that_refuses_what_it_lost_before_is_waited_for_as_long_the_next_time(
+    database: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies: list[RetryPolicy] = []
+
+    class Noted(RetryPolicy):
+        def __init__(self, retry_s: float) -> None:
+            super().__init__(retry_s)
+            policies.append(self)
+
+    monkeypatch.setattr(writer, "RetryPolicy", Noted)
+    async with database.store(dsn=proxy.dsn) as store:
+        lease = await written(store, await store.create("s", ANN), b"1")
+        database.sql("ALTER TABLE @record ADD CHECK (length(body) < 1000)")
+        proxy.cut(MARK, "before")
+        before = len(policies)
+        await append(store, lease, MARK + b"x" * 2000).lost()
+        assert proxy.cuts == 1
+        assert len(policies) == before + 1
 
 
 async def test_a_server_that_comes_back_in_time_is_waited_for(frail_database: Database) -> None:
