@@ -51,7 +51,7 @@ class CheckedStore(Store):
         self.keeps_snapshots = isinstance(store, SnapshotStore)
         """Is the store a ``SnapshotStore``?"""
         self.unreleased: dict[str, Lease] = {}
-        """By session: the leases that the store has failed to take back."""
+        """By session: the leases that were given up, and that the store has not taken back."""
         self.on_unreleased: Callable[[], None] = lambda: None
         """Called when there is another one."""
         self._in_doubt = False
@@ -78,11 +78,16 @@ class CheckedStore(Store):
         try:
             await _answer(lambda: self._store.release(lease))
         except StoreError:
-            self.unreleased[lease.session] = lease
-            self.on_unreleased()
+            self.release_later(lease)
             raise
         if self.unreleased.get(lease.session) == lease:
             del self.unreleased[lease.session]
+
+    def release_later(self, lease: Lease) -> None:
+        """*lease* is given up, and the store may not be able to take it back now."""
+        self.unreleased.pop(lease.session, None)  # it comes last: the others are not kept waiting
+        self.unreleased[lease.session] = lease
+        self.on_unreleased()
 
     @property
     def may_hold(self) -> bool:

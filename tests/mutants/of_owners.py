@@ -142,6 +142,18 @@ a manager that is gone keeps what its store could not take back (docs/explanatio
     + if holder is None or holder == taker:
     test_an_owner_that_gave_up_holds_nothing_although_its_process_lives
 
+in session/actor/actor.py, by session/test_adversary.py
+a session that an error has ended is never given back (docs/explanation/durability.md)
+    - self._store.release_later(self.core.journal.lease)
+    + pass
+    test_a_session_that_an_error_of_its_store_has_ended_is_free_for_others
+
+in session/registry/loader.py, by session/test_adversary.py
+an id whose session could not be removed is never given back (docs/how-to/handle-errors.md)
+    - self._store.release_later(lease)
+    + pass
+    test_an_id_whose_session_could_neither_be_made_nor_removed_can_be_used
+
 in session/registry/runtime.py, by session/test_adversary.py
 what the store did not take back is never given back (docs/explanation/durability.md)
     - self._unreleased.begin()

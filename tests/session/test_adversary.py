@@ -39,7 +39,8 @@ from llmsession.session.core.subscriptions import Subscriptions
 from llmsession.session.manager import runtime_of
 from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
-from llmsession.store.protocol import AppendResult, Batch, Lease, Owner
+from llmsession.session.unfinished import recover_unfinished
+from llmsession.store.protocol import AppendResult, Batch, Lease, Lost, Owner
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile, Request, StepTag
@@ -433,6 +434,46 @@ async def test_what_a_store_did_not_take_back_is_given_back_when_it_can() -> Non
             with pytest.raises(SessionInUse):
                 await other.open("again")
             assert again.status().phase == "idle"
+
+
+async def test_a_session_that_an_error_of_its_store_has_ended_is_free_for_others() -> None:
+    async with faulty_stage([never(), "back"], recovery="resume") as (on, store):
+        await on.begin("x")
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await on.session.label({"a": "b"})
+        assert on.manager.live == ()
+        await anyio.sleep(2)
+        async with SessionManager(provider=on.provider, store=store) as other:
+            report = await recover_unfinished(other)
+            assert report.recovered == ("s",)
+            assert (await (await other.open("s")).turn(1).outcome()).status == "committed"
+
+
+class CannotDelete(MemoryStore):
+    """Refuses the first append, and to delete its session."""
+
+    is_down = True
+
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if self.is_down:
+            done(Lost("the network is down", committed=False))
+        else:
+            super().append(batch, done)
+
+    async def delete(self, session: str, *, epoch: int | None = None) -> None:
+        raise StoreError("the network is down", committed=None)
+
+
+async def test_an_id_whose_session_could_neither_be_made_nor_removed_can_be_used() -> None:
+    store, provider = CannotDelete(), ScriptedProvider([])
+    async with SessionManager(provider=provider, store=store) as manager:
+        with pytest.raises(StoreError):
+            await manager.create(SessionConfig(model="m"), session_id="s")
+        store.is_down = False
+        await anyio.sleep(2)
+        async with SessionManager(provider=provider, store=store) as other:
+            await other.create(SessionConfig(model="m"), session_id="s")
 
 
 class AnswersTwice(MemoryStore):

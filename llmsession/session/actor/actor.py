@@ -650,6 +650,8 @@ class Actor:
         self._error = error
         self.core.log.trouble("session.given_up", error=str(error), status=status)
         self._end(status)
+        if status != "moved":
+            self._store.release_later(self.core.journal.lease)
         self.turns.abandon(error, fenced=status == "moved")
         self.turns.runner.compactor.fail(error)
         self.configuration.refuse_waiting(error)

@@ -370,7 +370,8 @@ class LLMSession:
     async def close(self) -> Closed:
         """Interrupt open turns, end the actor, and release the session's lease.
 
-        Returns the names of tools that still run.
+        Returns the names of tools that still run. If the store fails meanwhile, what it could not
+        write is left to the next owner, as after a crash.
         """
         return await self._actor.put_close().wait()
 

@@ -240,8 +240,11 @@ class Loader:
         with anyio.CancelScope(shield=True), suppress(SessionError):  # the caller gets *error*
             if isinstance(error, StoreError) and error.committed is None:
                 await self._store.release(lease)
-            else:
+                return
+            try:
                 await self._remove(lease)
+            except StoreError:
+                self._store.release_later(lease)
 
     async def _remove(self, lease: Lease) -> None:
         """Delete the session, unless another owner has taken it."""

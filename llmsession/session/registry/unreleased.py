@@ -1,4 +1,4 @@
-"""The sessions that the store could not take back from a manager: they are given back later."""
+"""The sessions that a manager has given up, and that its store has not taken back yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 
 class Unreleased:
-    """Gives back the leases that *store* has failed to take back, as soon as it takes one.
+    """Gives back the leases that *store* has not taken back, as soon as it takes one: of sessions
+    that an error has ended, and of those whose release failed.
 
     Without that nobody else gets these sessions as long as the process lives: nobody here may ever
     open them again, and the lease of an owner is renewed for all its sessions. *run_work* runs a
@@ -40,12 +41,12 @@ class Unreleased:
         try:
             pause_s = FIRST_PAUSE_S
             while self._store.unreleased:
-                await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 try:
                     await self._release_all()
                 except BaseException as error:
                     contained_in_work(error)
+                    await anyio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             self._is_running = False
 
