@@ -194,6 +194,7 @@ def uncollected() -> Iterator[Counter[str]]:
     """What has become unreachable in the body and was not freed, by type; filled at its end."""
     found: Counter[str] = Counter()
     gc.collect()
+    gc.collect()  # what the first one let go
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

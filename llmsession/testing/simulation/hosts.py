@@ -132,6 +132,9 @@ class ClusterIncarnation(Incarnation):
         return handle
 
     async def opened(self, session: str, *, takeover: bool = False) -> LLMSession:
+        handle = self.handles.get(session)
+        if handle is not None and handle.status().phase == "cold":
+            del self.handles[session]  # a service opens it, and so finds out who has it
         handle = await super().opened(session, takeover=takeover)
         self._watch(handle)
         return handle

@@ -211,7 +211,7 @@ class Incarnation:
     async def opened(self, session: str, *, takeover: bool = False) -> LLMSession:
         """A handle of *session* in this process. Raises the errors of ``SessionManager.open``."""
         handle = self.handles.get(session)
-        if takeover or handle is None or handle.status().phase not in ("idle", "running"):
+        if takeover or handle is None or handle.status().phase in ("closed", "moved"):
             handle = await self.manager.open(session, takeover=takeover, unbound="warn")
             if not self.owner_is_dead:
                 self.handles[session] = handle
