@@ -52,8 +52,8 @@ class CheckedStore(Store):
         """Is the store a ``SnapshotStore``?"""
         self.unreleased: dict[str, Lease] = {}
         """By session: the leases that were given up, and that the store has not taken back."""
-        self.on_unreleased: Callable[[], None] = lambda: None
-        """Called when there is another one."""
+        self.on_unreleased: Callable[[str], None] = lambda session: None
+        """Called with the session when there is another one."""
         self._in_doubt = False
 
     async def create(self, session: str, owner: Owner) -> Lease:
@@ -80,14 +80,21 @@ class CheckedStore(Store):
         except StoreError:
             self.release_later(lease)
             raise
-        if self.unreleased.get(lease.session) == lease:
+        except SessionError:  # it is certain that there is nothing to release
+            self._released(lease)
+            raise
+        self._released(lease)
+
+    def _released(self, lease: Lease) -> None:
+        left = self.unreleased.get(lease.session)
+        if left is not None and left.epoch <= lease.epoch:
             del self.unreleased[lease.session]
 
     def release_later(self, lease: Lease) -> None:
         """*lease* is given up, and the store may not be able to take it back now."""
-        self.unreleased.pop(lease.session, None)  # it comes last: the others are not kept waiting
-        self.unreleased[lease.session] = lease
-        self.on_unreleased()
+        left = self.unreleased.get(lease.session, lease)
+        self.unreleased[lease.session] = max(left, lease, key=lambda lease: lease.epoch)
+        self.on_unreleased(lease.session)
 
     @property
     def may_hold(self) -> bool:

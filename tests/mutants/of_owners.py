@@ -156,7 +156,7 @@ an id whose session could not be removed is never given back (docs/how-to/handle
 
 in session/registry/runtime.py, by session/test_adversary.py
 what the store did not take back is never given back (docs/explanation/durability.md)
-    - self._unreleased.begin()
+    - self._unreleased.begin(session)
     + pass
     test_what_a_store_did_not_take_back_is_given_back_when_it_can
 a manager does not give up what its store did not take back (docs/explanation/durability.md)

@@ -41,6 +41,7 @@ from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.session.unfinished import recover_unfinished
 from llmsession.store.protocol import AppendResult, Batch, Lease, Lost, Owner
+from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile, Request, StepTag
@@ -424,7 +425,7 @@ async def test_what_a_store_did_not_take_back_is_given_back_when_it_can() -> Non
         await (await manager.open("closed")).close()
         await anyio.sleep(3600)
         assert manager.live == ()
-        assert store.asked < 3 + 3600 / 30 + 10
+        assert store.asked < 3 * (3600 / 30 + 10)
         again = await manager.open("again")
         store.is_down = False
         await anyio.sleep(31)
@@ -448,6 +449,51 @@ async def test_a_session_that_an_error_of_its_store_has_ended_is_free_for_others
             report = await recover_unfinished(other)
             assert report.recovered == ("s",)
             assert (await (await other.open("s")).turn(1).outcome()).status == "committed"
+
+
+class Stuck(MemoryStore):
+    """Never takes the session ``stuck`` back, and answers the first release of ``late`` late, with
+    an error."""
+
+    late = 0
+
+    async def release(self, lease: Lease) -> None:
+        if lease.session == "stuck":
+            await anyio.sleep_forever()
+        if lease.session == "late":
+            self.late += 1
+            if self.late == 1:
+                await anyio.sleep(100)
+            if self.late < 3:
+                raise StoreError("the network is down", committed=None)
+        await super().release(lease)
+
+
+async def test_a_session_that_cannot_be_given_back_keeps_no_other_waiting() -> None:
+    store, provider = FaultyStore(Stuck()), ScriptedProvider([])
+    async with SessionManager(provider=provider, store=store) as manager:
+        for name in ("stuck", "other"):
+            session = await manager.create(SessionConfig(model="m"), session_id=name)
+            store.fail_next()
+            with pytest.raises(StoreError):
+                await session.label({"a": "b"})
+        await anyio.sleep(2)
+        async with SessionManager(provider=provider, store=store) as other:
+            await other.open("other")
+
+
+async def test_a_release_that_fails_late_does_not_hide_the_newer_one() -> None:
+    store, provider = FaultyStore(Stuck()), ScriptedProvider([])
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.create(SessionConfig(model="m"), session_id="late")
+        for _ in range(2):
+            store.fail_next()
+            with pytest.raises(StoreError):
+                await session.label({"a": "b"})
+            session = await manager.open("late") if store.appends[-1].epoch == 1 else session
+        await anyio.sleep(200)
+        async with SessionManager(provider=provider, store=store) as other:
+            await other.open("late")
 
 
 class CannotDelete(MemoryStore):

@@ -278,9 +278,9 @@ class Runtime:
         if self.store.may_hold:
             gave_up(self.owner)
 
-    def _release_later(self) -> None:
+    def _release_later(self, session: str) -> None:
         if self._accepting:  # otherwise the manager is being left, and tries once more at its end
-            self._unreleased.begin()
+            self._unreleased.begin(session)
 
     async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
         """Close every live session. With *leave_open*, open turns get no end in the log."""
