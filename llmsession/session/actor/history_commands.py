@@ -274,7 +274,13 @@ class HistoryCommands:
 
         def unpacked() -> None:
             self._writing = False
+            if self._turns.runs and not isinstance(command, c.Retain):
+                self._waiting = command  # an interrupt has accepted sends meanwhile, and ends them
+                return
             self._mailbox.release_work()
+            if self._turns.runs and isinstance(command, c.Retain):
+                self._keys.answer(command)()  # the end of the turns starts retention again
+                return
             try:
                 self._change(command)
             except SessionError as error:

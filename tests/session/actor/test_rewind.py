@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import anyio
 import pytest
 
 from llmsession import (
@@ -16,7 +17,9 @@ from llmsession import (
     SessionClosed,
     Tool,
 )
+from llmsession.session.actor import history_commands
 from llmsession.session.handles.session import live_state
+from llmsession.session.log.state import SessionState
 from llmsession.testing.scripted import call, never, say, think
 from llmsession.turns import records as r
 from tests.session.actors import (
@@ -26,6 +29,7 @@ from tests.session.actors import (
     in_tool,
     lasting,
     meanwhile,
+    settled,
     stage,
     texts_of,
 )
@@ -148,6 +152,34 @@ async def test_a_turn_that_is_interrupted_behind_a_change_has_nothing_of_what_is
         )
         assert (accepted.started, accepted.receipt) == (False, None)
         assert await on.say("and on it goes") == "four"
+
+
+async def test_a_purge_that_is_being_prepared_waits_for_turns_that_are_accepted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared = anyio.Event()
+
+    async def off_loop(work: Callable[[], None]) -> None:
+        await prepared.wait()
+        work()
+
+    monkeypatch.setattr(history_commands, "off_loop", off_loop)
+    monkeypatch.setattr(history_commands, "SHORT_RECORDS", 0)
+    monkeypatch.setattr(SessionState, "is_unpacked", False)
+    async with faulty_stage(["one"]) as (on, store):
+        await on.say("first")
+        store.delay()
+        async with (
+            meanwhile(partial(on.session.clear, purge=True)),
+            meanwhile(partial(on.session.send, "last words")),
+            meanwhile(partial(on.session.interrupt, command_id="i")) as interrupted,
+        ):
+            prepared.set()
+            await settled()
+            store.deliver()
+        assert interrupted[0].result == "aborted"
+        bodies = [record.body for record in await store.read("s")]
+        assert b"last words" not in b"".join(bodies)
 
 
 async def test_a_turn_that_the_interrupt_keeps_can_be_what_is_rewound_to() -> None:
