@@ -274,13 +274,10 @@ class HistoryCommands:
 
         def unpacked() -> None:
             self._writing = False
-            if self._turns.runs and not isinstance(command, c.Retain):
-                self._waiting = command  # an interrupt has accepted sends meanwhile, and ends them
+            if self._turns.runs:  # an interrupt has accepted sends meanwhile, and ends them first
+                self._waiting = command
                 return
             self._mailbox.release_work()
-            if self._turns.runs and isinstance(command, c.Retain):
-                self._keys.answer(command)()  # the end of the turns starts retention again
-                return
             try:
                 self._change(command)
             except SessionError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Literal
 
 import anyio
@@ -98,11 +97,12 @@ async def _all_found(
     found: list[SearchHit | SessionError | None] = [None] * len(rows)
 
     async def look(at: int, row: SessionRow) -> None:
-        with suppress(SessionNotFound):  # deleted after the row was read
-            try:
-                found[at] = await _hit(store, query, row)
-            except SessionError as error:
-                found[at] = error
+        try:
+            found[at] = await _hit(store, query, row)
+        except SessionNotFound:
+            pass  # deleted after the row was read
+        except SessionError as error:
+            found[at] = error
 
     async with anyio.create_task_group() as group:
         for at, row in enumerate(rows):

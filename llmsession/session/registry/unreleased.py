@@ -15,7 +15,8 @@ __all__ = ["Unreleased"]
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """The pause before the store is asked again for one session. It doubles each time."""
 LAST_S = 10.0
-"""How long a manager that is left waits for that. A store may wait as long for its server."""
+"""How long a manager that is left waits for its last attempts. A store waits as long for its
+server."""
 
 
 class Unreleased:
