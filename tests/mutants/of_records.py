@@ -314,13 +314,19 @@ a compaction keeps a text of a call that is forgotten later (docs/explanation/se
     + pass
     test_a_record_that_repeats_a_turn_is_found_when_that_turn_is_forgotten_later_than_others
 
+in session/log/state.py, by session/log/test_forget.py
+an interrupt's answer keeps a receipt that its turn lost (docs/explanation/security.md)
+    - self._ranges(turns, told, seq)
+    + self._ranges(turns, traces, seq)
+    test_the_answer_to_an_interrupt_of_a_kept_turn_loses_the_receipt_that_the_turn_lost
+
 in session/log/redaction.py, by session/log/test_forget.py
 a purge leaves what the user said (docs/explanation/security.md)
     - return replace(record, body=NOTHING_SAID, receipt=_empty(record.receipt), seed=None)
     + return replace(record, receipt=_empty(record.receipt), seed=None)
     test_a_purge_takes_everything_that_was_said_out_of_the_log
 a purge leaves what an interrupt was answered (docs/explanation/security.md)
-    -     return _commands(record, self.turns)
+    -     return _commands(record, self.turns, self.receipts)
     +     return record
     test_what_a_dropped_turn_said_and_did_is_purged_too
 """)

@@ -7,13 +7,14 @@ real message has.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from llmsession.turns import records as r
+from llmsession.turns.blocks import join_blocks, split_blocks, text_block
 from llmsession.turns.messages import Message
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "merged",
     "redact_answer",
     "turns_in_answer",
+    "with_receipt",
 ]
 
 NOTHING_SAID = msgspec.Raw(b"[]")
@@ -89,7 +91,7 @@ class Redaction(msgspec.Struct, frozen=True):
                 record = self._with_receipt(record)
             case _:
                 record = _said(record, self.turns, self.calls)
-        return _commands(record, self.turns)
+        return _commands(record, self.turns, self.receipts)
 
     def _with_receipt(self, record: r.TurnAccepted | r.TurnStarted) -> r.Record:
         if record.receipt is None or record.turn not in self.receipts:
@@ -187,8 +189,8 @@ def _pending_calls(record: r.ToolsRequested) -> tuple[r.PendingCall, ...]:
     return tuple(r.PendingCall(call.id, "", call.runner) for call in record.calls)
 
 
-def _commands(record: r.Record, turns: Collection[int]) -> r.Record:
-    answers = tuple(redact_answer(command, turns) for command in record.commands)
+def _commands(record: r.Record, turns: Collection[int], receipts: Mapping[int, str]) -> r.Record:
+    answers = tuple(redact_answer(command, turns, receipts) for command in record.commands)
     return record if answers == record.commands else replace(record, commands=answers)
 
 
@@ -201,8 +203,11 @@ def turns_in_answer(command: r.CommandAnswer) -> list[int]:
     return [outcome["turn"]["number"] for outcome in outcomes or ()]
 
 
-def redact_answer(command: r.CommandAnswer, turns: Collection[int]) -> r.CommandAnswer:
-    """*command* without the content of *turns* in its answer.
+def redact_answer(
+    command: r.CommandAnswer, turns: Collection[int], receipts: Mapping[int, str]
+) -> r.CommandAnswer:
+    """*command* without the content of *turns* in its answer, and with the new texts of *receipts*,
+    by turn.
 
     The answer to an interrupt holds whole outcomes.
     """
@@ -210,15 +215,34 @@ def redact_answer(command: r.CommandAnswer, turns: Collection[int]) -> r.Command
     outcomes = answer.get("turns") if isinstance(answer, dict) else None
     if not outcomes:
         return command
-    silenced = [_silent_outcome(outcome, turns) for outcome in outcomes]
-    if silenced == outcomes:
+    left = [_redacted_outcome(outcome, turns, receipts) for outcome in outcomes]
+    if left == outcomes:
         return command
-    return replace(command, answer=msgspec.Raw(msgspec.json.encode({**answer, "turns": silenced})))
+    return replace(command, answer=msgspec.Raw(msgspec.json.encode({**answer, "turns": left})))
 
 
-def _silent_outcome(outcome: dict[str, Any], turns: Collection[int]) -> dict[str, Any]:
-    if outcome["turn"]["number"] not in turns:
-        return outcome
-    said: dict[str, Any] = {"messages": [], "user_body": [], "unread_steers": [], "calls": []}
-    said["error"] = said["failure"] = None
-    return {**outcome, **{name: value for name, value in said.items() if name in outcome}}
+def _redacted_outcome(
+    outcome: dict[str, Any], turns: Collection[int], receipts: Mapping[int, str]
+) -> dict[str, Any]:
+    number = outcome["turn"]["number"]
+    if number in turns:
+        said: dict[str, Any] = {"messages": [], "user_body": [], "unread_steers": [], "calls": []}
+        said["error"] = said["failure"] = None
+        return {**outcome, **{name: value for name, value in said.items() if name in outcome}}
+    if number in receipts and (messages := outcome.get("messages")):  # else it was dropped
+        first = msgspec.json.decode(msgspec.json.encode(messages[0]), type=Message)
+        shorter = msgspec.json.encode(with_receipt(first, receipts[number]))
+        return {**outcome, "messages": [msgspec.json.decode(shorter), *messages[1:]]}
+    return outcome
+
+
+def with_receipt(message: Message, receipt: str) -> Message:
+    """*message*, the first of a turn, with *receipt* instead of its own; without one if it is
+    "".
+    """
+    blocks: list[bytes | msgspec.Raw] = [*split_blocks(message.body)[:-1]]
+    synthetic = message.synthetic[:-1]
+    if receipt:
+        synthetic = (*synthetic, len(blocks))
+        blocks.append(text_block(receipt))
+    return replace(message, body=join_blocks(blocks), synthetic=synthetic)

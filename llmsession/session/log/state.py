@@ -45,6 +45,7 @@ from .redaction import (
     merged,
     redact_answer,
     turns_in_answer,
+    with_receipt,
 )
 from .reported_usage import Reported
 
@@ -694,28 +695,31 @@ class SessionState:
         ended = dict(those_of(self.ended, turns))
         committed_at = dict(those_of(self.committed_at, turns))
         for turn, first in those_of(self.accepted_at, turns):
-            records = traces.get(turn, NO_TRACE).records
             is_dropped = ended.get(turn) in ("aborted", "failed")
-            ranges.append((first, max(records) if is_dropped else committed_at.get(turn, clean)))
-            ranges += ((record, record) for record in records)
+            last = max(traces[turn].records) if is_dropped else committed_at.get(turn, clean)
+            ranges.append((first, last))
+        repeats = chain.from_iterable(trace.records for trace in traces.values())
+        ranges += ((record, record) for record in repeats)
         return merged((first, last) for first, last in ranges if first < seq)
 
     def _forget(self, seq: int, turns: frozenset[int], traces: Mapping[int, Trace]) -> None:
         """Forget *turns*, which have *traces*. Only their numbers, call ids, ends and costs stay
         known.
         """
-        calls, ranges = _calls_in(traces), self._ranges(turns, traces, seq)
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
         receipts = self._forget_receipts(turns)
+        # The answer to an interrupt of a turn that is kept has that turn's receipt.
+        told = {**traces, **dict(those_of(self.traces, receipts))}
+        calls, ranges = _calls_in(traces), self._ranges(turns, told, seq)
         remove(self.erased, turns)
         # A turn before them that is kept called none of these tools: what is forgotten is older.
         calls_left = self.last_calls.items()
         self.last_calls = {name: call for name, call in calls_left if call[1] not in turns}
         remove(self.committed_at, turns)
         remove(self.accepted_time, turns)
-        for name in chain.from_iterable(trace.commands for trace in traces.values()):
+        for name in chain.from_iterable(trace.commands for trace in told.values()):
             if name in self.commands:  # else it was asked of the parent of this session
-                self.commands[name] = redact_answer(self.commands[name], turns)
+                self.commands[name] = redact_answer(self.commands[name], turns, receipts)
         remove(self.traces, turns)
         if self.source is not None:
             self.source = r.Source(format=self.source.format, id=self.source.id)
@@ -742,7 +746,7 @@ class SessionState:
             history = list(self.history)
             for turn in changed.keys() & {message.turn for message in history}:
                 index = messages_before(history, turn)
-                history[index] = _with_receipt(history[index], changed[turn])
+                history[index] = with_receipt(history[index], changed[turn])
             self.history = tuple(history)
         return changed
 
@@ -903,18 +907,6 @@ def _with_notes(
         blocks.append(text_block(receipt))
         synthetic = (*synthetic, len(blocks) - 1)
     return join_blocks(blocks), synthetic
-
-
-def _with_receipt(message: Message, receipt: str) -> Message:
-    """*message*, the first of a turn, with *receipt* instead of its own; without one if it is
-    "".
-    """
-    blocks: list[bytes | msgspec.Raw] = [*split_blocks(message.body)[:-1]]
-    synthetic = message.synthetic[:-1]
-    if receipt:
-        synthetic = (*synthetic, len(blocks))
-        blocks.append(text_block(receipt))
-    return msgspec.structs.replace(message, body=join_blocks(blocks), synthetic=synthetic)
 
 
 def _result_block(answer: r.Answer) -> bytes:

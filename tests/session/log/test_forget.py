@@ -221,6 +221,31 @@ async def test_a_receipt_keeps_what_it_says_of_turns_that_are_not_forgotten() ->
         await same_as_its_log(on, on.session)
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_the_answer_to_an_interrupt_of_a_kept_turn_loses_the_receipt_that_the_turn_lost(
+    earlier: bool,
+) -> None:
+    tool = Tool(name="t", run=Quick("ran"))
+    half = say("half a reply").hanging(at=3)
+    script = ["one", "two", call("t", {"x": "marker"}, id="a"), never(), half]
+    async with stage(script, tools=[tool]) as on:
+        await on.say("first")
+        await on.say("second")
+        await on.interrupted("dropped")
+        await on.begin("kept")
+        stopped = await on.session.interrupt(policy="keep_text", command_id="stop")
+        assert b"marker" in bytes(stopped.turns[0].messages[0].body)
+        if earlier:  # the record with the answer is behind a redaction that had no part in it
+            await on.session.forget(2)
+            assert await said_in(on.store, "marker") != []
+        await on.session.forget(4)
+        assert await said_in(on.store, "marker") == []
+        again = await on.session.interrupt(policy="keep_text", command_id="stop")
+        assert again.turns[0].messages == on.session.conversation()
+        assert again.turns[0].user_text == "kept"
+        await same_as_its_log(on, on.session)
+
+
 async def test_thinking_that_was_bound_to_what_is_forgotten_is_not_sent_again() -> None:
     script = [say("one"), think("bound", "s") + say("two"), think("free", "s2") + say("three"), "x"]
     async with stage(script) as on:

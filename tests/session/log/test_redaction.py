@@ -139,14 +139,14 @@ def test_an_interrupts_answer_keeps_who_ended_how_and_not_what_was_said() -> Non
     other = {**outcome, "turn": {"owner": "u", "number": 4}}
     raw = msgspec.Raw(msgspec.json.encode({"result": "aborted", "turns": [outcome, other]}))
     answer = r.CommandAnswer("k", "digest", raw)
-    kept = msgspec.json.decode(redact_answer(answer, {3}).answer)
+    kept = msgspec.json.decode(redact_answer(answer, {3}, {}).answer)
     assert b"marker" not in msgspec.json.encode(kept["turns"][0])
     assert kept["turns"][0]["status"] == "aborted"
     assert kept["turns"][1] == other
-    assert redact_answer(answer, {5}) is answer
+    assert redact_answer(answer, {5}, {}) is answer
     for plain in (b"null", b"7", b'{"session":"f","upto":3}'):
         simple = r.CommandAnswer("k", "digest", msgspec.Raw(plain))
-        assert redact_answer(simple, {3}) is simple
+        assert redact_answer(simple, {3}, {}) is simple
 
 
 def test_two_that_are_owed_are_paid_as_one() -> None:
