@@ -52,25 +52,26 @@ class CheckedStore(Store):
         """Is the store a ``SnapshotStore``?"""
         self.unreleased: dict[str, Lease] = {}
         """By session: the leases that were given up, and that the store has not taken back."""
+        self.doubtful: set[str] = set()
+        """The sessions that a call may have taken whose answer was lost."""
         self.on_unreleased: Callable[[str], None] = lambda session: None
-        """Called with the session when there is another one."""
-        self._in_doubt = False
+        """Called with the session when there is another one, in either of these."""
 
     async def create(self, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
-        with self._taking():
+        with self._taking(session):
             return await _answer(lambda: self._store.create(session, owner), _is_lease)
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
         """See ``Store``."""
-        with self._taking():
+        with self._taking(session):
             return await _answer(
                 lambda: self._store.acquire(session, owner, takeover=takeover), _is_lease
             )
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
         """See ``Store``."""
-        with self._taking():
+        with self._taking(session):
             return await _answer(lambda: self._store.fork(parent, upto, session, owner), _is_lease)
 
     async def release(self, lease: Lease) -> None:
@@ -99,15 +100,24 @@ class CheckedStore(Store):
     @property
     def may_hold(self) -> bool:
         """May the store hold a session for its owner that the owner has not, or has given back?"""
-        return self._in_doubt or bool(self.unreleased)
+        return bool(self.doubtful or self.unreleased)
 
     @contextmanager
-    def _taking(self) -> Iterator[None]:
+    def _taking(self, session: str) -> Iterator[None]:
         try:
             yield
-        except StoreError:
-            self._in_doubt = True
+        except SessionError as error:
+            if isinstance(error, StoreError) and error.committed is None:
+                self._doubt(session)
             raise
+        except BaseException:  # cancelled, because the manager is left
+            self._doubt(session)
+            raise
+        self.doubtful.discard(session)  # whatever was taken before, this lease is newer
+
+    def _doubt(self, session: str) -> None:
+        self.doubtful.add(session)
+        self.on_unreleased(session)
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
         """See ``Store``."""

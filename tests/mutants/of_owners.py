@@ -164,6 +164,18 @@ a manager does not give up what its store did not take back (docs/explanation/du
     + pass
     test_what_a_store_did_not_take_back_is_free_when_its_manager_is_left
 
+in session/registry/unreleased.py, by session/test_adversary.py
+a session that is being opened is given back (docs/explanation/durability.md)
+    - if self._is_busy(session) or session not in self._store.doubtful:
+    + if session not in self._store.doubtful:
+    test_a_session_that_is_opened_while_that_is_in_doubt_stays_open
+
+in store/checked.py, by session/test_adversary.py
+what a call took whose answer was lost is never given back (docs/explanation/durability.md)
+    - self.on_unreleased(session)
+    + pass
+    test_a_session_that_was_taken_by_a_call_that_failed_is_given_back
+
 in store/liveness.py, by store/test_liveness.py
 a pid that was given again is taken for who had it before (docs/how-to/keep-sessions.md)
     - return start_of(pid) != started

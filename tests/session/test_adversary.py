@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -40,7 +40,7 @@ from llmsession.session.manager import runtime_of
 from llmsession.session.tasks.task_host import LoopCalls, Tasks
 from llmsession.session.tasks.timers import PRUNE_AT, Timers
 from llmsession.session.unfinished import recover_unfinished
-from llmsession.store.protocol import AppendResult, Batch, Lease, Lost, Owner
+from llmsession.store.protocol import AppendResult, Batch, Lease, Lost, Owner, SessionRow
 from llmsession.testing.faulty_store import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, call, never, say, think
 from llmsession.turns import records as r
@@ -66,6 +66,7 @@ from tests.session.actors import (
     texts_of,
 )
 
+T = TypeVar("T")
 CONFIG = SessionConfig(model="m")
 
 
@@ -520,6 +521,81 @@ async def test_an_id_whose_session_could_neither_be_made_nor_removed_can_be_used
         await anyio.sleep(2)
         async with SessionManager(provider=provider, store=store) as other:
             await other.create(SessionConfig(model="m"), session_id="s")
+
+
+class LosesAnswers(MemoryStore):
+    """Takes sessions and does not say so, and then cannot be reached for a while."""
+
+    is_down = False
+    slow_s = 0.0
+
+    async def create(self, session: str, owner: Owner) -> Lease:
+        return self._answered(await super().create(session, owner))
+
+    async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
+        return self._answered(await super().fork(parent, upto, session, owner))
+
+    async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
+        lease = await super().acquire(session, owner, takeover=takeover)
+        await anyio.sleep(self.slow_s)
+        return self._answered(lease)
+
+    async def row(self, session: str) -> SessionRow:
+        return self._answered(await super().row(session))
+
+    def _answered(self, answer: T) -> T:
+        if self.is_down:
+            raise StoreError("the network is down", committed=None)
+        return answer
+
+
+@pytest.mark.parametrize("how", ["open", "take over", "create", "fork"])
+async def test_a_session_that_was_taken_by_a_call_that_failed_is_given_back(how: str) -> None:
+    store, provider = LosesAnswers(), ScriptedProvider([say("one")])
+    async with SessionManager(provider=provider, store=store) as manager:
+        parent = await manager.create(SessionConfig(model="m"), session_id="parent")
+        async with SessionManager(provider=provider, store=store) as first_owner:
+            await first_owner.create(SessionConfig(model="m"), session_id="s")
+        store.is_down = True
+        with pytest.raises(StoreError):
+            if how == "create":
+                await manager.create(SessionConfig(model="m"), session_id="new")
+            elif how == "fork":
+                await parent.fork(session_id="new")
+            else:
+                await manager.open("s", takeover=how == "take over")
+        await anyio.sleep(100)
+        store.is_down = False
+        async with SessionManager(provider=provider, store=store) as other:
+            name = "s" if how in ("open", "take over") else "new"
+            with pytest.raises(SessionInUse):
+                await other.open(name)
+            await anyio.sleep(31)
+            if how == "create":
+                session = await other.create(SessionConfig(model="m"), session_id=name)
+            else:
+                session = await other.open(name)
+            assert await (await session.send("x")).text() == "one"
+
+
+@pytest.mark.parametrize("slow_s", [0, 50])
+async def test_a_session_that_is_opened_while_that_is_in_doubt_stays_open(slow_s: float) -> None:
+    store, provider = LosesAnswers(), ScriptedProvider([say("one")])
+    async with SessionManager(provider=provider, store=store) as manager:
+        async with SessionManager(provider=provider, store=store) as first_owner:
+            await first_owner.create(SessionConfig(model="m"), session_id="s")
+        store.is_down = True
+        with pytest.raises(StoreError):
+            await manager.open("s")
+        store.is_down = False
+        store.slow_s = slow_s
+        session = await manager.open("s")
+        store.slow_s = 0
+        await anyio.sleep(100)
+        async with SessionManager(provider=provider, store=store) as other:
+            with pytest.raises(SessionInUse):
+                await other.open("s")
+        assert await (await session.send("x")).text() == "one"
 
 
 class AnswersTwice(MemoryStore):

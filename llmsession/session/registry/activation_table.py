@@ -61,6 +61,10 @@ class ActivationTable:
         """The sessions that are live, or are being created, loaded or released."""
         return tuple(dict.fromkeys((*self.actors, *self._busy)))
 
+    def is_busy(self, session: str) -> bool:
+        """Is *session* being created, loaded or released?"""
+        return session in self._busy
+
     def add(self, actor: Actor) -> None:
         """*actor* is live from now on."""
         self.actors[actor.session] = actor

@@ -199,7 +199,7 @@ class Runtime:
         loop_calls = LoopCalls(group)
         self._timers = Timers(tasks, loop_calls)
         self._works = Works(tasks, loop_calls, self._work_failed)
-        self._unreleased = Unreleased(self.store, self.run_work)
+        self._unreleased = Unreleased(self.store, self.owner, self._table.is_busy, self.run_work)
         self.store.on_unreleased = self._release_later
         self.evictor.start(self._timers, self._works)
         self._services = Services(
@@ -253,10 +253,7 @@ class Runtime:
     async def _close_parts(self) -> None:
         self._accepting = False
         for actor in self.actors:  # normally there are none left; some are if an actor crashed
-            try:
-                await self.store.release(actor.evict())
-            except BaseException as error:  # it is tried once more
-                contained_in_task(error)
+            self.store.release_later(actor.evict())
         await self._unreleased.end()
         try:
             await self.tenants.give_back()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import anyio
 
-from llmsession.errors import contained_in_task, contained_in_work
+from llmsession.errors import SessionNotFound, contained_in_work
 from llmsession.store.checked import CheckedStore
+from llmsession.store.protocol import Lease, Owner
 
 __all__ = ["Unreleased"]
 
@@ -20,18 +22,27 @@ server."""
 
 
 class Unreleased:
-    """Gives back the leases that *store* has not taken back, as soon as it takes them: of sessions
-    that an error has ended, and of those whose release failed.
+    """Gives back the leases of *owner* that *store* has not taken back, as soon as it does: of
+    sessions that an error has ended, of those whose release failed, and of those that were taken
+    although the caller was told of an error.
 
     Without that nobody else gets these sessions as long as the process lives: nobody here may ever
     open them again, and the lease of an owner is renewed for all its sessions. *run_work* runs a
     work under a name. Each session has its own, so that none waits for another one.
+
+    *is_busy* says of a session whether it is being created, loaded or released.
     """
 
     def __init__(
-        self, store: CheckedStore, run_work: Callable[[str, Callable[[], Awaitable[None]]], None]
+        self,
+        store: CheckedStore,
+        owner: Owner,
+        is_busy: Callable[[str], bool],
+        run_work: Callable[[str, Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._store = store
+        self._owner = owner
+        self._is_busy = is_busy
         self._run_work = run_work
         self._running: set[str] = set()
 
@@ -44,25 +55,39 @@ class Unreleased:
     async def _run(self, session: str) -> None:
         try:
             pause_s = FIRST_PAUSE_S
-            while (lease := self._store.unreleased.get(session)) is not None:
-                try:
-                    await self._store.release(lease)  # no effect if somebody has a newer one
-                except BaseException as error:
-                    contained_in_work(error)
-                    await anyio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            while not await self._is_free(session):
+                await anyio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             self._running.discard(session)
+
+    async def _is_free(self, session: str) -> bool:
+        """Give *session* back. Returns whether nothing of it is left to give back."""
+        store = self._store
+        try:
+            if session in store.doubtful:
+                await self._find_lease(session)
+            lease = store.unreleased.get(session)
+            if lease is not None:
+                await store.release(lease)  # no effect if somebody has a newer one
+        except BaseException as error:
+            contained_in_work(error)
+        return session not in store.doubtful and session not in store.unreleased
+
+    async def _find_lease(self, session: str) -> None:
+        """Find out whether the owner has a lease of *session* that it does not know of."""
+        row = None
+        with suppress(SessionNotFound):
+            row = await self._store.row(session)
+        if self._is_busy(session) or session not in self._store.doubtful:
+            return  # the row may be that of a newer lease
+        self._store.doubtful.discard(session)
+        if row is not None and row.owner == self._owner:
+            self._store.release_later(Lease(session, row.epoch, row.head))
 
     async def end(self) -> None:
         """Try each once more, because the manager is left: its works have been stopped."""
         with anyio.move_on_after(LAST_S):
             async with anyio.create_task_group() as group:
-                for session in tuple(self._store.unreleased):
-                    group.start_soon(self._last, session)
-
-    async def _last(self, session: str) -> None:
-        try:
-            await self._store.release(self._store.unreleased[session])
-        except BaseException as error:
-            contained_in_task(error)
+                for session in self._store.doubtful.union(self._store.unreleased):
+                    group.start_soon(self._is_free, session)

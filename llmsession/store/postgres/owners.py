@@ -270,7 +270,10 @@ class Owners:
         # deadlock.
         places = sorted(range(len(takes)), key=lambda place: str(takes[place][0]))
         columns = list(zip(*(takes[place] for place in places), strict=True))
-        rows = await self._connections.run(lambda it: it.fetch(self._statements.take, *columns))
+        # Repeated after an answer that was lost, it takes none: their rows have changed.
+        rows = await self._connections.change(
+            lambda it, _: it.fetch(self._statements.take, *columns)
+        )
         taken: list[Any] = [None] * len(takes)
         for row in rows:
             taken[places[row["n"] - 1]] = row

@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 
 from llmsession import SessionConfig, SessionManager
-from llmsession.errors import SessionExists, SessionInUse
+from llmsession.errors import SessionExists, SessionInUse, StoreError
 from llmsession.store import (
     Appended,
     Batch,
@@ -580,3 +580,16 @@ async def test_a_taking_that_was_cut_off_is_done_again(database: Database, proxy
         await written(here, taken, b"1")
         assert isinstance(await append(there, old, b"late", head=1).wait(), Conflict)
         assert await bodies_of(here, "mine") == [b"1"]
+
+
+async def test_of_a_taking_that_was_cut_off_without_patience_nobody_knows_whether_it_was_done(
+    database: Database, proxy: Proxy
+) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn, retry_s=0.0) as here:
+        await there.create("theirs", BOB)
+        await here.create("other", ANN)
+        proxy.cut(ANN.host.encode(), "after")  # no other statement here has it
+        error = await raised(StoreError, lambda: here.acquire("theirs", ANN, takeover=True))
+        assert error.committed is None
+        row = await there.row("theirs")
+        assert (row.owner, row.epoch) == (ANN, 2)
