@@ -44,8 +44,13 @@ class TurnId(msgspec.Struct, frozen=True, order=True):
 class TurnCounter:
     """Assigns turn numbers. They grow and are never used twice, not even after a dropped turn."""
 
+    __slots__ = ("last", "seen")
+
     def __init__(self, last: int = 0) -> None:
         self.last = last
+        """The newest number that was assigned."""
+        self.seen = last
+        """The newest number that is in the log."""
 
     def next(self) -> int:
         """The next number; the first is 1."""
@@ -54,7 +59,8 @@ class TurnCounter:
 
     def saw(self, number: int) -> None:
         """Note *number*, which was read from the log and is in use."""
-        self.last = max(self.last, number)
+        self.seen = max(self.seen, number)
+        self.last = max(self.last, self.seen)
 
 
 @refusing

@@ -42,7 +42,7 @@ a full lane refuses reports (rule 11)
 
 in session/actor/turn_queue.py, by session/actor/test_rewind.py
 a turn begins with notes of what is just being cleared (docs/explanation/security.md)
-    - run = self._accept(command, starts=may_start and not self.runs)
+    - run = self._accept(command, starts=not (self.runs or self._core.is_changing))
     + run = self._accept(command, starts=not self.runs)
     test_a_turn_that_is_interrupted_behind_a_change_has_nothing_of_what_is_gone
 
@@ -163,10 +163,10 @@ a clear is made while a turn is open (invariant 1)
     +             self._make(command)
     test_clear_is_refused_while_a_turn_is_open
 what comes behind a clear meets the history before it (invariant 1)
-    -         self._writing = True
+    -         self._core.is_changing = True
     -         self._mailbox.hold_work()
     -         noted = c.remembered(command.command_id, command.digest, None)
-    +         self._writing = True
+    +         self._core.is_changing = True
     +         noted = c.remembered(command.command_id, command.digest, None)
     session/test_in_flight.py
     test_two_clears_at_once_start_two_generations

@@ -13,6 +13,12 @@ a compaction is applied while a reply streams (rule 9)
     + return True
     test_a_compaction_is_not_applied_while_a_reply_streams
 
+in session/actor/turn_runner.py, by session/compacting/test_summarizer.py
+the model is asked for a summary of what is being purged (docs/explanation/security.md)
+    - if self.current is None and not core.is_changing:
+    + if self.current is None:
+    test_the_model_is_not_asked_for_what_is_being_purged
+
 in session/compacting/compactor.py, by session/compacting/test_compaction.py
 a plan whose moment has come is not foreseen (docs/explanation/compaction.md)
     - return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)

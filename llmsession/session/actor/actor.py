@@ -391,7 +391,7 @@ class Actor:
     def _perform(self, command: c.WorkCommand) -> None:
         match command:
             case c.Send():
-                self.turns.send(command, may_start=not self.history_commands.is_changing)
+                self.turns.send(command)
             case c.Submit():
                 self._submit(command)
             case c.Compact():

@@ -123,7 +123,6 @@ class HistoryCommands:
         self._lost = lost
         self._waiting: c.HistoryCommand | None = None
         """The command that waits for the end of the turns that it interrupted."""
-        self._writing = False
         self._weight = HistoryWeight()
         self._erasing = False
         self._may_exceed = False
@@ -136,14 +135,9 @@ class HistoryCommands:
         """Is no change waiting or being written, and nothing left to erase?"""
         return (
             self._waiting is None
-            and not self._writing
+            and not self._core.is_changing
             and self._core.state.pending_redaction is None
         )
-
-    @property
-    def is_changing(self) -> bool:
-        """Is a change being written, or what it erases?"""
-        return self._writing
 
     @property
     def is_pending(self) -> bool:
@@ -262,7 +256,7 @@ class HistoryCommands:
     def _unpack_for(self, command: c.HistoryCommand) -> None:
         """Decode what the change looks at, beside the event loop, and then make it."""
         core = self._core
-        self._writing = True
+        core.is_changing = True
         self._mailbox.hold_work()
 
         async def work() -> None:
@@ -273,7 +267,7 @@ class HistoryCommands:
             core.report(unpacked)
 
         def unpacked() -> None:
-            self._writing = False
+            core.is_changing = False
             if self._turns.runs:  # an interrupt has accepted sends meanwhile, and ends them first
                 self._waiting = command
                 return
@@ -365,7 +359,7 @@ class HistoryCommands:
     ) -> None:
         self._turns.runner.compactor.cancel()
         self._core.context_size = None
-        self._writing = True
+        self._core.is_changing = True
         self._mailbox.hold_work()
         noted = c.remembered(command.command_id, command.digest, None)
         record = replace(record, commands=noted)
@@ -423,6 +417,6 @@ class HistoryCommands:
         self._core.journal.write(r.RecordsRedacted(), lambda: self._end(command))
 
     def _end(self, command: _Change) -> None:
-        self._writing = False
+        self._core.is_changing = False
         self._mailbox.release_work()
         self._keys.answer(command)()

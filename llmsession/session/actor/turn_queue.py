@@ -89,11 +89,11 @@ class TurnQueue:
 
     # Sends.
 
-    def send(self, command: c.Send, *, may_start: bool) -> None:
+    def send(self, command: c.Send) -> None:
         """Accept *command* as its ``when_busy`` says.
 
-        Without *may_start* its turn does not start, because the history changes: it would begin
-        with notes of what is cleared. An interrupt ends it before that.
+        While the history changes its turn does not start: it would begin with notes of what is
+        cleared. The interrupt that reads it then ends it before that.
 
         Changes nothing if it raises SessionBusy, HeadMoved, Overloaded or BudgetExhausted.
         """
@@ -115,7 +115,7 @@ class TurnQueue:
                 f"{len(self._waiting)} turns wait in session {session!r}, and queue_limit is"
                 f" {self._core.config.queue_limit}; retry later"
             )
-        run = self._accept(command, starts=may_start and not self.runs)
+        run = self._accept(command, starts=not (self.runs or self._core.is_changing))
         if command.when_busy == "interrupt" and current is not None:
             self._waiting.remove(run)
             self._waiting.insert(0, run)

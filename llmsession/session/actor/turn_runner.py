@@ -195,8 +195,9 @@ class TurnRunner:
             self._look_again()
 
     def _look_again(self) -> None:
-        if self.current is None:
-            core = self._core
+        core = self._core
+        # A summary must not be asked for with words that are being purged.
+        if self.current is None and not core.is_changing:
             size = core.size_now()
             core.counted(size)
             self.compactor.consider(size, "idle" if core.state.prefix_broken else "step")

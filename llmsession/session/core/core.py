@@ -169,9 +169,9 @@ class Core:
 
     __slots__ = (
         "account", "asking", "budget_tokens", "builder", "capping", "config", "context_size",
-        "counted_at", "counters", "journal", "labels", "late_reports", "log", "policy", "provider",
-        "report", "services", "session", "state", "still_running", "subscriptions", "timers",
-        "window_tokens", "works",
+        "counted_at", "counters", "is_changing", "journal", "labels", "late_reports", "log",
+        "policy", "provider", "report", "services", "session", "state", "still_running",
+        "subscriptions", "timers", "window_tokens", "works",
     )  # fmt: skip
 
     def __init__(
@@ -185,6 +185,8 @@ class Core:
     ) -> None:
         self.session = state.session
         self.state = state
+        self.is_changing = False
+        """Is a change of the history being written, or what it erases? No turn starts then."""
         self.config = config
         self.journal = journal
         self.report = report

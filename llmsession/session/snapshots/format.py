@@ -166,7 +166,7 @@ def encoder_of(
     # An open turn is changed in place, so it is encoded now.
     open_turns, erased = tuple(state.open.values()), tuple(state.erased)
     changing = msgspec.Raw(
-        encode_json(_Changing(state.counter.last, open_turns, state.last_calls, erased))
+        encode_json(_Changing(state.counter.seen, open_turns, state.last_calls, erased))
     )
     small = _Small(**{name: getattr(state, name) for name in _Small.__struct_fields__})
     tables = {name: getattr(state, name).copy() for name in _columns}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from llmsession import (
@@ -29,7 +31,7 @@ from llmsession.session.values.config import SummariserConfig
 from llmsession.testing.scripted import Script, ScriptedProvider, never, say, think
 from llmsession.turns import records as r
 from llmsession.turns.request import Profile
-from tests.session.actors import Stage, same_as_its_log, settled, stage, texts_of
+from tests.session.actors import Stage, at_once, same_as_its_log, settled, stage, texts_of
 from tests.session.compacting.conversations import applied, compacting
 from tests.virtual_time import loop_turns
 
@@ -188,6 +190,18 @@ async def test_after_so_many_failures_it_is_not_asked_until_something_changes() 
         await on.session.configure(system="be brief")
         assert (await on.session.compact()).applied
         assert (await prefix_summaries(on))[-1].by == "model"
+
+
+@pytest.mark.parametrize("purge", [False, True])
+async def test_the_model_is_not_asked_for_what_is_being_purged(purge: bool) -> None:
+    async with talking(lambda *_: say("a summary")) as (on, summariser):
+        early = msgspec.structs.replace(on.session.config.compaction, threshold=0.2)
+        calls = [partial(on.session.configure, compaction=early)]
+        if purge:  # it is written together with the configuration
+            calls.append(partial(on.session.clear, purge=True))
+        await at_once(*calls)
+        await settled()
+        assert len(summariser.requests) == (0 if purge else 1)
 
 
 async def test_after_a_while_it_is_tried_once_more() -> None:

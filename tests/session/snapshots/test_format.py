@@ -226,6 +226,15 @@ def test_an_encoder_encodes_the_state_as_it_was_when_it_was_made() -> None:
     assert encode() == snapshot(bodies[:60])
 
 
+def test_a_turns_number_whose_acceptance_is_on_its_way_is_in_no_snapshot() -> None:
+    bodies = bodies_of(5)
+    state = folded(bodies)
+    state.counter.next()
+    raw = encoder_of(state)()
+    assert raw == snapshot(bodies)
+    assert opened(raw, bodies).counter.next() == folded(bodies).counter.next()
+
+
 def test_a_snapshot_has_no_message_of_the_history() -> None:
     bodies = bodies_of(5)
     raw = snapshot(bodies)
