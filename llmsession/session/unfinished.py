@@ -20,12 +20,16 @@ from llmsession.store.protocol import Owner, SessionRow, Store
 
 from .manager import SessionManager, runtime_of
 
-__all__ = ["RecoveryReport", "has_open_turn", "recover_unfinished"]
+__all__ = ["RecoveryReport", "has_open_turn", "keep_recovering", "recover_unfinished"]
 
 PAGE = 500
 """Rows that are read at a time."""
 FIRST_PAGE, MAX_PAGE = 64, 1024
 """How many records are read of a log: the newest 64 at first, then at most 1,024 at a time."""
+LOOK_S = 30.0
+"""How many seconds ``keep_recovering`` waits after a look. A turn whose session ends each time that
+it goes on asks its model no more often than that.
+"""
 _GOES_ON = frozenset(
     {"turn.accepted", "turn.started", "tools.requested", "tools.answered", "step.completed",
      "turn.resumed"}
@@ -62,11 +66,15 @@ class _Brief(msgspec.Struct, frozen=True):
 _brief = msgspec.json.Decoder(_Brief)
 
 
+def _anything(_: str) -> bool:
+    return True
+
+
 async def recover_unfinished(
     manager: SessionManager,
     *,
     at_once: int = 4,
-    wanted: Callable[[str], bool] = lambda session: True,
+    wanted: Callable[[str], bool] = _anything,
 ) -> RecoveryReport:
     """Open every session of *manager*'s store that has an open turn and no living owner, and whose
     id is *wanted*.
@@ -113,6 +121,29 @@ async def recover_unfinished(
             for row in free:
                 if row.session not in live:
                     group.start_soon(look, row)
+
+
+async def keep_recovering(manager: SessionManager, *, at_once: int, log: Any) -> None:
+    """Recover as ``recover_unfinished`` does, and afterwards the sessions that *manager* has given
+    back because an error of the store had ended them: nobody may open them again.
+
+    What is done, and what cannot be, is logged in *log*. Ends when it is cancelled.
+    """
+    given_back: set[str] = set()
+    runtime_of(manager).unreleased.on_given_back = given_back.add
+    wanted: Callable[[str], bool] | None = _anything
+    while True:
+        try:
+            if wanted is not None:
+                report = await recover_unfinished(manager, at_once=at_once, wanted=wanted)
+                report.log(log)
+                wanted = None
+        except SessionError as error:
+            log.error("sessions.not_recovered", error=type(error).__name__, why=str(error))
+        await anyio.sleep(LOOK_S)
+        if wanted is None and given_back:
+            wanted = frozenset(given_back).__contains__
+            given_back.clear()
 
 
 async def _not_held(rows: Sequence[SessionRow]) -> Sequence[SessionRow]:

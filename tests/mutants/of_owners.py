@@ -156,13 +156,19 @@ an id whose session could not be removed is never given back (docs/how-to/handle
 
 in session/registry/runtime.py, by session/test_adversary.py
 what the store did not take back is never given back (docs/explanation/durability.md)
-    - self._unreleased.begin(session)
+    - self.unreleased.begin(session)
     + pass
     test_what_a_store_did_not_take_back_is_given_back_when_it_can
 a manager does not give up what its store did not take back (docs/explanation/durability.md)
     - gave_up(self.owner)
     + pass
     test_what_a_store_did_not_take_back_is_free_when_its_manager_is_left
+
+in session/unfinished.py, by session/test_unfinished.py
+what an outage of the store ended stays open in a service (docs/explanation/durability.md)
+    - if wanted is None and given_back:
+    + if False:
+    test_a_turn_whose_session_an_outage_ended_goes_on_although_nobody_opens_it
 
 in session/registry/unreleased.py, by session/test_adversary.py
 a session that is being opened is given back (docs/explanation/durability.md)

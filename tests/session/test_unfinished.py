@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from llmsession import MemoryStore, SessionConfig, SessionManager, StoreError, records
-from llmsession.session.unfinished import has_open_turn, recover_unfinished
+from llmsession.session.unfinished import LOOK_S, has_open_turn, keep_recovering, recover_unfinished
 from llmsession.session.values.config import Recovery
 from llmsession.store import (
     Batch,
@@ -22,7 +23,7 @@ from llmsession.store import (
     StoredRecord,
     UnfinishedIndex,
 )
-from llmsession.store.protocol import EVERYTHING
+from llmsession.store.protocol import EVERYTHING, AppendResult, Lost
 from llmsession.testing import FaultyStore
 from llmsession.testing.scripted import ScriptedProvider, ScriptedReply, never, say
 from llmsession.turns.request import Request, StepTag
@@ -204,6 +205,67 @@ async def test_where_the_store_does_not_know_what_is_unfinished_every_session_is
 
 
 @pytest.mark.real_time
+class Told:
+    """A log that keeps the names of what it is told."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def info(self, name: str, **_: Any) -> None:
+        self.names.append(name)
+
+    error = info
+
+
+@asynccontextmanager
+async def recovering(manager: SessionManager) -> AsyncIterator[Told]:
+    log = Told()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(keep_recovering, manager, at_once=4, log=log))
+        yield log
+        group.cancel_scope.cancel()
+
+
+class FailsLabels(MemoryStore):
+    def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:
+        if b"session.labelled" in batch.bodies[0]:
+            done(Lost("the disk is on fire", committed=False))
+        else:
+            super().append(batch, done)
+
+
+async def test_a_turn_whose_session_an_outage_ended_goes_on_although_nobody_opens_it() -> None:
+    store, script = FailsLabels(), [never(), "back"]
+    async with (
+        stage(script, store=store, recovery="resume") as on,
+        recovering(on.manager) as log,
+    ):
+        await on.begin("x")
+        await fill(store, another="resume")  # left open by somebody else meanwhile
+        with pytest.raises(StoreError):
+            await on.session.label({"a": "b"})
+        await anyio.sleep(LOOK_S + 5)
+        assert log.names == ["sessions.recovered"]
+        assert on.manager.live == ("s",)
+        assert await (await on.manager.open("s")).turn(1).text() == "back"
+
+
+async def test_a_search_for_open_turns_that_failed_is_made_again() -> None:
+    store = await left_open(resumes="resume")
+    unfinished, failures = store.unfinished, [StoreError("the disk is on fire", committed=False)]
+
+    async def failing(*, after: str = "", limit: int = 1000) -> Sequence[SessionRow]:
+        if failures:
+            raise failures.pop()
+        return await unfinished(after=after, limit=limit)
+
+    store.unfinished = failing  # type: ignore[method-assign]  # a disk that fails
+    async with manager_of(store) as manager, recovering(manager) as log:
+        await anyio.sleep(2 * LOOK_S)
+        assert log.names == ["sessions.not_recovered", "sessions.recovered"]
+        assert manager.live == ("resumes",)
+
+
 async def test_what_another_owner_holds_is_left_to_it() -> None:
     store = MemoryStore()
     async with stage([never()], store=store) as on:

@@ -199,7 +199,7 @@ class Runtime:
         loop_calls = LoopCalls(group)
         self._timers = Timers(tasks, loop_calls)
         self._works = Works(tasks, loop_calls, self._work_failed)
-        self._unreleased = Unreleased(self.store, self.owner, self._table.is_busy, self.run_work)
+        self.unreleased = Unreleased(self.store, self.owner, self._table.is_busy, self.run_work)
         self.store.on_unreleased = self._release_later
         self.evictor.start(self._timers, self._works)
         self._services = Services(
@@ -254,7 +254,7 @@ class Runtime:
         self._accepting = False
         for actor in self.actors:  # normally there are none left; some are if an actor crashed
             self.store.release_later(actor.evict())
-        await self._unreleased.end()
+        await self.unreleased.end()
         try:
             await self.tenants.give_back()
         except BaseException as error:  # what is held from others ends by itself
@@ -277,7 +277,7 @@ class Runtime:
 
     def _release_later(self, session: str) -> None:
         if self._accepting:  # otherwise the manager is being left, and tries once more at its end
-            self._unreleased.begin(session)
+            self.unreleased.begin(session)
 
     async def close(self, *, leave_open: bool) -> tuple[Closed, ...]:
         """Close every live session. With *leave_open*, open turns get no end in the log."""

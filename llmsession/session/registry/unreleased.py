@@ -44,6 +44,8 @@ class Unreleased:
         self._owner = owner
         self._is_busy = is_busy
         self._run_work = run_work
+        self.on_given_back: Callable[[str], None] = lambda session: None
+        """Called with each session that was given back."""
         self._running: set[str] = set()
 
     def begin(self, session: str) -> None:
@@ -70,6 +72,7 @@ class Unreleased:
             lease = store.unreleased.get(session)
             if lease is not None:
                 await store.release(lease)  # no effect if somebody has a newer one
+                self.on_given_back(session)
         except BaseException as error:
             contained_in_work(error)
         return session not in store.doubtful and session not in store.unreleased

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from llmsession.errors import InvalidConfig, SessionError, need_package
 from llmsession.session import Closed, SessionManager, SessionObserver, load_prices
 from llmsession.session.core.session_log import default_logger
-from llmsession.session.unfinished import recover_unfinished
+from llmsession.session.unfinished import keep_recovering
 from llmsession.store import Store, open_store
 from llmsession.store.caller import tell_asyncio
 
@@ -223,19 +223,14 @@ class ServiceRunner:
 
     async def _recover(self, host: HostOfCluster | None) -> None:
         """Recover the turns that an earlier service left open: those that *host* is to serve.
-        Clients may wait for their outcomes."""
+        Clients may wait for their outcomes. Later those, too, that an outage of the store left."""
         at_once = self._config.recover_at_once
         if not at_once:
             return
         if host is not None:
             await host.recover(at_once)
-            return
-        try:
-            report = await recover_unfinished(self._manager, at_once=at_once)
-        except SessionError as error:
-            self._log.error("sessions.not_recovered", error=type(error).__name__, why=str(error))
-            return
-        report.log(self._log)
+        else:
+            await keep_recovering(self._manager, at_once=at_once, log=self._log)
 
     async def _drain(self) -> None:
         self._state = "draining"
