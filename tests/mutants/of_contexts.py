@@ -19,6 +19,12 @@ the model is asked for a summary of what is being purged (docs/explanation/secur
     + if self.current is None:
     test_the_model_is_not_asked_for_what_is_being_purged
 
+in session/core/request_builder.py, by session/core/test_status_and_usage.py
+the size of a context that has grown is the old one (docs/explanation/tokens.md)
+    - now = (state.head, view, reported, calibration, self._counted)
+    + now = (view, reported, calibration, self._counted)
+    test_the_size_is_that_of_now_and_is_found_once_while_nothing_happens
+
 in session/compacting/compactor.py, by session/compacting/test_compaction.py
 a plan whose moment has come is not foreseen (docs/explanation/compaction.md)
     - return isinstance(self._event_for_moment(plan, request, size.tokens), e.MomentCame)

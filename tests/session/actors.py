@@ -289,8 +289,12 @@ async def first(events: AsyncIterable[Event], kind: type[T]) -> T:
 
 
 async def same_as_its_log(on: Stage, session: LLMSession) -> None:
-    """The state of *session* in memory is the fold of its log."""
+    """The state of *session* in memory is the fold of its log, and its size that of its context."""
     assert contents(fold(session.id, await on.log(session.id))) == contents(live_state(session))
+    core = session.reference.actor.core
+    size = core.size_now()
+    core.builder._size = None  # it knows of none
+    assert core.size_now() == size
 
 
 def unread_send(session: LLMSession) -> c.Send:

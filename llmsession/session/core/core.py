@@ -249,11 +249,11 @@ class Core:
 
     def size_now(self, view: View | None = None) -> Size:
         """The size of the context as it would be sent now, or as *view* would show it."""
-        messages, view = self.state.context_messages(), view or self.state.view
-        request = self.builder.project(messages, view)
+        if view is None or view is self.state.view:
+            return self.builder.size_of(self.state)
         # The reported usage belongs to a request that was built with the state's view.
-        reported = self.state.reported if view is self.state.view else None
-        return self.builder.size(request, messages, view, reported)
+        messages = self.state.context_messages()
+        return self.builder.size(self.builder.project(messages, view), messages, view, None)
 
     async def count(self, view: View | None = None) -> Count:
         """Count the context as it would be sent now, or as *view* would show it.

@@ -26,6 +26,7 @@ from llmsession.turns.messages import Message
 from llmsession.turns.request import Frame, Profile, Request, RequestMessage
 
 from ..log.reported_usage import Calibrations, Reported
+from ..log.state import SessionState
 
 __all__ = ["Built", "ContextBuilder", "Size", "SizeMethod"]
 
@@ -89,6 +90,8 @@ class ContextBuilder:
         self._sums = [0]
         """Entry *n* is the estimated tokens of the first *n* messages that were counted last."""
         self._edits: tuple[View, tuple[Message, ...], int | None] | None = None
+        self._size: tuple[tuple[object, ...], Size] | None = None
+        """The newest result of ``size_of``, behind all that it depends on."""
 
     def warmed(self, messages: Sequence[Message], view: View) -> ContextBuilder:
         """Another builder for the same session that has already built the request for *messages*
@@ -149,6 +152,20 @@ class ContextBuilder:
             if not check(request, few, edited_from + 1, edited_from):
                 return ()
         return check(request, messages, thinking_from, edited_from)
+
+    def size_of(self, state: SessionState) -> Size:
+        """The size of the context of *state*, as its view shows it. Found anew if a record or the
+        usage of another request has come since: those who look on ask again and again.
+        """
+        view, reported = state.view, state.reported
+        calibration = self._calibrations.of(self._frame.model)
+        now = (state.head, view, reported, calibration, self._counted)
+        if self._size is not None and self._size[0] == now:
+            return self._size[1]
+        messages = state.context_messages()
+        size = self.size(self.project(messages, view), messages, view, reported)
+        self._size = (*now[:-1], self._counted), size
+        return size
 
     def size(
         self, request: Request, messages: Sequence[Message], view: View, reported: Reported | None

@@ -444,7 +444,9 @@ class LLMSession:
         return self._actor.turns.runner.compactor.view_to_send()
 
     def status(self) -> SessionStatus:
-        """The session's status. Costs one projection of the context."""
+        """The session's status. Costs one projection of the context if a record has come since the
+        last one.
+        """
         actor, core, state = self._actor, self._actor.core, self._actor.state
         run, size = actor.turns.current, core.size_now(self._view_to_send())
         phase: SessionPhase = "running" if run is not None else "idle"

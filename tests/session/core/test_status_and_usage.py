@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmsession import CompactionConfig, TurnId, Usage
 from llmsession.testing.scripted import call, never, say
 from tests.session.actors import Quick, Waiting, stage
@@ -54,6 +56,22 @@ async def test_utilisation_falls_when_the_context_is_compacted() -> None:
         before = on.session.status().utilisation
         assert (await on.session.compact()).applied
         assert on.session.status().utilisation < before / 2
+
+
+async def test_the_size_is_that_of_now_and_is_found_once_while_nothing_happens() -> None:
+    async with stage(["one", never(), "three"]) as on:
+        await on.say("first")
+        before = on.session.status().context_tokens
+        await on.begin("second " * 100)
+        assert on.session.status().context_tokens > before + 50
+        await on.session.interrupt()
+        assert on.session.status().context_tokens == before
+        builder = on.session.reference.actor.core.builder
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(builder, "project", None)
+            assert on.session.status().context_tokens == before
+        await on.say("third " * 100)
+        assert on.session.status().context_tokens > before + 50
 
 
 async def test_a_message_carries_its_model_provider_usage_and_times() -> None:
