@@ -717,7 +717,8 @@ class SessionState:
         self.last_calls = {name: call for name, call in calls_left if call[1] not in turns}
         remove(self.committed_at, turns)
         remove(self.accepted_time, turns)
-        for name in chain.from_iterable(trace.commands for trace in told.values()):
+        # Once each: an answer may have several of these turns.
+        for name in dict.fromkeys(chain.from_iterable(trace.commands for trace in told.values())):
             if name in self.commands:  # else it was asked of the parent of this session
                 self.commands[name] = redact_answer(self.commands[name], turns, receipts)
         remove(self.traces, turns)

@@ -246,6 +246,23 @@ async def test_the_answer_to_an_interrupt_of_a_kept_turn_loses_the_receipt_that_
         await same_as_its_log(on, on.session)
 
 
+async def test_an_answer_with_a_forgotten_and_a_kept_turn_is_redacted_once() -> None:
+    tool = Tool(name="t", run=Quick("ran"))
+    half = say("half a reply").hanging(at=3)
+    async with stage(["one", call("t", {"x": "marker"}, id="a"), never(), half], tools=[tool]) as on:
+        await on.say("first")
+        await on.begin("dropped")
+        await on.session.send("waits")
+        await on.begin("kept", when_busy="interrupt")
+        stopped = await on.session.interrupt(policy="keep_text", command_id="stop")
+        assert [outcome.turn.number for outcome in stopped.turns] == [3, 4]
+        await on.session.forget(4)
+        assert await said_in(on.store, "marker") == []
+        again = await on.session.interrupt(policy="keep_text", command_id="stop")
+        assert [outcome.user_text for outcome in again.turns] == ["", "kept"]
+        await same_as_its_log(on, on.session)
+
+
 async def test_thinking_that_was_bound_to_what_is_forgotten_is_not_sent_again() -> None:
     script = [say("one"), think("bound", "s") + say("two"), think("free", "s2") + say("three"), "x"]
     async with stage(script) as on:
