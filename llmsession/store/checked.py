@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, TypeVar
 
 from llmsession.errors import SessionError, StoreError, contained_in_task, error_text
@@ -52,8 +53,10 @@ class CheckedStore(Store):
         """Is the store a ``SnapshotStore``?"""
         self.unreleased: dict[str, Lease] = {}
         """By session: the leases that were given up, and that the store has not taken back."""
-        self.doubtful: set[str] = set()
-        """The sessions that a call may have taken whose answer was lost."""
+        self.doubtful: dict[str, int] = {}
+        """The sessions that a call may have taken whose answer was lost, and which doubt it is: the
+        answer to an earlier one does not settle it."""
+        self._doubts = count(1)
         self.on_unreleased: Callable[[str], None] = lambda session: None
         """Called with the session when there is another one, in either of these."""
 
@@ -113,10 +116,10 @@ class CheckedStore(Store):
         except BaseException:  # cancelled, because the manager is left
             self._doubt(session)
             raise
-        self.doubtful.discard(session)  # whatever was taken before, this lease is newer
+        self.doubtful.pop(session, None)  # whatever was taken before, this lease is newer
 
     def _doubt(self, session: str) -> None:
-        self.doubtful.add(session)
+        self.doubtful[session] = next(self._doubts)
         self.on_unreleased(session)
 
     def append(self, batch: Batch, done: Callable[[AppendResult], None]) -> None:

@@ -172,9 +172,17 @@ what an outage of the store ended stays open in a service (docs/explanation/dura
 
 in session/registry/unreleased.py, by session/test_adversary.py
 a session that is being opened is given back (docs/explanation/durability.md)
-    - if self._is_busy(session) or session not in self._store.doubtful:
-    + if session not in self._store.doubtful:
+    - if self._is_busy(session) or doubtful.get(session) != doubt:
+    + if doubtful.get(session) != doubt:
     test_a_session_that_is_opened_while_that_is_in_doubt_stays_open
+a late answer settles another doubt (docs/explanation/durability.md)
+    - if self._is_busy(session) or doubtful.get(session) != doubt:
+    + if self._is_busy(session) or session not in doubtful:
+    test_a_late_answer_settles_no_newer_doubt
+a live session is given away where another of its name could not be made (invariant 6)
+    - row.owner == self._owner and row.epoch > self._live_epoch(session)
+    + row.owner == self._owner
+    test_a_live_session_is_kept_where_making_another_of_its_name_failed
 
 in store/checked.py, by session/test_adversary.py
 what a call took whose answer was lost is never given back (docs/explanation/durability.md)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
@@ -524,29 +524,30 @@ async def test_an_id_whose_session_could_neither_be_made_nor_removed_can_be_used
 
 
 class LosesAnswers(MemoryStore):
-    """Takes sessions and does not say so, and then cannot be reached for a while."""
+    """Does what it is asked and does not say so, and cannot be reached for a while."""
 
     is_down = False
-    slow_s = 0.0
+    slow_s = row_slow_s = 0.0
 
     async def create(self, session: str, owner: Owner) -> Lease:
-        return self._answered(await super().create(session, owner))
+        return await self._answer(super().create(session, owner))
 
     async def fork(self, parent: str, upto: int, session: str, owner: Owner) -> Lease:
-        return self._answered(await super().fork(parent, upto, session, owner))
+        return await self._answer(super().fork(parent, upto, session, owner))
 
     async def acquire(self, session: str, owner: Owner, *, takeover: bool = False) -> Lease:
-        lease = await super().acquire(session, owner, takeover=takeover)
-        await anyio.sleep(self.slow_s)
-        return self._answered(lease)
+        return await self._answer(super().acquire(session, owner, takeover=takeover), self.slow_s)
 
     async def row(self, session: str) -> SessionRow:
-        return self._answered(await super().row(session))
+        return await self._answer(super().row(session), self.row_slow_s)
 
-    def _answered(self, answer: T) -> T:
-        if self.is_down:
-            raise StoreError("the network is down", committed=None)
-        return answer
+    async def _answer(self, answer: Awaitable[T], slow_s: float = 0) -> T:
+        try:
+            return await answer
+        finally:
+            await anyio.sleep(slow_s)
+            if self.is_down:
+                raise StoreError("the network is down", committed=None)
 
 
 @pytest.mark.parametrize("how", ["open", "take over", "create", "fork"])
@@ -578,6 +579,46 @@ async def test_a_session_that_was_taken_by_a_call_that_failed_is_given_back(how:
             assert await (await session.send("x")).text() == "one"
 
 
+@pytest.mark.parametrize("how", ["create", "fork"])
+async def test_a_live_session_is_kept_where_making_another_of_its_name_failed(how: str) -> None:
+    store, provider = LosesAnswers(), ScriptedProvider([say("one")])
+    async with SessionManager(provider=provider, store=store) as manager:
+        session = await manager.create(SessionConfig(model="m"), session_id="s")
+        parent = await manager.create(SessionConfig(model="m"), session_id="parent")
+        store.is_down = True
+        with pytest.raises(StoreError):
+            if how == "create":
+                await manager.create(SessionConfig(model="m"), session_id="s")
+            else:
+                await parent.fork(session_id="s")
+        store.is_down = False
+        await anyio.sleep(100)
+        async with SessionManager(provider=provider, store=store) as other:
+            with pytest.raises(SessionInUse):
+                await other.open("s")
+        assert await (await session.send("x")).text() == "one"
+
+
+async def test_a_late_answer_settles_no_newer_doubt() -> None:
+    store, provider = LosesAnswers(), ScriptedProvider([])
+    async with SessionManager(provider=provider, store=store) as manager:
+        async with SessionManager(provider=provider, store=store) as first_owner:
+            await first_owner.create(SessionConfig(model="m"), session_id="s")
+        store.is_down = True
+        with pytest.raises(StoreError):
+            await manager.open("s")
+        store.row_slow_s = 20
+        store.is_down = False
+        await anyio.sleep(5)  # the row is on its way
+        store.is_down = True
+        with pytest.raises(StoreError):
+            await manager.open("s")
+        store.is_down = False
+        await anyio.sleep(100)
+        async with SessionManager(provider=provider, store=store) as other:
+            await other.open("s")
+
+
 @pytest.mark.parametrize("slow_s", [0, 50])
 async def test_a_session_that_is_opened_while_that_is_in_doubt_stays_open(slow_s: float) -> None:
     store, provider = LosesAnswers(), ScriptedProvider([say("one")])
@@ -587,6 +628,7 @@ async def test_a_session_that_is_opened_while_that_is_in_doubt_stays_open(slow_s
         store.is_down = True
         with pytest.raises(StoreError):
             await manager.open("s")
+        await anyio.sleep(0.5)
         store.is_down = False
         store.slow_s = slow_s
         session = await manager.open("s")

@@ -65,6 +65,11 @@ class ActivationTable:
         """Is *session* being created, loaded or released?"""
         return session in self._busy
 
+    def live_epoch(self, session: str) -> int:
+        """The epoch under which *session* is live; 0 if it is not."""
+        actor = self.actors.get(session)
+        return 0 if actor is None else actor.core.journal.lease.epoch
+
     def add(self, actor: Actor) -> None:
         """*actor* is live from now on."""
         self.actors[actor.session] = actor

@@ -199,7 +199,10 @@ class Runtime:
         loop_calls = LoopCalls(group)
         self._timers = Timers(tasks, loop_calls)
         self._works = Works(tasks, loop_calls, self._work_failed)
-        self.unreleased = Unreleased(self.store, self.owner, self._table.is_busy, self.run_work)
+        table = self._table
+        self.unreleased = Unreleased(
+            self.store, self.owner, table.is_busy, table.live_epoch, self.run_work
+        )
         self.store.on_unreleased = self._release_later
         self.evictor.start(self._timers, self._works)
         self._services = Services(

@@ -30,7 +30,8 @@ class Unreleased:
     open them again, and the lease of an owner is renewed for all its sessions. *run_work* runs a
     work under a name. Each session has its own, so that none waits for another one.
 
-    *is_busy* says of a session whether it is being created, loaded or released.
+    *is_busy* says of a session whether it is being created, loaded or released, and *live_epoch*
+    the epoch under which it is live; 0 if it is not.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class Unreleased:
         store: CheckedStore,
         owner: Owner,
         is_busy: Callable[[str], bool],
+        live_epoch: Callable[[str], int],
         run_work: Callable[[str, Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._store = store
         self._owner = owner
         self._is_busy = is_busy
+        self._live_epoch = live_epoch
         self._run_work = run_work
         self.on_given_back: Callable[[str], None] = lambda session: None
         """Called with each session that was given back."""
@@ -79,18 +82,20 @@ class Unreleased:
 
     async def _find_lease(self, session: str) -> None:
         """Find out whether the owner has a lease of *session* that it does not know of."""
-        row = None
+        doubtful, row = self._store.doubtful, None
+        doubt = doubtful[session]
         with suppress(SessionNotFound):
             row = await self._store.row(session)
-        if self._is_busy(session) or session not in self._store.doubtful:
-            return  # the row may be that of a newer lease
-        self._store.doubtful.discard(session)
-        if row is not None and row.owner == self._owner:
+        if self._is_busy(session) or doubtful.get(session) != doubt:
+            return  # the row may be that of another lease
+        del doubtful[session]
+        # It may be live all the same: a create is refused for a session that there is.
+        if row is not None and row.owner == self._owner and row.epoch > self._live_epoch(session):
             self._store.release_later(Lease(session, row.epoch, row.head))
 
     async def end(self) -> None:
         """Try each once more, because the manager is left: its works have been stopped."""
         with anyio.move_on_after(LAST_S):
             async with anyio.create_task_group() as group:
-                for session in self._store.doubtful.union(self._store.unreleased):
+                for session in {*self._store.doubtful, *self._store.unreleased}:
                     group.start_soon(self._is_free, session)

@@ -249,7 +249,9 @@ async def test_the_answer_to_an_interrupt_of_a_kept_turn_loses_the_receipt_that_
 async def test_an_answer_with_a_forgotten_and_a_kept_turn_is_redacted_once() -> None:
     tool = Tool(name="t", run=Quick("ran"))
     half = say("half a reply").hanging(at=3)
-    async with stage(["one", call("t", {"x": "marker"}, id="a"), never(), half], tools=[tool]) as on:
+    async with stage(
+        ["one", call("t", {"x": "marker"}, id="a"), never(), half], tools=[tool]
+    ) as on:
         await on.say("first")
         await on.begin("dropped")
         await on.session.send("waits")
