@@ -164,6 +164,12 @@ a manager does not give up what its store did not take back (docs/explanation/du
     + pass
     test_what_a_store_did_not_take_back_is_free_when_its_manager_is_left
 
+in session/operations/retention.py, by session/operations/test_retention.py
+a session whose deletion failed is never given back (docs/explanation/durability.md)
+    - store.release_later(lease)
+    + pass
+    test_a_session_whose_deletion_failed_is_given_back
+
 in session/unfinished.py, by session/test_unfinished.py
 what an outage of the store ended stays open in a service (docs/explanation/durability.md)
     - if wanted is None and given_back:

@@ -357,7 +357,15 @@ class HistoryCommands:
         command: _Change,
         record: _ChangeRecord,
     ) -> None:
-        self._turns.runner.compactor.cancel()
+        compactor = self._turns.runner.compactor
+        compactor.cancel()
+        if isinstance(record, r.ConversationForgotten):  # a purge leaves no turn to summarise
+            compactor.caller_summaries.refuse_waiting(
+                InvalidInput(
+                    f"turns of session {self._core.session!r} were forgotten before the summary was"
+                    " applied, and it may repeat what they said; give one of what is left"
+                )
+            )
         self._core.context_size = None
         self._core.is_changing = True
         self._mailbox.hold_work()

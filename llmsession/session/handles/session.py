@@ -358,8 +358,8 @@ class LLMSession:
         when it returns.
 
         Raises InvalidInput if the turn is not in the history or is already covered by a later
-        summary, if the text is empty or too long, and if thinking after that turn must open a tool
-        loop that was stopped.
+        summary, if the text is empty or too long, if thinking after that turn must open a tool loop
+        that was stopped, and if turns are forgotten while it waits.
         """
         text, turn = checked_summary(text), turn_number(upto)
         actor = await self.reference.activated()

@@ -250,11 +250,18 @@ class _Sweep:
                 # Acquire the session first. That fences an owner that died, and raises if the owner
                 # lives.
                 lease = await store.acquire(row.session, runtime.owner)
-                if (await store.row(row.session)).touched_at != row.touched_at:
-                    await store.release(lease)
+                try:
+                    is_as_it_was = (await store.row(row.session)).touched_at == row.touched_at
+                    if is_as_it_was:
+                        # By our epoch: if this process stood still, another owner may have it now.
+                        await store.delete(row.session, epoch=lease.epoch)
+                    else:
+                        await store.release(lease)
+                except BaseException:  # perhaps the caller was cancelled
+                    store.release_later(lease)
+                    raise
+                if not is_as_it_was:
                     raise Refused(WRITTEN_TO)
-                # By our epoch: if this process stood still, another owner may have the session now.
-                await store.delete(row.session, epoch=lease.epoch)
                 runtime.tenants.deleted(row.session)
             runtime.retention_deleted(row.session, limit)
         self._deleted[row.session] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -64,6 +65,23 @@ class Doubtful(MemoryStore):
         await super().rewrite(lease, bodies)
         if self.failures:
             raise self.failures.pop(0)
+
+
+# Caller's summaries that wait.
+
+
+async def test_a_summary_that_waits_is_refused_where_turns_are_forgotten_before_it() -> None:
+    async with stage(["one", "two", "three", never(), "five"]) as on:
+        await on.say("the marker", "second", "third")
+        await on.begin("fourth")
+        summary = partial(on.session.set_summary, "they said marker", upto=2)
+        async with meanwhile(summary, refused=(InvalidInput,)) as refusals:
+            assert refusals == []  # it waits for the end of the turn
+            await on.session.forget(2, when_busy="interrupt")
+        assert "forgotten before the summary" in str(refusals[0])
+        assert await said_in(on.store, "marker") == []
+        await on.say("go on")
+        assert b"marker" not in on.provider.requests[-1].encode()
 
 
 # clear(purge=True)

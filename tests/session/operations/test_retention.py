@@ -19,6 +19,7 @@ from llmsession import (
     SessionConfig,
     SessionManager,
     SessionNotFound,
+    StoreError,
 )
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import fold
@@ -269,6 +270,32 @@ async def test_a_session_that_is_being_opened_is_kept() -> None:
         ]
         [session] = opened
         assert await (await session.send("still here")).text() == "fine"
+
+
+@pytest.mark.parametrize("how", ["the row", "the deletion", "cancelled"])
+async def test_a_session_whose_deletion_failed_is_given_back(how: str) -> None:
+    class Failing(MemoryStore):
+        is_down = True
+
+        async def row(self, session: str) -> SessionRow:
+            if how == "the row" and self.is_down:
+                raise StoreError("the network is down", committed=None)
+            return await super().row(session)
+
+        async def delete(self, session: str, *, epoch: int | None = None) -> None:
+            if how == "cancelled":
+                await anyio.sleep_forever()
+            raise StoreError("the network is down", committed=None)
+
+    store = Failing()
+    async with years(store) as on, years(store) as other:
+        await on.session("s", 0)
+        with anyio.move_on_after(10):
+            report = await on.apply(idle(30), day=90)
+            assert report.skipped == {"s": "the network is down"}
+        store.is_down = False
+        await anyio.sleep(2)
+        assert len((await other.manager.open("s")).conversation()) == 2
 
 
 async def test_a_session_that_was_taken_while_retention_stood_still_is_kept() -> None:
