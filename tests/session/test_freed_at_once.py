@@ -7,6 +7,7 @@ are in a cycle, with all that the other frames have: the command, the request, p
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
@@ -220,3 +221,33 @@ async def test_nothing_that_a_session_is_done_with_waits_for_the_collector(name:
             await anyio.sleep(10)
             await settled()
         assert found == {}
+
+
+class Agent:
+    """Its method is a tool of the session that it holds."""
+
+    async def search(self) -> str:
+        return "found"
+
+    async def begin(self, on: Stage) -> None:
+        tools = (Tool(name="search", run=self.search),)
+        self.session = await on.manager.create(SessionConfig(model="m", tools=tools))
+        await (await self.session.send("hello")).outcome()
+
+
+@pytest.mark.parametrize("end", ["closed", "its manager left"])
+async def test_an_agent_that_holds_its_session_is_freed_when_that_is(end: str) -> None:
+    async with stage(lambda _, tag: "hello") as on:
+        agent, other = Agent(), Agent()
+        await agent.begin(on)
+        await other.begin(on)  # the manager keeps the newest configuration
+        freed = weakref.ref(agent)
+        if end == "closed":
+            await agent.session.close()
+            del agent
+            gc.collect()
+            assert freed() is None
+    if end != "closed":
+        del agent
+        gc.collect()
+        assert freed() is None

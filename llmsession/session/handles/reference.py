@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 from ..actor.actor import Actor
+from ..registry.idle_evictor import IdleEvictor
 from ..registry.runtime import Runtime
 from ..values.config import tools_with_callables
 
@@ -30,7 +31,10 @@ class ActorReference:
     def _pin(self, actor: Actor) -> None:
         self.actor = actor
         actor.pins += 1
-        self._unpin = weakref.finalize(self, self.runtime.evictor.unpin, actor)
+        # The finalizer lives as long as this reference, and the tools of the actor's configuration
+        # may refer to the handle: what it held would never be freed.
+        evictor = weakref.ref(self.runtime.evictor)
+        self._unpin = weakref.finalize(self, _unpin, evictor, weakref.ref(actor))
         self._unpin.atexit = False
 
     async def activated(self) -> Actor:
@@ -49,3 +53,9 @@ class ActorReference:
                 self._unpin()
                 self._pin(actor)
             return self.actor
+
+
+def _unpin(evictor_ref: weakref.ref[IdleEvictor], actor_ref: weakref.ref[Actor]) -> None:
+    evictor, actor = evictor_ref(), actor_ref()
+    if evictor is not None and actor is not None:
+        evictor.unpin(actor)
