@@ -70,6 +70,11 @@ SET enable_sort = off;
 SET jit = off
 """
 
+LOOK_FOR_CLIENT = "SET client_connection_check_interval = '2s'"
+"""A statement that waits for a lock ends soon after its connection has. Otherwise it might be done
+long after this side has asked whether it was.
+"""
+
 
 def channel_name(prefix: str, key: str) -> str:
     """The channel for *key*, which may be longer than a channel's name can be."""
@@ -347,6 +352,9 @@ async def _settle(connection: Any) -> None:
     # has no option for keepalive and no public access to its socket.
     _keep_alive(connection._transport.get_extra_info("socket"))
     await connection.execute(SETTLE)
+    # Servers before version 14 have no such setting, and those on some systems cannot look.
+    with contextlib.suppress(asyncpg.PostgresError):
+        await connection.execute(LOOK_FOR_CLIENT)
 
 
 def _keep_alive(connected: Any) -> None:

@@ -582,6 +582,23 @@ async def test_a_taking_that_was_cut_off_is_done_again(database: Database, proxy
         assert await bodies_of(here, "mine") == [b"1"]
 
 
+async def test_a_taking_that_waits_for_a_lock_is_not_done_when_its_connection_has_gone(
+    database: Database, proxy: Proxy
+) -> None:
+    async with database.store() as there, database.store(dsn=proxy.dsn, retry_s=0.0) as here:
+        await there.create("theirs", BOB)
+        await here.create("other", ANN)
+        with database.locked("session", "id = 'theirs'"):
+            async with anyio.create_task_group() as group:
+                take = partial(here.acquire, "theirs", ANN, takeover=True)
+                group.start_soon(raised, StoreError, take)
+                await database.wait_for(1)
+                proxy.cut_all()
+            await until(lambda: not database.waiting())
+        row = await there.row("theirs")
+        assert (row.owner, row.epoch) == (BOB, 1)
+
+
 async def test_of_a_taking_that_was_cut_off_without_patience_nobody_knows_whether_it_was_done(
     database: Database, proxy: Proxy
 ) -> None:
