@@ -26,6 +26,8 @@ from llmsession.compaction.planning.policy import Budget
 from llmsession.compaction.planning.schedule import fill_of, is_due, need_of
 from llmsession.compaction.policies.balanced import Balanced
 from llmsession.compaction.policies.registry import make_policy, policy_kinds
+from llmsession.compaction.view.projector import Projector
+from llmsession.compaction.view.view import View
 from llmsession.session.actor.history_commands import HistoryWeight, state_excess
 from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
@@ -34,8 +36,10 @@ from llmsession.session.snapshots.stored_log import LogBytes
 from llmsession.turns import records as r
 from llmsession.turns.messages import count_turns
 from llmsession.turns.reply import rename_calls
+from llmsession.turns.records import Injected, PrefixSummary
 from llmsession.turns.request import Profile
 from llmsession.turns.usage import Usage
+from tests.compaction.conversations import FRAME, Talk
 
 FEW, MANY, TIMES = 200, 4_000, 4
 MOST_TIMES, SPARE_STEPS = 1.2, 12_000
@@ -205,6 +209,23 @@ def test_a_plan_looks_at_what_is_shown_whatever_stands_before_it() -> None:
         assert plan.summary_request is not None
         steps.append(counted.steps)
     assert steps[1] <= steps[0] * MOST_TIMES
+
+
+def test_a_request_behind_a_summary_costs_the_same_whatever_is_before_it_in_its_turn() -> None:
+    made = []
+    for steps in (FEW, MANY):
+        built = Talk().ask().step("x", times=steps)
+        upto = len(built.messages) - 20
+        view = View(
+            prefix_summaries=(PrefixSummary(upto, "before"),), injected=(Injected(upto, "go on"),)
+        )
+        projector = Projector()
+        projector.project(built.messages, view, Profile(), FRAME)
+        built.step("x")
+        with bytecodes() as counted:
+            projector.project(built.messages, view, Profile(), FRAME)
+        made.append(counted.steps)
+    assert made[1] <= made[0] + 100, made
 
 
 LOOK_AT_ALL = {

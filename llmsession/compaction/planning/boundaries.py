@@ -178,15 +178,15 @@ def newest_that_fit(sizes: Sequence[int], room: int) -> int:
     return 0 if index == opening and room >= 0 else index
 
 
-def turns_from(messages: Sequence[Message], count: int) -> int:
-    """Where the newest *count* turns begin; 0 if there are no older ones."""
+def turns_from(messages: Sequence[Message], count: int, start: int = 0) -> int:
+    """Where the newest *count* turns begin, at *start* at the earliest."""
     # From the newest one back, because the older ones may be any number.
     newest_turns: set[int] = set()
-    for index in range(len(messages) - 1, -1, -1):
+    for index in range(len(messages) - 1, start - 1, -1):
         newest_turns.add(messages[index].turn)
         if len(newest_turns) > count > 0:
             return index + 1
-    return 0
+    return start
 
 
 def steps_from(messages: Sequence[Message], count: int | None) -> int:
@@ -223,7 +223,7 @@ def recent_from(
     so is the last message. Messages before *start* are not looked at: there may be any number.
     """
     by_tokens = start + newest_that_fit(sizes[start:], max_tokens)
-    by_turns = max(start, turns_from(messages, keep_turns))
+    by_turns = turns_from(messages, keep_turns, start)
     # The newest step is always recent, unless it belongs to an older turn.
     steps = list(islice(_steps_backwards(messages, by_turns), keep_steps or 1))
     newest = steps[0] if steps else len(messages)

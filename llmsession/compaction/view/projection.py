@@ -327,20 +327,24 @@ def place_of(item: Injected, view: View, messages: Sequence[Message]) -> int:
     neither the caller's nor the provider's own: the provider goes on with a reply as it was, and
     its result may come behind the results of the caller.
     """
+    # Calls in messages that are not shown do not count: what is left out parts no call from its
+    # result. So a text behind a summary costs no walk to the beginning of a long turn.
     position, end = max(item.at, view.start), len(messages)
     if position > end:
         return position
-    open_calls = _open_calls(messages, position)
+    open_calls = _open_calls(messages, view.shown_from(position), position)
     while position < end and (messages[position].tool_results or open_calls):
         open_calls = _open_after(messages[position], open_calls)
         position += 1
     return position + bool(open_calls)
 
 
-def _open_calls(messages: Sequence[Message], end: int) -> frozenset[bytes]:
-    """The calls of the provider's own tools that are open at the position *end*."""
+def _open_calls(messages: Sequence[Message], first: int, end: int) -> frozenset[bytes]:
+    """The calls of the provider's own tools that are open at the position *end*, of those in the
+    messages from *first* on.
+    """
     start = end
-    while start > 0 and (messages[start - 1].is_assistant or messages[start - 1].tool_results):
+    while start > first and (messages[start - 1].is_assistant or messages[start - 1].tool_results):
         start -= 1
     calls: frozenset[bytes] = frozenset()
     for message in messages[start:end]:

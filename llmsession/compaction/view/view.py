@@ -96,6 +96,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         if position < length:
             yield position, length
 
+    def shown_from(self, end: int) -> int:
+        """The first position from which on all messages up to *end* are shown: *end* itself, if the
+        message before it is not.
+        """
+        # The ranges are in order and do not touch, so the last one that begins before *end* counts.
+        last = next((upto for first, upto in reversed(self.omitted) if first < end), 0)
+        return min(max(self.start, last), end)
+
     def shown_positions(self, length: int) -> Iterator[int]:
         """The positions of ``shown_ranges``."""
         return chain.from_iterable(range(*span) for span in self.shown_ranges(length))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from llmsession.compaction.planning.boundaries import is_safe_cut
 from llmsession.compaction.recall import RECALL_TOOL
 from llmsession.compaction.rules.check import check_against_history, check_request
 from llmsession.compaction.view.projection import project
@@ -145,6 +146,23 @@ def test_a_text_never_parts_a_search_of_the_provider_from_its_result(
             shown.append(request.encode().count(b"a reminder"))
     assert shown == sorted(shown)
     assert shown[-1] == 1
+
+
+@both
+@pytest.mark.parametrize("at", range(9))
+@pytest.mark.parametrize("upto", range(9))
+def test_a_text_behind_what_is_left_out_never_parts_a_search_from_its_result(
+    profile: Profile, upto: int, at: int
+) -> None:
+    messages = searching().messages
+    summary, note = (PrefixSummary(upto, "before"),), (Injected(at, "a reminder"),)
+    for view in (View(prefix_summaries=summary), View(omitted=((1, max(1, upto)),))):
+        if not is_safe_cut(messages, upto):
+            continue
+        assert check_request(project(messages, view, profile, TOOLS), profile) == ()
+        request = project(messages, replace(view, injected=note), profile, TOOLS)
+        assert check_request(request, profile) == ()
+        assert request.encode().count(b"a reminder") == 1
 
 
 def searching() -> Talk:
