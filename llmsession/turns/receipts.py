@@ -45,6 +45,8 @@ class PendingReceipt(msgspec.Struct, frozen=True):
 
     turn: int
     calls: tuple[CallReceipt, ...]
+    seq: int = 0
+    """The record that dropped the turn."""
 
 
 def receipt_text(pending: Sequence[PendingReceipt]) -> str | None:

@@ -316,8 +316,8 @@ a compaction keeps a text of a call that is forgotten later (docs/explanation/se
 
 in session/log/state.py, by session/log/test_forget.py
 an interrupt's answer keeps a receipt that its turn lost (docs/explanation/security.md)
-    - self._ranges(turns, told, seq)
-    + self._ranges(turns, traces, seq)
+    - self._ranges(turns, told, carriers, seq)
+    + self._ranges(turns, traces, carriers, seq)
     test_the_answer_to_an_interrupt_of_a_kept_turn_loses_the_receipt_that_the_turn_lost
 
 in session/log/redaction.py, by session/log/test_forget.py

@@ -35,11 +35,12 @@ from llmsession.session.snapshots.format import encoder_of, unpacked
 from llmsession.session.snapshots.stored_log import LogBytes
 from llmsession.turns import records as r
 from llmsession.turns.messages import count_turns
-from llmsession.turns.reply import rename_calls
 from llmsession.turns.records import Injected, PrefixSummary
+from llmsession.turns.reply import rename_calls
 from llmsession.turns.request import Profile
 from llmsession.turns.usage import Usage
 from tests.compaction.conversations import FRAME, Talk
+from tests.session.probes import encode_plain
 
 FEW, MANY, TIMES = 200, 4_000, 4
 MOST_TIMES, SPARE_STEPS = 1.2, 12_000
@@ -295,6 +296,35 @@ def forget(state: SessionState, before: int) -> tuple[tuple[int, int], ...]:
     ranges = state.pending_redaction.ranges
     state.apply(r.RecordsRedacted(seq=seq + 1, epoch=1))
     return ranges
+
+
+def test_a_dropped_turn_costs_the_same_however_many_were_dropped_before_it() -> None:
+    made, sizes = [], []
+    for turns in (FEW, MANY):
+        records = [*dropped(turns + 1)]
+        state = fold("s", records[:-2])
+        with bytecodes() as counted:
+            for record in records[-2:]:
+                state.apply(record)
+        made.append(counted.steps)
+        state.split_tables()
+        raw = encode_plain([state.receipts_by_turn, state.dropped_calls, state.traces])
+        sizes.append(len(raw) / turns)
+    assert made[1] <= made[0] + 100, made
+    assert sizes[1] <= sizes[0] * MOST_TIMES, sizes
+
+
+def dropped(turns: int) -> Iterator[r.Record]:
+    """The log of *turns* turns, all of them dropped after a tool ran."""
+    records: list[r.Record] = [r.SessionCreated(session="s", config=msgspec.Raw(b"{}"))]
+    for turn in range(1, turns + 1):
+        body, receipt = msgspec.Raw(b'[{"type":"text","text":"go on"}]'), "note" * (turn > 1)
+        calls = (r.CallReceipt(f"c{turn}", "t", "finished"),)
+        records += (
+            r.TurnAccepted(turn=turn, body=body, started=True, receipt=receipt or None),
+            r.TurnAborted(turn=turn, reason="interrupt", usage=Usage(), calls=calls),
+        )
+    return (replace(record, seq=seq, epoch=1, at=1.0) for seq, record in enumerate(records, 1))
 
 
 def test_limits_of_retention_that_hold_are_seen_to_hold_without_a_walk() -> None:

@@ -41,7 +41,8 @@ class Trace(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The ids of its calls."""
     records: tuple[int, ...] = ()
     """The seqs of records that may repeat its content, beside those from its acceptance to its
-    commit. If it was dropped, the record of its end is one of them.
+    commit. If it was dropped, the record of its end is one of them. Those whose receipts name its
+    calls are not: ``SessionState.receipts_by_turn`` has them.
     """
     commands: tuple[str, ...] = ()
     """The ids of commands whose answers have its outcome."""

@@ -6,6 +6,7 @@ The live session and a session that is opened again run the same code, so they c
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import merge
@@ -107,12 +108,13 @@ class OpenTurn(msgspec.Struct):
 
 TABLES_BY_TURN: Final = (
     "ended", "accepted_at", "accepted_time", "committed_at", "turn_usage", "requests",
-    "receipts_by_turn", "traces",
+    "dropped_calls", "receipts_by_turn", "traces",
 )  # fmt: skip
 TABLES_BY_TEXT: Final = ("call_turns", "summaries", "commands")
 """The names of the tables of a state that grow with its log."""
 _LOOKED_AT: Final = (
-    "ended", "accepted_at", "accepted_time", "committed_at", "receipts_by_turn", "traces",
+    "ended", "accepted_at", "accepted_time", "committed_at", "dropped_calls", "receipts_by_turn",
+    "traces",
 )  # fmt: skip
 
 
@@ -130,7 +132,7 @@ class SessionState:
     __slots__ = (
         "_history", "_stored", "_unjoined", "accepted_at", "accepted_time",
         "call_turns", "charged", "checksum", "commands", "committed_at",
-        "committed_report", "config", "counter", "ended", "epoch", "erased",
+        "committed_report", "config", "counter", "dropped_calls", "ended", "epoch", "erased",
         "forgotten", "generation", "handed_over_at", "head", "head_turn", "id_ranges",
         "labels", "last_calls", "open", "parent", "pending_redaction", "prefix_broken", "receipts",
         "receipts_by_turn", "redacted_before", "reported", "requests", "seed", "session",
@@ -204,8 +206,15 @@ class SessionState:
         """
         self.committed_at: Entries[int, int] = {}
         """The seq of each turn's commit. A fork at that turn shares the log up to there."""
-        self.receipts_by_turn: Entries[int, tuple[PendingReceipt, ...]] = {}
-        """The receipts in a turn's message. They are pending again if the turn is rewound."""
+        self.dropped_calls: Entries[int, PendingReceipt] = {}
+        """The receipts of all dropped turns, by turn, in the order in which they were dropped.
+        Forgotten turns have no entry.
+        """
+        self.receipts_by_turn: Entries[int, tuple[int, int]] = {}
+        """Which receipts a turn's message has: the seq of the oldest one, and of the record that
+        started the turn. All between them were pending then, because every turn reports all that
+        are pending. They are pending again if the turn is rewound.
+        """
         # Turns whose content is already erased from the log, although no record read so far says
         # that they were forgotten. That record comes later in the log, or it is in the log of the
         # parent that this session was forked from.
@@ -447,9 +456,8 @@ class SessionState:
         synthetic: tuple[int, ...] = ()
         if record.receipt is not None and self.receipts:
             turn.receipts_used = len(self.receipts)
-            self.receipts_by_turn[turn.number] = self.receipts
-            for receipt in self.receipts:
-                self._trace(receipt.turn, records=(record.seq,))
+            # Not the receipts themselves: while no turn commits, each one has those of all before.
+            self.receipts_by_turn[turn.number] = (self.receipts[0].seq, record.seq)
         if record.seed or record.receipt:
             body, synthetic = _with_notes(body, record.seed, record.receipt)
         self._stage_user_message(turn, body, record.at, synthetic)
@@ -549,7 +557,9 @@ class SessionState:
         turn = self.open[record.turn]
         self._drop(turn)
         if record.calls:
-            self.receipts = (*self.receipts, PendingReceipt(record.turn, record.calls))
+            receipt = PendingReceipt(record.turn, record.calls, record.seq)
+            self.receipts = (*self.receipts, receipt)
+            self.dropped_calls[record.turn] = receipt
         how = "aborted" if isinstance(record, r.TurnAborted) else "failed"
         self._trace(record.turn, records=(record.seq,))
         self._end(turn, how, record)
@@ -612,11 +622,16 @@ class SessionState:
         self.view = self.view.clamped(count)
         self.suggests_new_session = False
         self._unreport()
-        turns, receipts = frozenset(gone), self.receipts_by_turn.items()
+        turns = frozenset(gone)
         calls = [call for call in self.summaries if self.call_turns.get(call) in turns]
         remove(self.summaries, calls)
-        carried = (found for turn, found in receipts if turn in turns)
-        self.receipts = (*chain.from_iterable(carried), *self.receipts)
+        if carried := [span for _, span in those_of(self.receipts_by_turn, turns)]:
+            again = (
+                receipt
+                for receipt in self.dropped_calls.values()
+                if any(first <= receipt.seq < start for first, start in carried)
+            )
+            self.receipts = (*again, *self.receipts)
 
     def _forgotten(self, record: r.ConversationForgotten) -> None:
         count = messages_before(self.messages, record.before)
@@ -684,9 +699,15 @@ class SessionState:
                 self._trace(turn, records=(seq,))
 
     def _ranges(
-        self, turns: frozenset[int], traces: Mapping[int, Trace], seq: int
+        self,
+        turns: frozenset[int],
+        traces: Mapping[int, Trace],
+        carriers: Iterable[int],
+        seq: int,
     ) -> tuple[tuple[int, int], ...]:
-        """Where something of *turns* may be in the log before the record *seq*."""
+        """Where something of *turns* may be in the log before the record *seq*. The records
+        *carriers* have receipts of theirs.
+        """
         clean = self.redacted_before
         if not clean:
             return ((1, seq - 1),)
@@ -699,7 +720,7 @@ class SessionState:
             last = max(traces[turn].records) if is_dropped else committed_at.get(turn, clean)
             ranges.append((first, last))
         repeats = chain.from_iterable(trace.records for trace in traces.values())
-        ranges += ((record, record) for record in repeats)
+        ranges += ((record, record) for record in chain(repeats, carriers))
         return merged((first, last) for first, last in ranges if first < seq)
 
     def _forget(self, seq: int, turns: frozenset[int], traces: Mapping[int, Trace]) -> None:
@@ -707,10 +728,10 @@ class SessionState:
         known.
         """
         self.receipts = tuple(receipt for receipt in self.receipts if receipt.turn not in turns)
-        receipts = self._forget_receipts(turns)
+        receipts, carriers = self._forget_receipts(turns)
         # The answer to an interrupt of a turn that is kept has that turn's receipt.
         told = {**traces, **dict(those_of(self.traces, receipts))}
-        calls, ranges = _calls_in(traces), self._ranges(turns, told, seq)
+        calls, ranges = _calls_in(traces), self._ranges(turns, told, carriers, seq)
         remove(self.erased, turns)
         # A turn before them that is kept called none of these tools: what is forgotten is older.
         calls_left = self.last_calls.items()
@@ -729,18 +750,25 @@ class SessionState:
         redaction = Redaction(turns, calls, receipts, seq, self.seed is None, ranges)
         self.pending_redaction = redaction.joined(self.pending_redaction)
 
-    def _forget_receipts(self, turns: frozenset[int]) -> dict[int, str]:
+    def _forget_receipts(self, turns: frozenset[int]) -> tuple[dict[int, str], list[int]]:
         """Remove *turns* from the receipts of other turns. Returns the new texts of receipts, by
-        turn.
+        turn, and the seqs of the records that have the old ones.
         """
+        gone = sorted(receipt.seq for _, receipt in those_of(self.dropped_calls, turns))
+        remove(self.dropped_calls, turns)
         remove(self.receipts_by_turn, turns)
-        changed: dict[int, str] = {}
-        for turn, receipts in [*self.receipts_by_turn.items()]:
-            left = tuple(receipt for receipt in receipts if receipt.turn not in turns)
-            if left != receipts:
+        if not gone:
+            return {}, []
+        receipts = [*self.dropped_calls.values()]
+        seqs = [receipt.seq for receipt in receipts]
+        changed, carriers = dict[int, str](), list[int]()
+        for turn, (first, start) in [*self.receipts_by_turn.items()]:
+            if bisect_left(gone, first) < bisect_left(gone, start):
+                left = receipts[bisect_left(seqs, first) : bisect_left(seqs, start)]
+                carriers.append(start)
                 changed[turn] = receipt_text(left) or ""
                 if left:
-                    self.receipts_by_turn[turn] = left
+                    self.receipts_by_turn[turn] = (left[0].seq, start)
                 else:
                     del self.receipts_by_turn[turn]
         if changed:
@@ -749,7 +777,7 @@ class SessionState:
                 index = messages_before(history, turn)
                 history[index] = with_receipt(history[index], changed[turn])
             self.history = tuple(history)
-        return changed
+        return changed, carriers
 
     def _redacted(self, record: r.RecordsRedacted) -> None:
         redaction, self.pending_redaction = self.pending_redaction, None

@@ -44,7 +44,7 @@ from .stored_log import LogBytes, StoredLog
 __all__ = ["VERSION", "Snapshot", "Unusable", "encoder_of", "unpacked"]
 
 NO_PRICES = PriceTable({})
-VERSION = 3
+VERSION = 4
 """Raise it whenever a log folds to another state than before, or a snapshot has other fields: with
 a new kind of record, too. ``tests/session/snapshots/test_format.py`` notices most of that.
 """
@@ -140,7 +140,8 @@ _columns: Mapping[str, msgspec.json.Decoder[Any]] = {
     "committed_at": _entries(int, int),
     "turn_usage": _entries(int, Usage),
     "requests": _entries(int, tuple[r.ModelRequest, ...]),
-    "receipts_by_turn": _entries(int, tuple[PendingReceipt, ...]),
+    "dropped_calls": _entries(int, PendingReceipt),
+    "receipts_by_turn": _entries(int, tuple[int, int]),
     "traces": _entries(int, Trace),
     "call_turns": _entries(str, int),
     "summaries": _entries(str, str),

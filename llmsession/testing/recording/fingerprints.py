@@ -32,7 +32,7 @@ def state_parts(state: SessionState) -> dict[str, str]:
         "receipts": state.receipts,
         "calls": state.call_turns,
         "ended": [state.ended, state.accepted_at, state.committed_at, state.accepted_time],
-        "noted": state.receipts_by_turn,
+        "noted": [state.receipts_by_turn, state.dropped_calls],
         "origin": [state.id_ranges, state.labels, state.seed, state.source],
         "commands": state.commands,
         "usage": [state.turn_usage, state.usage, state.requests, state.charged],

@@ -218,6 +218,17 @@ async def test_receipts_that_rewound_messages_carried_are_pending_again() -> Non
         assert live_state(on.session).receipts == ()
 
 
+async def test_receipts_that_kept_messages_carry_are_not_pending_after_a_rewind() -> None:
+    tool = Tool(name="t", run=Quick())
+    drops = [[call("t", id=f"c{number}"), never(), f"noted {number}"] for number in range(3)]
+    async with stage([each for drop in drops for each in drop], tools=[tool]) as on:
+        for number in range(3):
+            await on.interrupted(f"dropped {number}")
+            await on.say(f"carries {number}")
+        await on.session.rewind(2)
+        assert [pending.turn for pending in live_state(on.session).receipts] == [3, 5]
+
+
 async def test_compacted_results_and_thinking_of_what_is_left_stay_as_they_are_shown() -> None:
     long = "a line of output\n" * 500
     script = [each for n in range(4) for each in (call("t", id=f"c{n}"), f"done {n}")]

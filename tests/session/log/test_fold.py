@@ -143,8 +143,8 @@ class _Cuts:
     @staticmethod
     def _assert_only_ends(before: SessionState, after: SessionState) -> None:
         """Nothing but the ends of the open turns is different."""
-        touched = {"open", "ended", "head", "epoch", "receipts", "turn_usage", "usage"}
-        touched |= {"requests", "charged"}
+        touched = {"open", "ended", "head", "epoch", "receipts", "dropped_calls"}
+        touched |= {"turn_usage", "usage", "requests", "charged"}
         touched |= {"summaries", "view", "reported"}  # what an open turn computed goes with it
         touched |= {"traces", "redacted_before"}
         changed = {text.split(":")[0] for text in differences(before, after)}

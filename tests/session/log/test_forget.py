@@ -423,6 +423,25 @@ async def test_an_aborted_turn_from_after_the_moment_stays_in_the_log() -> None:
         await same_as_its_log(on, on.session)
 
 
+async def test_a_turn_that_reports_two_dropped_ones_reports_the_one_that_is_not_forgotten() -> None:
+    now, tool = 1000.0, Tool(name="t", run=Quick("ran"))
+    script = [
+        call("t", {"x": "early"}, id="a"), never(), call("t", {"x": "late"}, id="b"), never(),
+        "three", "again",
+    ]  # fmt: skip
+    async with stage(script, tools=[tool], clock=lambda: now) as on:
+        for now in (1001.0, 1002.0):
+            await on.interrupted(f"dropped at {now}")
+        now = 1003.0
+        await on.say("carries both")
+        await on.session.forget(1001.5)
+        receipt = str(on.session.conversation()[0].content[-1])
+        assert "late" in receipt
+        assert "early" not in receipt
+        assert await said_in(on.store, "early") == []
+        await same_as_its_log(on, on.session)
+
+
 # Forks of what was forgotten.
 
 
