@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -67,17 +67,21 @@ class _BadArguments(Exception):
 
 
 def recall(
-    messages: Sequence[Message], arguments: Any, *, max_chars: int = MAX_RECALL_CHARS
+    messages_of_call: Callable[[str], Sequence[Message]],
+    arguments: Any,
+    *,
+    max_chars: int = MAX_RECALL_CHARS,
 ) -> tuple[str, bool]:
     """The requested part of a tool result's full text, and whether the answer is an error.
 
-    *messages* are searched from the newest. The text begins with a header that says which part it
+    *messages_of_call* returns the messages in which the result of a call may be, for any text as
+    its id. They are searched from the newest. The text begins with a header that says which part it
     is and how to get the next one; together they have at most *max_chars* characters, or 1,000 if
     that is more. Images are mentioned but not returned. Never raises, whatever a model passes.
     """
     try:
         call_id, ranges = _checked(arguments)
-        result = _find(messages, call_id)
+        result = _find(messages_of_call(call_id), call_id)
         text = result_text(result.content)
         note = other_blocks(result.content)
         suffix = f"\n[not returned: {note}]" if note else ""

@@ -192,7 +192,7 @@ class Needs:
             arguments = _continues(read[-1][0], call_id)
         if message is None or arguments is None:
             return None
-        answer, is_error = recall((message,), arguments, max_chars=max_chars)
+        answer, is_error = recall(lambda _: (message,), arguments, max_chars=max_chars)
         if is_error:
             return None
         read.append((answer, self.words_of([answer]).strings))

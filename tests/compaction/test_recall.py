@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,12 +23,12 @@ from tests.compaction.conversations import Talk, image, required, text
 LINES = "".join(f"line number {number}\n" for number in range(1, 5001))
 
 
-def holding(*outputs: Any) -> list[Message]:
-    """A history in which the outputs are the results of c1, c2, ..."""
+def holding(*outputs: Any) -> Callable[[str], Sequence[Message]]:
+    """The messages of a history in which the outputs are the results of c1, c2, ..."""
     built = Talk()
     for output in outputs:
         built.ask().step(output)
-    return built.messages
+    return lambda call_id: built.messages
 
 
 def given_back(source: Any, **arguments: Any) -> tuple[str, str]:
@@ -136,7 +137,7 @@ def test_an_unknown_id_is_an_error_that_names_it() -> None:
 
 def test_a_call_without_a_result_yet_is_unknown() -> None:
     built = Talk().ask().step("out")
-    assert recall(built.messages[:-1], {"id": "c1"})[1]
+    assert recall(lambda call_id: built.messages[:-1], {"id": "c1"})[1]
 
 
 @pytest.mark.parametrize(

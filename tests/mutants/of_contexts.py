@@ -439,6 +439,18 @@ recall gives the compacted text back (docs/explanation/compaction.md)
     +         text = result_text(result.content)[:100]
     test_a_recall_of_a_compacted_result_returns_the_whole_text
 
+in session/actor/tool_calls.py, by session/compacting/test_recall_and_caps.py
+a recall reads the whole history (docs/explanation/compaction.md)
+    - recall(core.state.messages_of_call, arguments,
+    + recall(lambda _: core.state.context_messages(), arguments,
+    test_a_recall_reads_no_message_of_another_turn
+
+in session/log/state.py, by session/compacting/test_recall_and_caps.py
+a recall does not find what the running turn left out (docs/explanation/compaction.md)
+    - return running.staged
+    + return ()
+    test_a_recall_returns_the_middle_that_the_cap_left_out
+
 in session/actor/request_build.py, by session/actor/test_request_build.py
 a build whose place another has taken goes on (rule 3)
     - return self._builds.current is not self or self.run.turn.phase is not Phase.BUILDING

@@ -327,6 +327,18 @@ def dropped(turns: int) -> Iterator[r.Record]:
     return (replace(record, seq=seq, epoch=1, at=1.0) for seq, record in enumerate(records, 1))
 
 
+def test_the_messages_of_a_call_are_found_without_a_walk() -> None:
+    made = []
+    for turns in (FEW, MANY):
+        state = folded(turns)
+        calls = [*state.call_turns]
+        with bytecodes() as counted:
+            assert len(state.messages_of_call(calls[len(calls) // 2])) == 4
+            assert state.messages_of_call("nobody") == ()
+        made.append(counted.steps)
+    assert made[1] <= made[0] + SPARE_STEPS // 10, made
+
+
 def test_limits_of_retention_that_hold_are_seen_to_hold_without_a_walk() -> None:
     limits = HistoryLimits(max_messages=10_000, max_tokens=10_000_000, max_age_s=100.0)
     state, weight = folded(MANY), HistoryWeight()

@@ -85,7 +85,7 @@ class Toolbox:
     def _recall(self, run: Run, tag: StepTag, call: r.PendingCall, arguments: Any) -> None:
         core = self._core
         max_chars = recall_chars(core.budget_tokens, core.builder.profile.chars_per_token)
-        text, is_error = recall(core.state.context_messages(), arguments, max_chars=max_chars)
+        text, is_error = recall(core.state.messages_of_call, arguments, max_chars=max_chars)
         result = ToolResult(call.id, text, is_error=is_error)
         answer = make_answer(result, compaction=self._core.capping)
         self._core.report(partial(self._tool_ended, run, tag, answer))

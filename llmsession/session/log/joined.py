@@ -76,10 +76,13 @@ def place_of(history: Sequence[Message], turn: int) -> tuple[int, int]:
     stored, rest = _parts(history)
     if stored and turn in stored.turns:
         return stored.place_of(turn)
-    # A rewind looks for a turn near the end, and who forgets for one near the beginning.
+    # Turns are nearly always in the order of their numbers. Else a rewind looks for one near the
+    # end, and who forgets for one near the beginning.
     last = len(rest) - 1
+    likely = bisect_left(rest, turn, key=attrgetter("turn"))
     both_ends = chain.from_iterable(zip(range(last + 1), range(last, -1, -1), strict=True))
-    first = next((at for at in both_ends if rest[at].turn == turn), None)
+    places = chain((likely,) if likely <= last else (), both_ends)
+    first = next((at for at in places if rest[at].turn == turn), None)
     if first is None:
         raise ValueError(f"turn {turn} is not in the history")
     end = first + 1

@@ -37,7 +37,7 @@ from ..values.history_limits import NOTHING_FORGOTTEN
 from ..values.sums import NO_SUMS
 from ..values.tables import Entries, Table, remove, those_of
 from .history_cuts import forgotten_turns, messages_before, messages_through
-from .joined import Joined, StoredMessages, appended, turns_between
+from .joined import Joined, StoredMessages, appended, place_of, turns_between
 from .redaction import (
     NO_TRACE,
     NOTHING_SAID,
@@ -362,6 +362,22 @@ class SessionState:
         if running is None or not running.staged:
             return self.messages
         return Joined(self.messages, running.staged)
+
+    def messages_of_call(self, call: str) -> Sequence[Message]:
+        """The messages of ``context_messages`` that are of the turn that made *call*, which is any
+        text. Decodes no others.
+        """
+        turn, running = self.call_turns.get(call), self.running()
+        if running is not None and running.number == turn:
+            return running.staged
+        if turn is None or self.ended.get(turn) != "committed":
+            return ()
+        messages = self.messages
+        try:
+            first, end = place_of(messages, turn)
+        except ValueError:  # it was rewound
+            return ()
+        return messages[first:end]
 
     @property
     def _context_count(self) -> int:

@@ -103,6 +103,26 @@ async def test_a_recall_of_an_unknown_id_is_an_error_result_and_the_turn_goes_on
         assert "nobody" in result.text
 
 
+async def test_a_recall_reads_no_message_of_another_turn() -> None:
+    script = [
+        call("t", id="a"), "one", call("t", id="b"), "two",
+        call("recall", {"id": "nobody"}, id="r"), "sorry",
+        call("recall", {"id": "a"}, id="s"), "got it",
+    ]  # fmt: skip
+    async with stage(script, tool=Quick("a result")) as on:
+        await on.say("first")
+        await on.say("second")
+        first, second = (on.session.conversation()[place] for place in (2, 6))
+        for message in (first, second):
+            del vars(message)["content"]  # it was parsed before
+        await on.say("third")
+        assert "content" not in vars(first) | vars(second)
+        await on.say("fourth")
+        assert "content" in vars(first)
+        assert "content" not in vars(second)
+        assert "a result" in result_texts(on)[-1]
+
+
 @pytest.mark.parametrize("arguments", [{}, {"id": 5}, {"id": "c", "line": 0}, {"id": "c", "x": 1}])
 async def test_what_a_model_may_pass_to_recall_never_ends_the_turn(arguments: Any) -> None:
     script = [call("t", id="c"), call("recall", arguments, id="r"), "ok"]
