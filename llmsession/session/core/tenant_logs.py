@@ -42,8 +42,8 @@ def tenants_of(store: object, owner: str, budgets: Any) -> Tenants:
 class TenantLogs:
     """Makes known to *tenants* what those with sessions in *store* have spent.
 
-    *given* is the store itself. *live* returns the accounts of the sessions that are live here;
-    these are newer than their logs.
+    *given* is the store itself. *live* returns the accounts of a tenant's sessions that are
+    live here; these are newer than their logs.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TenantLogs:
         given: object,
         prices: PriceTable,
         tenants: Tenants,
-        live: Callable[[], Iterable[Account]],
+        live: Callable[[str], Iterable[Account]],
     ) -> None:
         self._store = store
         self._counting = checked_counting(given)
@@ -76,7 +76,7 @@ class TenantLogs:
                 self._tenants.begin_counted(tenant, await self._count(self._counting, tenant))
             else:
                 self._tenants.begin(tenant, await self._read(tenant))
-            for account in self._live():
+            for account in self._live(tenant):
                 account.tell_tenant()
         finally:
             del self._summing[tenant]

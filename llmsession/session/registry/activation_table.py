@@ -47,6 +47,8 @@ class ActivationTable:
         on_abandoned: Callable[[], None],
     ) -> None:
         self.actors: dict[str, Actor] = {}
+        self._by_tenant: dict[str | None, dict[str, Actor]] = {}
+        """The same actors, for the tenants that have some; None for those without a tenant."""
         self._store = store
         self._run_work = run_work
         self._check = check
@@ -73,11 +75,20 @@ class ActivationTable:
     def add(self, actor: Actor) -> None:
         """*actor* is live from now on."""
         self.actors[actor.session] = actor
+        self._by_tenant.setdefault(actor.core.account.tenant, {})[actor.session] = actor
 
     def remove(self, actor: Actor) -> None:
         """*actor* accepts no commands any more."""
         if self.actors.get(actor.session) is actor:
             del self.actors[actor.session]
+            tenant = actor.core.account.tenant
+            del self._by_tenant[tenant][actor.session]
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
+
+    def of_tenant(self, tenant: str) -> tuple[Actor, ...]:
+        """The actors of the sessions of *tenant*."""
+        return tuple(self._by_tenant.get(tenant, {}).values())
 
     def taken(self, session: str, epoch: int) -> None:
         """The store has *session* under *epoch*: who had an earlier one has lost it."""

@@ -163,7 +163,7 @@ class Runtime:
             self.given_store,
             self._prices,
             self.tenants,
-            lambda: [actor.core.account for actor in self.actors],
+            lambda tenant: [actor.core.account for actor in self._table.of_tenant(tenant)],
         )
         self._reactivations: WeakValueDictionary[str, ReactivationQueue] = WeakValueDictionary()
         self._newest_logged: tuple[bytes, SessionConfig] | None = None

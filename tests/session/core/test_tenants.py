@@ -29,6 +29,7 @@ from llmsession import (
     StoreError,
     Usage,
 )
+from llmsession.session.core.account import Account
 from llmsession.session.values.labels import TENANT_LABEL
 from llmsession.store import StoredRecord
 from llmsession.store.counting import CountingStore
@@ -324,6 +325,32 @@ async def test_a_damaged_log_counts_up_to_its_damage_and_stops_nobody() -> None:
     store.damage = True
     async with manager_of(store=store, tenant_budgets={"acme": TEN}) as manager:
         assert await manager.tenant_spending("acme") == Spending(10, COST_NANO)
+
+
+async def test_the_first_session_of_a_tenant_asks_no_session_of_another_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, tell = list[str | None](), Account.tell_tenant
+
+    def noted(account: Account) -> None:
+        asked.append(account.tenant)
+        tell(account)
+
+    async with manager_of(store=store, tenant_budgets={"b": TEN}) as manager:
+        early = await manager.create(CONFIG, tenant="late")
+        others = [await manager.create(CONFIG, tenant=tenant) for tenant in ("a", "a", None)]
+        for session in (early, *others):
+            await said(session)
+        monkeypatch.setattr(Account, "tell_tenant", noted)
+        await manager.create(CONFIG, tenant="b")
+        assert asked == ["b"]
+        assert (await manager.tenant_spending("late")).tokens == 10
+        assert asked == ["b", "late"]
+        for session in (early, *others):
+            await session.close()
+        actors = manager._runtime._table
+        assert [actor.session for actor in actors.of_tenant("b")] == [*actors.actors]
+        assert actors.of_tenant("a") == actors.of_tenant("late") == ()
 
 
 @pytest.mark.parametrize("counts", [True, False])
