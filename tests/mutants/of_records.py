@@ -475,6 +475,14 @@ the schedule takes a session that another manager holds (docs/how-to/delete-and-
     - return self._seen is not None and is_other and await _is_dead(row) is False
     + return False
     test_the_schedule_leaves_a_session_to_another_manager_that_holds_it
+the schedule remembers any number of sessions (docs/how-to/delete-and-forget.md)
+    - if len(self._due) + len(self._earlier) < MAX_SEEN:
+    + if True:
+    test_of_more_sessions_than_it_remembers_the_schedule_reads_only_the_others_again
+the schedule remembers sessions that are no more (docs/how-to/delete-and-forget.md)
+    -                 self._seen.end_pass()
+    +                 pass
+    test_of_more_sessions_than_it_remembers_the_schedule_reads_only_the_others_again
 retention deletes a session that is being opened (docs/how-to/delete-and-forget.md)
     - if runtime.find_live(row.session) is not None:
     + if False:

@@ -88,6 +88,7 @@ class RetentionSchedule:
             if await self._sweep.step():
                 delay_s, then = PAUSE_S, self._go_on
             else:
+                self._seen.end_pass()
                 self._log_end()
         except SessionError as error:  # the store cannot be listed now; try again later
             self._runtime.log().trouble("retention.failed", error=str(error))
@@ -109,21 +110,31 @@ class RetentionSchedule:
 class _Seen:
     """Sessions whose log was read, and when something in it will be too old.
 
-    An entry is valid as long as nothing is appended to the log.
+    An entry is valid as long as nothing is appended to the log. With ``MAX_SEEN`` of them no more
+    are noted: the passes go over the sessions in the same order, so if the oldest entry made room,
+    each would be gone before it is asked for again. What a whole pass did not ask for is dropped.
     """
 
     def __init__(self) -> None:
         self._due: dict[str, tuple[int, HistoryLimits, float]] = {}
+        self._earlier: dict[str, tuple[int, HistoryLimits, float]] = {}
+        """What this pass has not asked for yet."""
 
     def is_due(self, row: SessionRow, limits: HistoryLimits, now: float) -> bool:
-        head, before, due = self._due.get(row.session, (0, None, -math.inf))
-        return head != row.head or before != limits or due <= now
+        session = row.session
+        entry = self._due.pop(session, None) or self._earlier.pop(session, None)
+        if entry is None or entry[:2] != (row.head, limits) or entry[2] <= now:
+            return True
+        self._due[session] = entry
+        return False
 
     def note(self, row: SessionRow, limits: HistoryLimits, due: float) -> None:
-        self._due.pop(row.session, None)
-        if len(self._due) >= MAX_SEEN:
-            del self._due[next(iter(self._due))]
-        self._due[row.session] = (row.head, limits, due)
+        if len(self._due) + len(self._earlier) < MAX_SEEN:
+            self._due[row.session] = (row.head, limits, due)
+
+    def end_pass(self) -> None:
+        """A pass has come by all sessions."""
+        self._due, self._earlier = {}, self._due
 
 
 class _Newest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from llmsession import (
 from llmsession.session.log.history_cuts import excess_of
 from llmsession.session.manager import runtime_of
 from llmsession.session.operations import retention
-from llmsession.store.protocol import Lease, Owner
+from llmsession.store.protocol import Lease, Owner, StoredRecord
 from llmsession.store.sqlite.store import SqliteStore
 from llmsession.testing.scripted import ScriptedProvider, never, say
 from llmsession.turns import records as r
@@ -371,6 +371,42 @@ async def test_a_step_of_the_schedule_reads_few_logs_and_pauses_before_the_next(
             assert await changed() == names[:3]
             await anyio.sleep(retention.PAUSE_S * 4)
             assert await changed() == names
+
+
+async def test_of_more_sessions_than_it_remembers_the_schedule_reads_only_the_others_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = set[str]()
+
+    class Counting(MemoryStore):
+        async def read(
+            self, session: str, *, after: int = 0, limit: int | None = None
+        ) -> Sequence[StoredRecord]:
+            reads.add(session)
+            return await super().read(session, after=after, limit=limit)
+
+    monkeypatch.setattr(retention, "MAX_SEEN", 3)
+    clock, store = Clock(), Counting()
+    rules = [Retention(max_messages=100)]
+    with anyio.fail_after(PATIENCE_S):
+        async with managed(store, clock) as manager:
+            await fill(manager, "a", "b", "c", "d", "e")
+
+        async with managed(store, clock, retention=rules, retention_every_s=HOUR_S) as manager:
+
+            async def read_in_a_pass() -> set[str]:
+                reads.clear()
+                await anyio.sleep(HOUR_S)
+                return reads
+
+            await anyio.sleep(HOUR_S / 2)
+            assert reads == {"a", "b", "c", "d", "e"}
+            for _ in range(3):
+                assert await read_in_a_pass() == {"d", "e"}
+            await manager.delete("a")
+            for _ in range(2):  # one that notices it, and one that has room for another session
+                assert await read_in_a_pass() == {"d", "e"}
+            assert await read_in_a_pass() == {"e"}
 
 
 async def test_rules_hold_in_a_store_of_sqlite_with_its_index_of_words(tmp_path: Any) -> None:
