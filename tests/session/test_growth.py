@@ -33,6 +33,7 @@ from llmsession.session.handles.session import live_state
 from llmsession.session.log.state import SessionState, fold
 from llmsession.session.snapshots.format import encoder_of, unpacked
 from llmsession.session.snapshots.stored_log import LogBytes
+from llmsession.session.values.tables import Table
 from llmsession.turns import records as r
 from llmsession.turns.messages import count_turns
 from llmsession.turns.records import Injected, PrefixSummary
@@ -356,6 +357,18 @@ def test_an_id_that_each_call_has_is_made_unique_with_few_look_ups() -> None:
         renamed = rename_calls((block, block), used)
     assert [msgspec.json.decode(raw)["id"] for raw in renamed] == ["c_100000", "c_100001"]
     assert counted.steps < 10_000
+
+
+def test_a_random_id_that_is_new_is_looked_for_in_no_part_of_a_table() -> None:
+    made = []
+    for parts in (20, 100):
+        table = Table.of({f"{number * 7919 % 100_000:05}": number for number in range(parts * 512)})
+        assert "00000 of nobody" not in table  # the first time, the keys are put into one set
+        with bytecodes() as counted:
+            assert "00000 of nobody" not in table
+            table["00001 of a new one"] = 1
+        made.append(counted.steps)
+    assert made[0] == made[1] < 500
 
 
 async def test_the_fold_counts_the_turns_of_the_history_through_rewinds_and_clears() -> None:

@@ -32,6 +32,8 @@ V = TypeVar("V")
 
 PART_ENTRIES = 512
 """In one part of a table: so many are decoded in a quarter of a millisecond."""
+MAX_SEARCHED = 8
+"""How many parts are searched for a text before all texts are put into one set."""
 
 
 class Part(Generic[K, V]):
@@ -89,7 +91,7 @@ class Table(MutableMapping[K, V]):
     grow, such as turns, are found without looking into the parts of other keys.
     """
 
-    __slots__ = ("_count", "_ends", "_new", "_parts")
+    __slots__ = ("_count", "_ends", "_new", "_parts", "_texts")
 
     def __init__(self, parts: Iterable[Part[K, V]] = (), new: Mapping[K, V] | None = None) -> None:
         self._parts = [*parts]
@@ -98,6 +100,8 @@ class Table(MutableMapping[K, V]):
         self._count = sum(part.count for part in self._parts)
         """How many entries the parts have."""
         self._new = dict(new or {})
+        self._texts: set[Any] | None = None
+        """The keys that the parts have or had, if they are texts and were looked for."""
 
     @classmethod
     def of(cls, entries: Mapping[K, V]) -> Table[K, V]:
@@ -127,7 +131,14 @@ class Table(MutableMapping[K, V]):
     def _index(self, key: Any) -> int | None:
         """The number of the part that has *key*; None if none has."""
         parts, ends = self._parts, self._ends
-        for index in range(bisect_left(ends, key), len(ends)):
+        start = bisect_left(ends, key)
+        # Random ids may be in any part, and nearly all that are looked for are new.
+        if len(ends) - start > MAX_SEARCHED and isinstance(key, str):
+            if self._texts is None:
+                self._texts = set(chain.from_iterable(part.entries for part in parts))
+            if key not in self._texts:
+                return None
+        for index in range(start, len(ends)):
             part = parts[index]
             if part.least <= key <= part.most and key in part.entries:
                 return index
@@ -150,6 +161,8 @@ class Table(MutableMapping[K, V]):
         if len(self._new) >= PART_ENTRIES:
             part, self._new = _part(self._new), {}
             self._parts.append(part)
+            if self._texts is not None:
+                self._texts.update(part.entries)
             self._ends.append(max(self._ends[-1], part.most) if self._ends else part.most)
             self._count += part.count
 
