@@ -373,6 +373,16 @@ an injected text parts a search of the provider from its result (invariant 4)
     + return position
     compaction/view/test_projection_of_views.py
     test_a_text_never_parts_a_search_of_the_provider_from_its_result
+a request looks for open searches in what is not shown (docs/explanation/compaction.md)
+    - _open_calls(messages, view.shown_from(position), position)
+    + _open_calls(messages, 0, position)
+    session/test_growth.py
+    test_a_request_behind_a_summary_costs_the_same_whatever_is_before_it_in_its_turn
+a request looks for open searches in no message before a text (invariant 4)
+    - _open_calls(messages, view.shown_from(position), position)
+    + _open_calls(messages, position, position)
+    compaction/view/test_projection_of_views.py
+    test_a_text_never_parts_a_search_of_the_provider_from_its_result
 a clock is in the request (invariant 10)
     - system=_system(frame.system, view),
     + system=f"{_system(frame.system, view)} {__import__('time').time_ns()}",
