@@ -64,9 +64,11 @@ text of a resumed step is taken for text that was shown (docs/reference/wire.md)
 in transport/server/connection.py, by transport/server/test_fuzz.py
 a client that is gone takes its commands with it (docs/reference/wire.md)
     -         if isinstance(command, w.Outcome):
-    -             self._waits.add(task)
+    -             if not is_query:
+    -                 self._waits.add(task)
     +         if command:
     +             self._waits.add(task)
+    +         if isinstance(command, w.Outcome):
     test_a_peer_that_leaves_at_once_is_done_as_it_said
 a command overtakes results that need a thread (docs/reference/wire.md)
     - attachment.blocked = is_slow_to_number(command)
@@ -255,4 +257,10 @@ previews take the space of durable events (rule 10)
     - if self.bytes + chars > self._limit_bytes // 2:
     + if False:
     test_previews_are_lost_first_and_a_durable_event_that_does_not_fit_is_refused
+
+in transport/server/connection.py, by transport/server/test_connection.py
+outcomes for a client that does not read have no bound (docs/reference/wire.md)
+    - if isinstance(command, _LARGE_ANSWERS) and not self.outbox.has_room:
+    + if False:
+    test_outcomes_wait_in_little_memory_for_a_client_that_does_not_read
 """)

@@ -17,6 +17,7 @@ from .session import LLMSession
 __all__ = [
     "SinkSubscription",
     "generation_of",
+    "has_ended",
     "has_moved",
     "is_cold",
     "newest_seq",
@@ -33,6 +34,11 @@ def is_cold(session: LLMSession) -> bool:
 def has_moved(session: LLMSession) -> bool:
     """Does another owner have the session, or may it take it? Commands to the handle fail."""
     return session.reference.actor.status == "moved"
+
+
+def has_ended(session: LLMSession, turn: int) -> bool:
+    """Has the turn with this number ended? Then its outcome is read from the log."""
+    return turn in session.reference.actor.state.ended
 
 
 def newest_seq(session: LLMSession) -> int:

@@ -27,6 +27,7 @@ from llmsession.errors import (
 )
 from llmsession.session import LLMSession
 from llmsession.session.handles.subscription import (
+    has_ended,
     has_moved,
     is_cold,
     subscribe_sink,
@@ -63,6 +64,8 @@ short that waking up for each costs as much as its frames."""
 QUERIES = 4
 """How many queries of one kind about the whole service are carried out at the same time. Each may
 have a large answer."""
+_LARGE_ANSWERS = (w.Outcome, w.Interrupt, w.Query)
+"""Commands whose answers may hold whole messages."""
 _ENDS_USE = (w.Close, w.Delete)
 """After one of these the connection no longer uses the session."""
 _BEFORE_THE_HELLO = (w.Hello, w.Ping, w.Pong, w.Goodbye)
@@ -126,6 +129,9 @@ class Connection:
         self._backlog = Backlog()
         self._queries: dict[type[w.Command[Any]], asyncio.Semaphore] = {}
         """For each kind of query about the whole service: how many more may be carried out now."""
+        self._large_answer = asyncio.Lock()
+        """Held by the large answer that waits for room. The others queue behind it, so that each
+        time there is room only one wakes up."""
         self._closing = False
         self._closed = False
         self.ended_by: SessionError | None = None
@@ -420,7 +426,10 @@ class Connection:
 
     def _route_to_service(self, command: w.Command[Any]) -> None:
         perform = SERVICE_COMMANDS[type(command)]
-        self._start(command, lambda: perform(self._admission, self.tenant, command))
+        is_query = isinstance(command, w.Query)
+        self._start(
+            command, lambda: perform(self._admission, self.tenant, command), is_query=is_query
+        )
 
     def _route_to_session(self, command: w.SessionCommand[Any]) -> None:
         """Queue *command* behind the waiting commands of its session, and start those that can
@@ -512,7 +521,8 @@ class Connection:
     ) -> None:
         attachment.blocked = is_slow_to_number(command)
         perform = ASYNC_COMMANDS[type(command)]
-        self._start(command, lambda: perform(handle, command), attachment)
+        is_read = isinstance(command, w.Outcome) and has_ended(handle, command.turn)
+        self._start(command, lambda: perform(handle, command), attachment, is_query=is_read)
 
     def _subscribe(self, command: w.Subscribe, handle: LLMSession, _attachment: Attachment) -> None:
         if self._closing:
@@ -559,15 +569,18 @@ class Connection:
         command: w.Command[Any],
         perform: Callable[[], Awaitable[Any]],
         attachment: Attachment | None = None,
+        *,
+        is_query: bool = False,
     ) -> None:
+        """Carry out *command* in a task. *is_query*: its answer may be large, and can be read at
+        any time."""
         is_new = isinstance(command, w.Create | w.Fork)
         if is_new:
             self._check_sessions()
             self._creating += 1
-        has_large_answer = attachment is None and isinstance(command, w.Query)
         task = self._admission.start(
-            self._perform_with_room(command, perform)
-            if has_large_answer
+            self._perform_with_room(command, perform, attachment)
+            if is_query
             else self._perform(command, perform, attachment)
         )
         if is_new:
@@ -575,7 +588,8 @@ class Connection:
         if id(command) in self._charges:  # a cancelled wait has no answer that would discharge it
             task.add_done_callback(lambda _: self._discharge(command))
         if isinstance(command, w.Outcome):
-            self._waits.add(task)
+            if not is_query:
+                self._waits.add(task)
             self._answered.set()
             task.add_done_callback(self._waits.discard)
             caller = self._callers.get(command.id)
@@ -604,6 +618,8 @@ class Connection:
             body = await perform()
             if isinstance(body, LLMSession):
                 body = self._opened(body)
+            if isinstance(command, _LARGE_ANSWERS) and not self.outbox.has_room:
+                await self._wait_to_answer()
         except Exception as error:
             failed = self._admission.public_error(error)
             self._answer_error(command, await self._admission.located(command, failed))
@@ -618,8 +634,22 @@ class Connection:
                     attachment.blocked = False
                     self._begin_waiting(command.session, attachment)
 
+    async def _wait_to_answer(self) -> None:
+        """Wait for room before a large answer is encoded: many of them, for example all that waited
+        for the end of one turn, would exceed the outbox."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waits.discard(
+            task
+        )  # the end of the turn came, so a client that sends no more gets it
+        async with self._large_answer:
+            await self.outbox.wait_for_room()
+
     async def _perform_with_room(
-        self, query: w.Command[Any], perform: Callable[[], Awaitable[Any]]
+        self,
+        query: w.Command[Any],
+        perform: Callable[[], Awaitable[Any]],
+        attachment: Attachment | None,
     ) -> None:
         """Carry out *query*, a few of its kind at a time, and only as fast as the client reads the
         answers: they may be large."""
@@ -628,7 +658,7 @@ class Connection:
             if self._closing:
                 self._answer(query, None)
             else:
-                await self._perform(query, perform, None)
+                await self._perform(query, perform, attachment)
 
     def _opened(self, handle: LLMSession) -> w.Opened:
         if not self._closing and handle.id not in self._attached:
@@ -670,7 +700,9 @@ class Connection:
     # Answers.
 
     def _answer(self, command: w.Command[Any], body: Any) -> None:
-        self._put_answer(command, encode_reply(command.id, _encode(body)), None)
+        # Nobody gets the answer of a closing connection, and thousands may have waited for room.
+        known = None if self._closing else body
+        self._put_answer(command, encode_reply(command.id, _encode(known)), None)
 
     def _answer_error(self, command: w.Command[Any], error: SessionError) -> None:
         visible = self._admission.visible_error(self, command, error)

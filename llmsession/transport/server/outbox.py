@@ -2,9 +2,9 @@
 
 What happens when it is full depends on the kind of frame:
 
-- An answer is always accepted. The open commands bound the number of answers, no further commands
-  are read while much waits, and queries, whose answers may be large, wait for room before they are
-  carried out.
+- An answer is always accepted. The open commands bound the number of answers, and no further
+  commands are read while much waits. Queries, whose answers may be large, wait for room before they
+  are carried out, and so do the outcomes of turns before they are encoded.
 - A preview is merged with the waiting preview of the same block. If it still does not fit, it is
   lost: the durable record will contain its text.
 - A durable event must not be lost. If it does not fit, its subscription ends, and the client gets

@@ -15,7 +15,7 @@ from llmsession import MemoryStore, SessionManager, Store, StoreError, records
 from llmsession.session.manager import runtime_of
 from llmsession.store import SessionRow
 from llmsession.store.protocol import AppendResult, Batch, StoredRecord
-from llmsession.testing.scripted import Script, ScriptedProvider, call, say
+from llmsession.testing.scripted import Script, ScriptedProvider, call, never, say
 from llmsession.transport import Connection, Limits, Service
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.framing import decode_from_server, encode
@@ -164,6 +164,63 @@ async def test_a_command_does_not_overtake_large_results_that_need_a_thread() ->
         log = [records.decode_record(row.body) for row in await on.service.manager.store.read("s")]
         kinds = [type(record) for record in log]
         assert kinds.index(records.ToolsAnswered) < kinds.index(records.SessionLabelled)
+
+
+LARGE = "x" * 900_000
+
+
+async def _answers_of_a_client_that_does_not_read(on: Bare, commands: int) -> None:
+    """Fails unless the answers wait in little memory until they are read, and all come then."""
+    most = Limits().outgoing_bytes + len(LARGE)
+    for _ in range(20 * commands):  # whatever can be done without reading is done then
+        await asyncio.sleep(0)
+    held = on.connection.outbox.bytes
+    assert len(LARGE) < held < most
+    for _ in range(commands):
+        reply = await on.hear_a(w.Reply)
+        assert len(reply.body) > len(LARGE)
+        assert on.connection.outbox.bytes < most
+    assert on.connection.open_requests == 0
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["ended", "open"])
+async def test_outcomes_wait_in_little_memory_for_a_client_that_does_not_read(
+    is_open: bool,
+) -> None:
+    async with bare([never() if is_open else "ok"]) as on:
+        session = await on.service.manager.open("s")
+        turn = await session.send(LARGE)
+        if not is_open:
+            await turn.outcome()
+        for number in range(30):
+            on.say(w.Outcome(id=number, session="s", turn=1))
+        if is_open:
+            await until(lambda: on.connection.open_requests == 30)
+            await session.interrupt()
+        await _answers_of_a_client_that_does_not_read(on, 30)
+
+
+async def test_repeats_of_an_interrupt_wait_in_little_memory_for_a_client_that_does_not_read() -> (
+    None
+):
+    async with bare([never()]) as on:
+        session = await on.service.manager.open("s")
+        await session.send(LARGE)
+        for number in range(30):
+            on.say(w.Interrupt(id=number, session="s", command_id="i"))
+        await _answers_of_a_client_that_does_not_read(on, 30)
+
+
+async def test_a_client_that_is_gone_leaves_no_outcome_that_waits_for_room() -> None:
+    async with bare(["ok"]) as on:
+        session = await on.service.manager.open("s")
+        await (await session.send(LARGE)).outcome()
+        for number in range(30):
+            on.say(w.Outcome(id=number, session="s", turn=1))
+        await until(lambda: not on.connection.outbox.has_room)
+        on.connection.close()
+        await until(lambda: on.connection.open_requests == 0)
+        assert on.connection.outbox.bytes == 0
 
 
 async def test_it_wakes_its_transport_and_says_when_it_is_over() -> None:
