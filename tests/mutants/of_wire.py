@@ -263,4 +263,10 @@ outcomes for a client that does not read have no bound (docs/reference/wire.md)
     - if isinstance(command, _LARGE_ANSWERS) and not self.outbox.has_room:
     + if False:
     test_outcomes_wait_in_little_memory_for_a_client_that_does_not_read
+
+in transport/server/subscription.py, by transport/server/test_connection.py
+the offset of a block begins anew when another block went on (docs/reference/wire.md)
+    - self._offset = self._offsets.get((preview.index, type(preview)), 0)
+    + self._offset = 0
+    test_an_offset_counts_the_characters_of_its_own_block_also_when_blocks_interleave
 """)

@@ -82,6 +82,9 @@ class ServerSubscription(EventSink):
         self._has_moved = False
         self._newest: Preview | None = None
         self._offset = 0
+        """How many characters of the newest preview's block came."""
+        self._offsets: dict[tuple[int, type[Preview]], int] = {}
+        """The same of the other blocks of its step, which may go on: blocks may interleave."""
         self.lagged = False
 
     def begin(self, listening: SinkSubscription) -> bool:
@@ -156,13 +159,15 @@ class ServerSubscription(EventSink):
         last, self._newest = self._newest, preview
         if (
             last is None
-            or last.index != preview.index
             or last.step != preview.step
             or last.attempt != preview.attempt
             or last.turn != preview.turn
-            or type(last) is not type(preview)
         ):
+            self._offsets.clear()
             self._offset = 0
+        elif last.index != preview.index or type(last) is not type(preview):
+            self._offsets[last.index, type(last)] = self._offset
+            self._offset = self._offsets.get((preview.index, type(preview)), 0)
         self._outbox.offer_preview(self.id, self._listening.session, preview, self._offset)
         self._offset += len(preview.text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from llmsession import MemoryStore, SessionManager, Store, StoreError, records
+from llmsession.providers import Provider
 from llmsession.session.manager import runtime_of
 from llmsession.store import SessionRow
 from llmsession.store.protocol import AppendResult, Batch, StoredRecord
@@ -19,6 +20,18 @@ from llmsession.testing.scripted import Script, ScriptedProvider, call, never, s
 from llmsession.transport import Connection, Limits, Service
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.framing import decode_from_server, encode
+from llmsession.turns import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    Profile,
+    ReplyEnded,
+    ReplyStarted,
+    Request,
+    StepTag,
+    StreamEvent,
+    Usage,
+)
 from tests.transport.places import CONFIG, until
 
 M = TypeVar("M")
@@ -68,13 +81,16 @@ class Bare:
 async def bare(
     script: Script = (),
     *,
+    provider: Provider | None = None,
     observer: Counted | None = None,
     limits: Limits | None = None,
     store: Store | None = None,
 ) -> AsyncIterator[Bare]:
     async with (
         asyncio.timeout(100),
-        SessionManager(provider=ScriptedProvider(script), store=store or MemoryStore()) as manager,
+        SessionManager(
+            provider=provider or ScriptedProvider(script), store=store or MemoryStore()
+        ) as manager,
         Service(manager, observer=observer, limits=limits) as service,
     ):
         await manager.create(CONFIG, session_id="s")
@@ -366,6 +382,71 @@ async def test_an_offset_counts_what_was_lost() -> None:
         for offset, text in texts:
             assert whole[offset:].startswith(text)
         assert texts[-1][0] > sum(len(text) for _, text in texts[:-1])
+        await session.interrupt()
+
+
+class Interleaving:
+    """A provider that streams two tool calls at once, and stops in the middle until ``go_on``."""
+
+    name = "interleaving"
+
+    def __init__(self) -> None:
+        self.stopped, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def profile(self, model: str) -> Profile:
+        return Profile(name=self.name)
+
+    async def stream(self, request: Request, tag: StepTag) -> AsyncGenerator[StreamEvent, None]:
+        yield ReplyStarted("m", Usage())
+        opened = b'{"type":"tool_use","id":"c%d","name":"ls","input":{}}'
+        for index in range(2):
+            yield BlockStarted(index, msgspec.Raw(opened % index))
+        for part in ('{"path":', '"/tmp/', '%d"', "}"):
+            for index in range(2):
+                if "%" in part and index == 1:
+                    self.stopped.set()
+                    await self.go_on.wait()
+                yield BlockDelta(index, "input", part % index if "%" in part else part)
+                await asyncio.sleep(0)
+        for index in range(2):
+            yield BlockStopped(index)
+        yield ReplyEnded("tool_use", Usage())
+
+
+def _take_inputs(on: Bare) -> list[tuple[int, int, str]]:
+    """(index, offset, text) of the previews that wait."""
+    inputs = []
+    while (frame := on.connection.take()) is not None:
+        message = decode_from_server(frame)
+        if isinstance(message, w.Event) and message.kind == "preview.tool_input":
+            body = msgspec.json.decode(message.body)
+            inputs.append((body["index"], message.offset, body["text"]))
+    return inputs
+
+
+@pytest.mark.parametrize("joins_late", [False, True])
+async def test_an_offset_counts_the_characters_of_its_own_block_also_when_blocks_interleave(
+    joins_late: bool,
+) -> None:
+    provider = Interleaving()
+    async with bare(provider=provider) as on:
+        session = await on.service.manager.open("s")
+        await session.configure(tools=[{"name": "ls"}])
+        if not joins_late:
+            on.say(w.Subscribe(id=5, session="s"))
+        await session.send("look")
+        await provider.stopped.wait()
+        if joins_late:
+            on.say(w.Subscribe(id=5, session="s"))
+        await until(lambda: on.connection.subscriptions == 1)
+        inputs = _take_inputs(on)
+        provider.go_on.set()
+        await until(lambda: bool(session.open_calls()))
+        shown = {0: "", 1: ""}
+        for index, offset, text in inputs + _take_inputs(on):
+            assert offset == len(shown[index])
+            shown[index] += text
+        assert shown == {0: '{"path":"/tmp/0"}', 1: '{"path":"/tmp/1"}'}
         await session.interrupt()
 
 
