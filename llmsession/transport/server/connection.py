@@ -30,6 +30,7 @@ from llmsession.session.handles.subscription import (
     has_ended,
     has_moved,
     is_cold,
+    newest_seq,
     subscribe_sink,
     subscriber_count,
 )
@@ -108,6 +109,9 @@ class Connection:
         self.outbox = Outbox(admission.limits.outgoing_bytes, wake)
         self._attached: dict[str, Attachment] = {}
         self._subscriptions = OpenSubscriptions()
+        self._starting: dict[int, w.Subscribe] = {}
+        """Subscriptions by id that wait until their session is open. One that was unsubscribed
+        meanwhile is not here any more."""
         self._callers: dict[int, asyncio.Future[bytes]] = {}
         """Futures by command id, for answers that do not go into the outbox."""
         self._waits: set[asyncio.Task[None]] = set()
@@ -442,6 +446,12 @@ class Connection:
         self._backlog.put(attachment, self._frame_bytes, command)
         self._begin_waiting(command.session, attachment)
 
+    def _route_subscribe(self, command: w.Subscribe) -> None:
+        if command.id in self._starting:
+            raise InvalidInput(f"subscription {command.id} is open; choose another id")
+        self._starting[command.id] = command
+        self._route_to_session(command)
+
     def _check_sessions(self) -> None:
         """Raises Overloaded if the connection already uses as many sessions as it may."""
         limit, used = self._admission.limits.sessions_per_connection, len(self._attached)
@@ -528,6 +538,10 @@ class Connection:
         if self._closing:
             self._discharge(command)
             return
+        if not self._has_started(command):
+            cursor = newest_seq(handle) if command.after is None else command.after
+            self._answer(command, w.Subscribed(cursor))
+            return
         self._check_subscriptions(command.session, handle)
         if command.id in self._subscriptions:
             raise InvalidInput(f"subscription {command.id} is open; choose another id")
@@ -544,6 +558,13 @@ class Connection:
         self._subscriptions.add(subscription)
         if subscription.begin(events):
             self._admission.start(subscription.catch_up())
+
+    def _has_started(self, command: w.Subscribe) -> bool:
+        """Note that *command* waits no more. Returns false if it was unsubscribed meanwhile."""
+        if self._starting.get(command.id) is not command:
+            return False
+        del self._starting[command.id]
+        return True
 
     def _check_subscriptions(self, session: str, handle: LLMSession) -> None:
         """Raises Overloaded if a limit of subscriptions is reached."""
@@ -674,6 +695,7 @@ class Connection:
         subscription = self._subscriptions.pop(command.subscription)
         if subscription is not None:
             subscription.close()
+        self._starting.pop(command.subscription, None)
         self._answer(command, None)
 
     def _on_ended(self, subscription: ServerSubscription) -> None:
@@ -705,6 +727,8 @@ class Connection:
         self._put_answer(command, encode_reply(command.id, _encode(known)), None)
 
     def _answer_error(self, command: w.Command[Any], error: SessionError) -> None:
+        if isinstance(command, w.Subscribe):
+            self._has_started(command)
         visible = self._admission.visible_error(self, command, error)
         self._put_answer(command, encode(to_wire(visible, id=command.id)), error)
 
@@ -734,6 +758,7 @@ STEPS = {
 ROUTES: Mapping[type[w.Command[Any]], Callable[[Connection, Any], None]]
 ROUTES = {
     **dict.fromkeys((w.Open, *STEPS), Connection._route_to_session),
+    w.Subscribe: Connection._route_subscribe,
     **dict.fromkeys(SERVICE_COMMANDS, Connection._route_to_service),
     w.Statistics: Connection._send_snapshot,
     w.Unsubscribe: Connection._unsubscribe,

@@ -385,6 +385,34 @@ async def test_an_offset_counts_what_was_lost() -> None:
         await session.interrupt()
 
 
+async def test_an_unsubscribe_ends_a_subscription_that_waits_for_its_session() -> None:
+    async with bare(["ok"]) as on:
+        await runtime_of(on.service.manager).evict_idle()
+        on.say(w.Subscribe(id=1, session="s", after=0))
+        on.say(w.Unsubscribe(id=2, subscription=1))
+        answers = [await on.hear_a(w.Reply), await on.hear_a(w.Reply)]
+        assert sorted(reply.id for reply in answers) == [1, 2]
+        assert on.connection.subscriptions == 0
+        await (await (await on.service.manager.open("s")).send("hi")).outcome()
+        assert on.connection.take() is None
+        on.say(w.Subscribe(id=1, session="s", after=0))
+        await on.hear_a(w.Reply)
+        assert (await on.hear_a(w.Event)).subscription == 1
+
+
+async def test_an_unsubscribe_does_not_end_the_next_subscription_with_its_id() -> None:
+    async with bare() as on:
+        await runtime_of(on.service.manager).evict_idle()
+        on.say(w.Subscribe(id=1, session="s", after=0))
+        on.say(w.Subscribe(id=1, session="s", after=0))
+        assert (await on.hear_a(w.Error)).code == "InvalidInput"
+        on.say(w.Unsubscribe(id=2, subscription=1))
+        on.say(w.Subscribe(id=1, session="s", after=0))
+        assert [(await on.hear_a(w.Reply)).id for _ in range(3)] == [2, 1, 1]
+        assert (await on.hear_a(w.Event)).subscription == 1
+        assert on.connection.subscriptions == 1
+
+
 class Interleaving:
     """A provider that streams two tool calls at once, and stops in the middle until ``go_on``."""
 
