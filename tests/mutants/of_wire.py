@@ -269,4 +269,16 @@ the offset of a block begins anew when another block went on (docs/reference/wir
     - self._offset = self._offsets.get((preview.index, type(preview)), 0)
     + self._offset = 0
     test_an_offset_counts_the_characters_of_its_own_block_also_when_blocks_interleave
+
+in transport/server/connection.py, by transport/server/test_connection.py
+an unsubscribe does not find a subscription that waits (docs/reference/wire.md)
+    - self._starting.pop(command.subscription, None)
+    + pass
+    test_an_unsubscribe_ends_a_subscription_that_waits_for_its_session
+
+in transport/client/link.py, by transport/client/test_link.py
+a client goes on to get events that nobody asked for (docs/reference/wire.md)
+    - self._leave(message.subscription)
+    + self.unsubscribe(message.subscription)
+    test_events_that_nobody_asked_for_are_unsubscribed_though_that_was_answered_before
 """)

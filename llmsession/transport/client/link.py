@@ -125,6 +125,8 @@ class Link:
         self._subscribed: set[int] = set()
         """Subscriptions that the service has not ended, even if it has not started them yet."""
         self._begun: set[int] = set()
+        self._leaving: set[int] = set()
+        """Subscriptions whose ``unsubscribe`` has no answer yet: their events are on their way."""
         self._refused: dict[int, tuple[int, float]] = {}
         """For each refused subscription: how often it was refused, and until when it is retried."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
@@ -196,8 +198,20 @@ class Link:
         """Pass no more events to the subscription's sink."""
         self._sinks.pop(id, None)
         if id in self._subscribed:
-            self._drop_subscription(id)
-            self._send(w.Unsubscribe(id=self.new_id(), subscription=id))
+            self._leave(id)
+
+    def _leave(self, id: int) -> None:
+        """Unsubscribe *id*, unless that was asked and is not answered. As any command, it is sent
+        again if the service refuses it. A lost connection has no subscriptions."""
+        self._drop_subscription(id)
+        if id not in self._leaving and self._channel is not None:
+            self._leaving.add(id)
+            request = self._pending.ask(w.Unsubscribe(id=self.new_id(), subscription=id))
+            request.answer.add_done_callback(lambda answer: self._left(id, answer))
+
+    def _left(self, id: int, answer: asyncio.Future[msgspec.Raw]) -> None:
+        self._leaving.discard(id)
+        answer.exception()  # if it failed, the next event of the subscription asks again
 
     def _drop_subscription(self, id: int) -> None:
         self._subscribed.discard(id)
@@ -401,7 +415,7 @@ class Link:
                 if sink is not None:
                     sink.event(message)
                 else:
-                    self.unsubscribe(message.subscription)
+                    self._leave(message.subscription)
             case w.Reply():
                 self._on_reply(message)
             case w.Error():

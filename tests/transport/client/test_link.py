@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llmsession import (
@@ -299,6 +300,50 @@ async def test_a_new_subscription_that_a_busy_service_refuses_is_asked_for_again
         monkeypatch.setattr(service.admission, "check", refuse_twice)
         assert isinstance(await anext(session.subscribe(after=0)), records.SessionCreated)
         assert not left
+
+
+async def test_an_unsubscribe_that_a_busy_service_refuses_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "hello")
+    async with served.with_session() as (service, _, _, session):
+        left = [0.01, 0.01]
+
+        def refuse_twice(connection: Any, command: w.Command[Any]) -> None:
+            if isinstance(command, w.Unsubscribe) and left:
+                raise Overloaded("busy", retry_after_s=left.pop())
+
+        monkeypatch.setattr(service.admission, "check", refuse_twice)
+        subscription = session.subscribe(after=0)
+        await anext(subscription)
+        subscription.close()
+        await until(lambda: service.statistics().subscriptions == 0)
+        assert not left
+
+
+async def test_events_that_nobody_asked_for_are_unsubscribed_though_that_was_answered_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, lambda request, tag: "hello")
+    async with served.with_session() as (service, _, _, session):
+        unsubscribe = connection.ROUTES[w.Unsubscribe]
+        lost: list[w.Unsubscribe] = []
+
+        def lose_the_first(of: connection.Connection, command: w.Unsubscribe) -> None:
+            if not lost:
+                lost.append(command)
+                command = msgspec.structs.replace(command, subscription=0)
+            unsubscribe(of, command)
+
+        routes: dict[Any, Any] = {**connection.ROUTES, w.Unsubscribe: lose_the_first}
+        monkeypatch.setattr(connection, "ROUTES", routes)
+        subscription = session.subscribe(after=0)
+        await anext(subscription)
+        subscription.close()
+        await session.read_status()
+        assert (service.statistics().subscriptions, len(lost)) == (1, 1)
+        await (await session.send("hi")).outcome()
+        await until(lambda: service.statistics().subscriptions == 0)
 
 
 async def watch_turns(events: Any, turns: int) -> list[int]:
