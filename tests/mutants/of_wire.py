@@ -281,4 +281,16 @@ a client goes on to get events that nobody asked for (docs/reference/wire.md)
     - self._leave(message.subscription)
     + self.unsubscribe(message.subscription)
     test_events_that_nobody_asked_for_are_unsubscribed_though_that_was_answered_before
+
+in transport/server/keepalive.py, by transport/server/test_keepalive.py
+a peer is dropped while it reads a large frame (docs/reference/wire.md)
+    - if ping_time is not None and taken_now > taken_before:
+    + if False:
+    test_a_peer_that_reads_a_large_frame_is_waited_for_until_it_reads_no_more
+
+in transport/client/link.py, by transport/client/test_link.py
+a client gives up while a large frame comes (docs/reference/wire.md)
+    - if self._heard or progress != progress_before:
+    + if self._heard:
+    test_a_client_waits_for_a_large_frame_as_long_as_parts_of_it_come
 """)

@@ -19,6 +19,10 @@ class Channel(Protocol):
         """The next frames, at least one, or an empty list when the connection has ended. Raises
         OSError, and ProtocolError for invalid frames. Can be cancelled."""
 
+    def progress(self) -> tuple[int, int]:
+        """Two numbers. The first grows while bytes of frames come, the second while the service
+        takes what waits for it: see ``Sent``. They need not grow where that cannot be seen."""
+
     async def aclose(self) -> None:
         """Close the connection, after a moment to send what is queued."""
 

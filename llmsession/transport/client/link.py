@@ -394,10 +394,15 @@ class Link:
         """Return once the service was silent for too long, although it was asked."""
         look_s = keepalive_s if self._silence_s is None else min(keepalive_s, self._silence_s)
         silent_s, asked_at_s = 0.0, None
+        progress = (0, 0)
         while True:
-            self._heard = False
+            self._heard, progress_before = False, progress
             await asyncio.sleep(look_s)
-            if self._heard:
+            progress = channel.progress()
+            if progress[0] > progress_before[0] and not self._heard:
+                # A large frame comes, and a ping of the service waits behind it.
+                channel.send(encode(w.Ping()))
+            if self._heard or progress != progress_before:
                 silent_s, asked_at_s = 0.0, None
                 continue
             silent_s += look_s

@@ -7,6 +7,7 @@ import ssl
 
 from ..wire.addresses import Address
 from ..wire.framing import LineReader, lines_of
+from ..wire.progress import PROGRESS_BYTES, Sent
 
 __all__ = ["SocketChannel", "dial_socket"]
 
@@ -23,19 +24,28 @@ class SocketChannel:
         self._reader = reader
         self._writer = writer
         self._lines = LineReader()
+        self._sent = Sent(writer.transport)
+        self._received = 0
 
     def send(self, frame: bytes) -> None:
         """Send one line."""
-        self._writer.write(lines_of((frame,)))
+        line = lines_of((frame,))
+        self._sent.written += len(line)
+        self._writer.write(line)
 
     async def receive(self) -> list[bytes]:
         """Wait for data, and return at least one line. Returns no lines at the end of the
         stream."""
         while received := await self._reader.read(READ_BYTES):
+            self._received += len(received)
             lines = self._lines.feed(received, MAX_FRAME_BYTES)
             if frames := [line for line in lines if line and not line.isspace()]:
                 return frames
         return []
+
+    def progress(self) -> tuple[int, int]:
+        """See ``Channel``."""
+        return self._received // PROGRESS_BYTES, self._sent.taken()
 
     async def aclose(self) -> None:
         """Close the socket. If the peer does not read, abort it after ``CLOSE_S``."""

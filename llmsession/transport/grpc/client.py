@@ -165,6 +165,10 @@ class GrpcChannel:
         except asyncio.InvalidStateError as error:
             raise Unreachable(error_text(error)) from error
 
+    def progress(self) -> tuple[int, int]:
+        """gRPC shows whole messages only."""
+        return 0, 0
+
     async def aclose(self) -> None:
         """Send waiting frames for at most ``CLOSE_S``, then end the call and close the channel."""
         self._closing = True

@@ -27,6 +27,7 @@ async def keep_alive(
     limits: Limits,
     *,
     heard_time: Callable[[], float],
+    taken: Callable[[], int] = lambda: 0,
     close: Callable[[], None],
     abort: Callable[[], None],
 ) -> None:
@@ -36,8 +37,9 @@ async def keep_alive(
     not sent a hello in time. A closing connection gets ``LINGER_S`` to read what is left, whatever
     it sends meanwhile.
 
-    *heard_time* returns when the last complete frame came, in the event loop's time. Only complete
-    frames count, so a peer cannot stay connected by sending a byte now and then."""
+    *heard_time* returns when the last frame or a large part of one came, in the event loop's time.
+    *taken* returns a number that grows while the peer reads what waits for it: see ``Sent``. A ping
+    is then still on its way."""
     loop = asyncio.get_running_loop()
     for _ in range(HELLO_STEPS):
         await asyncio.sleep(limits.hello_s / HELLO_STEPS)
@@ -46,12 +48,17 @@ async def keep_alive(
         await asyncio.sleep(LINGER_S)
         close()
     ping_time: float | None = None
+    taken_before = 0
     while not connection.is_closing:
         now = loop.time()
         # An answer at exactly the time of the ping counts. uvloop's clock does not advance within
         # one iteration of the loop, and the ping is always sent before its answer arrives.
         if ping_time is not None and heard_time() >= ping_time:
             ping_time = None
+        taken_now = taken()
+        if ping_time is not None and taken_now > taken_before:
+            ping_time = now
+        taken_before = taken_now
         if ping_time is not None and now - ping_time >= limits.keepalive_s:
             break
         if ping_time is None and now - heard_time() >= limits.keepalive_s:
@@ -69,13 +76,14 @@ async def serve_peer(
     *work: Coroutine[Any, Any, None],
     finished: asyncio.Event,
     heard_time: Callable[[], float],
+    taken: Callable[[], int] = lambda: 0,
     abort: Callable[[], None],
 ) -> None:
     """Run *work* and ``keep_alive`` until the first coroutine of *work* ends or *finished* is set,
     then close *connection*. For the other parameters see ``keep_alive``."""
     start = asyncio.get_running_loop().create_task
     watching = keep_alive(
-        connection, limits, heard_time=heard_time, close=finished.set, abort=abort
+        connection, limits, heard_time=heard_time, taken=taken, close=finished.set, abort=abort
     )
     tasks = [start(coroutine) for coroutine in (*work, watching)]
     over = start(finished.wait())

@@ -29,6 +29,7 @@ from llmsession.errors import (
 from ..wire.addresses import Address, parse_address
 from ..wire.errors import to_wire
 from ..wire.framing import LineReader, encode, lines_of
+from ..wire.progress import PROGRESS_BYTES, Sent
 from ..wire.tls import ServerTls
 from .access import check_exposed
 from .connection import Connection
@@ -313,6 +314,11 @@ class _Peer:
         self._connection: Connection
         self._drain_task: asyncio.Task[None] | None = None
         self._heard_time = self._loop.time()
+        self._unheard = 0
+        """How many bytes of an unfinished frame came since then."""
+        self._frame_time = self._heard_time
+        """When the last whole frame came, or the peer was told that the next one is coming."""
+        self._sent = Sent(self._transport)
         self._finished = asyncio.Event()
         self.closed = asyncio.Event()
 
@@ -349,6 +355,7 @@ class _Peer:
                 self._read(),
                 finished=self._finished,
                 heard_time=lambda: self._heard_time,
+                taken=self._sent.taken,
                 abort=self.abort,
             )
         finally:
@@ -387,7 +394,10 @@ class _Peer:
                 since = turns.spend(since)
                 connection.receiving(self._lines.holds)
                 if lines:
-                    self._heard_time = self._loop.time()
+                    self._heard_time = self._frame_time = self._loop.time()
+                    self._unheard = 0
+                else:
+                    self._note_part(len(received))
                 for line in lines:
                     if not connection.has_room:
                         await connection.wait_for_room()
@@ -407,6 +417,18 @@ class _Peer:
         async with asyncio.timeout(LINGER_S):
             await self._finished.wait()
 
+    def _note_part(self, size_bytes: int) -> None:
+        """Count *size_bytes* of an unfinished frame. A peer that sends for long is pinged, because
+        what it asks meanwhile waits behind its frame, and it has to hear something."""
+        self._unheard += size_bytes
+        if self._unheard < PROGRESS_BYTES:
+            return
+        self._heard_time, self._unheard = self._loop.time(), 0
+        every_s = self._service.admission.limits.keepalive_s / 2
+        if self._connection.authenticated and self._heard_time - self._frame_time >= every_s:
+            self._frame_time = self._heard_time
+            self._connection.ping()
+
     # Writing: frames are written in the next pass of the loop. A task exists only while the peer
     # does not keep up: it waits until the peer has read.
 
@@ -423,7 +445,9 @@ class _Peer:
             if transport.get_write_buffer_size() > WRITE_BYTES:
                 self._drain_task = self._loop.create_task(self._drain())
                 return
-            transport.write(lines_of(outbox.take_batch(WRITE_BYTES)))
+            lines = lines_of(outbox.take_batch(WRITE_BYTES))
+            self._sent.written += len(lines)
+            transport.write(lines)
         if self._connection.is_closed:
             self._finished.set()
 

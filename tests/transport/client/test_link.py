@@ -42,6 +42,7 @@ from llmsession.transport.client.link import Link
 from llmsession.transport.server import connection
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.addresses import parse_address
+from llmsession.transport.wire.framing import encode
 from tests.transport.cutting import CuttingProxy
 from tests.transport.places import CONFIG, first, serving, until
 
@@ -375,6 +376,50 @@ async def test_a_service_that_stays_away_is_named_and_the_next_call_tries_anew(
                 pass
         async with served.up():
             assert await (await session.send("hi")).text() == "hello"
+
+
+class SlowChannel:
+    """A channel on which a large frame comes: its first *parts* parts, and then nothing."""
+
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
+        self.looked = 0
+        self.sent: list[bytes] = []
+        welcome = w.Welcome(
+            version=w.VERSION, server="test", max_frame_bytes=1000, keepalive_s=0.001
+        )
+        self._frames = [encode(welcome)]
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    async def receive(self) -> list[bytes]:
+        if not self._frames:
+            await asyncio.Event().wait()
+        frames, self._frames = self._frames, []
+        return frames
+
+    def progress(self) -> tuple[int, int]:
+        self.looked += 1
+        return min(self.looked, self._parts), 0
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_client_waits_for_a_large_frame_as_long_as_parts_of_it_come() -> None:
+    channels: list[SlowChannel] = []
+
+    async def dial() -> SlowChannel:
+        channels.append(SlowChannel(parts=10))
+        return channels[-1]
+
+    link = Link(dial, token=None, patience_s=100.0, client="test")
+    await link.begin()
+    await until(lambda: len(channels) > 1)
+    await link.aclose()
+    assert channels[0].looked == 12  # ten parts, a ping in silence, and no answer to that
+    assert channels[0].sent.count(encode(w.Ping())) == 11  # the service hears of it, too
 
 
 async def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from llmsession.session.manager import runtime_of
 from llmsession.transport import Limits, Service
 from llmsession.transport.wire import messages as w
 from llmsession.transport.wire.framing import decode_from_server
+from llmsession.transport.wire.progress import PROGRESS_BYTES
 from tests.transport.places import CONFIG, PATIENCE_S, serving, until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.sockets]
@@ -254,6 +255,30 @@ async def test_a_silent_or_dripping_peer_is_dropped(tmp_path: Path, sent: bytes)
         await peer.hear_all()
         dripping.cancel()
         await asyncio.gather(dripping, return_exceptions=True)
+
+
+async def test_a_frame_may_take_longer_than_a_keepalive_and_its_sender_hears_pings(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(keepalive_s=0.1)
+    async with wire(tmp_path, limits) as on, on.peer() as peer:
+        await peer.say(b'{"type":"status","id":7,"session":"s"')
+        ping = asyncio.ensure_future(peer.reader.readuntil(b"\n"))
+        pings = 0
+        while pings < 8:  # one for each half of a keepalive
+            await peer.say(b" " * PROGRESS_BYTES)
+            await asyncio.sleep(0.01)  # a slow network
+            if ping.done():
+                assert ping.result() == b'{"type":"ping"}\n'
+                pings += 1
+                ping = asyncio.ensure_future(peer.reader.readuntil(b"\n"))
+        await peer.say(b"}\n")
+        line = await ping
+        while line == b'{"type":"ping"}\n':
+            line = await peer.reader.readuntil(b"\n")
+        reply = decode_from_server(line)
+        assert isinstance(reply, w.Reply)
+        assert reply.id == 7
 
 
 async def test_a_peer_that_answers_pings_may_be_silent_for_long(tmp_path: Path) -> None:

@@ -21,18 +21,25 @@ class Peer:
 
     is_closing = False
 
-    def __init__(self, answers: int) -> None:
+    def __init__(self, answers: int, reads: int = 0) -> None:
         self.authenticated = True
         self.refused: Exception | None = None
         self._answers = answers
         self._loop = asyncio.get_running_loop()
         self.heard_time = self._loop.time()
         self.asked = 0
+        self.looked = 0
+        self._reads = reads
 
     def ping(self) -> None:
         self.asked += 1
         if self.asked <= self._answers:
             self.heard_time = self._loop.time()
+
+    def taken(self) -> int:
+        """Grows for the first *reads* times."""
+        self.looked += 1
+        return min(self.looked, self._reads)
 
     def fail(self, error: Exception) -> None:
         self.refused = error
@@ -45,6 +52,7 @@ class Peer:
                 connection,
                 limits,
                 heard_time=lambda: self.heard_time,
+                taken=self.taken,
                 close=over.set,
                 abort=over.set,
             )
@@ -63,6 +71,14 @@ async def test_an_answer_in_the_same_moment_as_the_question_is_one() -> None:
     peer = Peer(answers=5)
     await peer.dropped()
     assert peer.asked == 6
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
+async def test_a_peer_that_reads_a_large_frame_is_waited_for_until_it_reads_no_more() -> None:
+    peer = Peer(answers=0, reads=20)
+    await peer.dropped()
+    assert peer.asked == 1  # the ping waits behind the frame
+    assert 20 < peer.looked <= 24
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {})], ids=["asyncio"])
