@@ -189,6 +189,9 @@ class Link:
         if self._closed:
             sink.fail(SessionClosed("the connection was closed"))
             return
+        if len(self._subscribed) > len(self._sinks):  # readers dropped some that have no events
+            for dropped in self._subscribed.difference(self._sinks):
+                self._leave(dropped)
         self._sinks[id] = sink
         self._subscribed.add(id)
         self._send(sink.subscribe_again(id))

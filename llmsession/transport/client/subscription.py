@@ -6,7 +6,6 @@ If its reader is slow, it unsubscribes, and continues from the log once there is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,8 +40,15 @@ class RemoteSubscription(Subscription):
         self, link: Requester, session: str, *, after: int | None, turn: int | None, known: int
     ) -> None:
         begin = known if after is None else after
+        offered: list[ToolUse] = []
         super().__init__(
-            Subscriptions(), session, after=begin, head=begin, turn=turn, open_calls=self._calls
+            Subscriptions(),
+            session,
+            after=begin,
+            head=begin,
+            turn=turn,
+            # Not a method: then one that its reader drops is gone at once, and can be unsubscribed.
+            open_calls=lambda: offered,
         )
         self._link = link
         self._after = after
@@ -50,7 +56,7 @@ class RemoteSubscription(Subscription):
         self._received: int | None = None
         """The seq of the last received durable event; None until the service has confirmed the
         start."""
-        self._offered: Sequence[ToolUse] = ()
+        self._offered = offered
         self._step: tuple[int, int, int] | None = None
         self._shown: dict[tuple[int, Any], int] = {}
         """How many characters of each block of that step have been received."""
@@ -60,9 +66,6 @@ class RemoteSubscription(Subscription):
         self._error: SessionError | None = None
         self._id = link.new_id()
         link.subscribe(self._id, self)
-
-    def _calls(self) -> Sequence[ToolUse]:
-        return self._offered
 
     # Called by the link. See ``EventSink``.
 
@@ -106,7 +109,7 @@ class RemoteSubscription(Subscription):
         record = decode_record(bytes(event.body))
         if event.kind == "turn.resumed":
             self._step = None  # the step starts its text again, with the same attempt number
-            self._offered = [_uses.decode(call) for call in event.calls]
+            self._offered[:] = [_uses.decode(call) for call in event.calls]
         self.offer_record(record)
         self._unread_bytes = len(event.body) + (self._unread_bytes if self._durable > 1 else 0)
         if self._durable >= PAUSE_RECORDS or self._unread_bytes > PAUSE_BYTES:

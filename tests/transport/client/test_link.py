@@ -470,6 +470,22 @@ async def test_a_subscription_that_nobody_holds_is_given_up(tmp_path: Path) -> N
         await session.interrupt()
 
 
+async def test_subscriptions_to_a_quiet_session_that_readers_drop_do_not_pile_up(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, [])
+    async with served.up() as service, connect(served.address) as sessions:
+        session = await sessions.create(CONFIG, session_id="s")
+        gc.disable()
+        try:
+            for _ in range(10):
+                async for _ in session.subscribe(after=0):
+                    break
+                assert service.statistics().subscriptions <= 2
+        finally:
+            gc.enable()
+
+
 async def test_a_client_that_leaves_at_once_leaves_no_connection_behind(tmp_path: Path) -> None:
     served = Served(tmp_path, ())
     async with served.up() as service:
