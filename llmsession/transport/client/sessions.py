@@ -99,6 +99,7 @@ async def _answer(request: PendingRequest, kind: type[w.Command[T]]) -> T:
         # Shielded: cancelling the caller does not withdraw the command.
         body = await asyncio.shield(request.answer)
     except asyncio.CancelledError:
+        request.answer.remove_done_callback(_retrieve)  # one is enough for many who gave up
         request.answer.add_done_callback(_retrieve)
         raise
     return msgspec.json.decode(body, type=w.body_type(kind))
@@ -290,6 +291,8 @@ class RemoteSession:
         self._link = link
         self._known = opened.seq
         self._closed = False
+        self._outcomes: dict[int, PendingRequest] = {}
+        """Requests of outcomes without an answer, by turn."""
 
     def __repr__(self) -> str:
         return f"<RemoteSession {self.id}{' closed' if self._closed else ''}>"
@@ -495,8 +498,14 @@ class RemoteSession:
         return RemoteSubscription(self._link, self.id, after=None, turn=number, known=0)
 
     def request_outcome(self, number: int) -> PendingRequest:
-        """Wait for the end of turn *number*, even if the session was closed."""
-        return _request(self._link, w.Outcome, session=self.id, turn=number)
+        """Wait for the end of turn *number*, even if the session was closed. All who wait for it
+        share one request: a program that polls with a timeout would leave one for each poll."""
+        request = self._outcomes.get(number)
+        if request is None:
+            request = _request(self._link, w.Outcome, session=self.id, turn=number)
+            self._outcomes[number] = request
+            request.answer.add_done_callback(lambda _: self._outcomes.pop(number))
+        return request
 
 
 class RemoteTurn:

@@ -486,6 +486,22 @@ async def test_subscriptions_to_a_quiet_session_that_readers_drop_do_not_pile_up
             gc.enable()
 
 
+async def test_polls_of_an_outcome_that_give_up_leave_one_command_at_the_service(
+    tmp_path: Path,
+) -> None:
+    served = Served(tmp_path, [never()])
+    async with served.with_session() as (service, _, _, session):
+        turn = await session.send("hi")
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await session.turn(turn.id).outcome()
+        await session.read_status()
+        assert service.statistics().open_requests == 1
+        await session.interrupt()
+        assert (await session.turn(turn.id).outcome()).status == "aborted"
+
+
 async def test_a_client_that_leaves_at_once_leaves_no_connection_behind(tmp_path: Path) -> None:
     served = Served(tmp_path, ())
     async with served.up() as service:
