@@ -660,9 +660,7 @@ class Connection:
         for the end of one turn, would exceed the outbox."""
         task = asyncio.current_task()
         assert task is not None
-        self._waits.discard(
-            task
-        )  # the end of the turn came, so a client that sends no more gets it
+        self._waits.discard(task)  # a client that sends no more gets it: the turn's end came
         async with self._large_answer:
             await self.outbox.wait_for_room()
 

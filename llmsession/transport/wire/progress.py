@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from fcntl import ioctl
-from termios import TIOCOUTQ
 
+try:
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+except ImportError:  # on Windows
+    IS_TOLD = False
+else:
+    IS_TOLD = True
 __all__ = ["PROGRESS_BYTES", "Sent"]
 
 PROGRESS_BYTES = 16 * 1024
@@ -39,6 +44,8 @@ class Sent:
     def _unsent(self) -> int:
         """The bytes that the system holds. 0 where it does not say so: then only a peer that lets
         them grow too many is known to be slow."""
+        if not IS_TOLD:
+            return 0
         try:
             socket = self._transport.get_extra_info("socket")
             return int(struct.unpack("i", ioctl(socket.fileno(), TIOCOUTQ, bytes(4)))[0])
