@@ -252,8 +252,10 @@ async def _interrupts(session: LLMSession, meter: Meter, provider: Instant) -> f
 
 
 async def _reads(session: LLMSession, meter: Meter, read: Callable[[LLMSession], object]) -> float:
+    builder = session.reference.actor.core.builder
     started = meter.now()
     for _ in range(READS):
+        builder._size = None  # a session finds it once while nothing happens
         read(session)
     return (meter.now() - started) / READS
 
@@ -409,7 +411,10 @@ def _opening_rows(sizes: Sequence[int]) -> list[Row]:
     tables = [table for table, _ in measured]
     beyond = [max(0.0, table[OPENING] - table[READING]) for table in tables]
     law = _law("in SQLite", f"{OPENING}, without reading the bytes", sizes, beyond)
-    usage = _law("in SQLite", USAGE_AGAIN, sizes, [table[USAGE_AGAIN] for table in tables])
+    # It decodes one part of two tables. A shorter session does not fill one.
+    full = [at for at, size in enumerate(sizes) if size >= MIN_OPENING_TURNS]
+    costs = [tables[at][USAGE_AGAIN] for at in full]
+    usage = _law("in SQLite", USAGE_AGAIN, [sizes[at] for at in full], costs)
     rows = [msgspec.structs.replace(law, bound=MAX_OPENING_EXPONENT)]
     for size, (table, ratios) in zip(sizes, measured, strict=True):
         if size < MIN_OPENING_TURNS:

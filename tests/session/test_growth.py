@@ -99,6 +99,7 @@ async def an_interrupted_turn(session: LLMSession, provider: Instant) -> None:
 
 
 async def a_status(session: LLMSession, _: Instant) -> None:
+    session.reference.actor.core.builder._size = None  # it is found once while nothing happens
     session.status()
 
 
@@ -107,6 +108,7 @@ async def a_usage(session: LLMSession, _: Instant) -> None:
 
 
 async def a_compaction_check(session: LLMSession, _: Instant) -> None:
+    session.reference.actor.core.builder._size = None
     session.will_compact()
 
 
