@@ -599,14 +599,19 @@ async def test_a_live_session_is_kept_where_making_another_of_its_name_failed(ho
         assert await (await session.send("x")).text() == "one"
 
 
+async def lose_an_open(store: LosesAnswers, manager: SessionManager) -> None:
+    """*manager* opens ``s``, which nobody has, and is not told so. Nothing is answered any more."""
+    async with SessionManager(provider=ScriptedProvider([]), store=store) as first_owner:
+        await first_owner.create(SessionConfig(model="m"), session_id="s")
+    store.is_down = True
+    with pytest.raises(StoreError):
+        await manager.open("s")
+
+
 async def test_a_late_answer_settles_no_newer_doubt() -> None:
     store, provider = LosesAnswers(), ScriptedProvider([])
     async with SessionManager(provider=provider, store=store) as manager:
-        async with SessionManager(provider=provider, store=store) as first_owner:
-            await first_owner.create(SessionConfig(model="m"), session_id="s")
-        store.is_down = True
-        with pytest.raises(StoreError):
-            await manager.open("s")
+        await lose_an_open(store, manager)
         store.row_slow_s = 20
         store.is_down = False
         await anyio.sleep(5)  # the row is on its way
@@ -623,11 +628,7 @@ async def test_a_late_answer_settles_no_newer_doubt() -> None:
 async def test_a_session_that_is_opened_while_that_is_in_doubt_stays_open(slow_s: float) -> None:
     store, provider = LosesAnswers(), ScriptedProvider([say("one")])
     async with SessionManager(provider=provider, store=store) as manager:
-        async with SessionManager(provider=provider, store=store) as first_owner:
-            await first_owner.create(SessionConfig(model="m"), session_id="s")
-        store.is_down = True
-        with pytest.raises(StoreError):
-            await manager.open("s")
+        await lose_an_open(store, manager)
         await anyio.sleep(0.5)
         store.is_down = False
         store.slow_s = slow_s

@@ -16,6 +16,7 @@ except ImportError:  # on Windows
     IS_TOLD = False
 else:
     IS_TOLD = True
+
 __all__ = ["PROGRESS_BYTES", "Sent"]
 
 PROGRESS_BYTES = 16 * 1024

@@ -287,18 +287,27 @@ async def test_a_subscription_that_was_refused_and_then_lost_its_connection_goes
         assert await watching == [1, 2]
 
 
+def refuse_twice(
+    service: Service, kind: type[w.Command[Any]], monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """Let *service* refuse the next two commands of *kind*. The list has an item for each that is
+    left."""
+    left = [0.01, 0.01]
+
+    def check(connection: Any, command: w.Command[Any]) -> None:
+        if isinstance(command, kind) and left:
+            raise Overloaded("busy", retry_after_s=left.pop())
+
+    monkeypatch.setattr(service.admission, "check", check)
+    return left
+
+
 async def test_a_new_subscription_that_a_busy_service_refuses_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served(tmp_path, lambda request, tag: "hello")
     async with served.with_session() as (service, _, _, session):
-        left = [0.01, 0.01]
-
-        def refuse_twice(connection: Any, command: w.Command[Any]) -> None:
-            if isinstance(command, w.Subscribe) and left:
-                raise Overloaded("busy", retry_after_s=left.pop())
-
-        monkeypatch.setattr(service.admission, "check", refuse_twice)
+        left = refuse_twice(service, w.Subscribe, monkeypatch)
         assert isinstance(await anext(session.subscribe(after=0)), records.SessionCreated)
         assert not left
 
@@ -308,13 +317,7 @@ async def test_an_unsubscribe_that_a_busy_service_refuses_is_asked_again(
 ) -> None:
     served = Served(tmp_path, lambda request, tag: "hello")
     async with served.with_session() as (service, _, _, session):
-        left = [0.01, 0.01]
-
-        def refuse_twice(connection: Any, command: w.Command[Any]) -> None:
-            if isinstance(command, w.Unsubscribe) and left:
-                raise Overloaded("busy", retry_after_s=left.pop())
-
-        monkeypatch.setattr(service.admission, "check", refuse_twice)
+        left = refuse_twice(service, w.Unsubscribe, monkeypatch)
         subscription = session.subscribe(after=0)
         await anext(subscription)
         subscription.close()
